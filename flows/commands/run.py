@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import sys
 import time
@@ -20,6 +21,7 @@ from plumbline.cli.display import Display
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
+from plumbline.localstack.rehearsal import rehearsal, to_toml
 from plumbline.localstack.resources import resource
 from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.sentences import spoken
@@ -39,7 +41,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("run", help="run one round of a suite over all its platforms", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file (default: two local platforms)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--local", action="store_true", help="use the local stack, whatever the names of the work pools")
+    where.add_argument("--local", action="store_true", help="rehearse here: local servers, small trainings")
     where.add_argument("--api", action="store_true", help="use the server that PREFECT_API_URL names")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")
     parser.add_argument("--port", type=int, help="port of the local Prefect server (default: a free one)")
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     """Run one round; return the verdict's exit code."""
     args.suite = args.suite or resource("deployments/suites/local.toml")
     suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    if args.local and not is_local(suite):
+        suite = _rehearsed(args, suite)
     if args.round:
         check_round_id(args.round, where="--round")
     args.round = args.round or new_round_id(datetime.now(UTC), secrets.token_hex(3))
@@ -63,6 +67,17 @@ def run(args: argparse.Namespace) -> int:
         verdict = _on_api(args, suite, display)
     _print(args, verdict)
     return int(exit_code(verdict.verdict))
+
+
+def _rehearsed(args: argparse.Namespace, suite: Suite) -> Suite:
+    """Return the suite as it is rehearsed here, and write it as the file that the round is deployed from."""
+    small = rehearsal(suite, args.state, os.environ)
+    args.suite = args.state / f"{small.name}.toml"
+    args.suite.parent.mkdir(parents=True, exist_ok=True)
+    args.suite.write_text(to_toml(small.to_json()), encoding="utf-8")
+    line = f"rehearsal of {suite.name} on this machine: small trainings on the CPU, local stores ({args.suite})"
+    print(line, file=sys.stderr, flush=True)
+    return small
 
 
 def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:

@@ -20,7 +20,9 @@ from plumbline.stores import open_store
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "infra", "locks")
+SOURCES = (
+    "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,152 @@
+"""`plumbline init [FILE]`: write a commented suite that runs at once on this machine, and later on the real platforms.
+
+Without --platform the suite has two platforms on this machine. Questions are asked only on a terminal, for what no
+option says. `plumbline run FILE --local` rehearses a suite of real platforms here, without a second file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from plumbline.cli.new_suite import NewPlatform, NewSuite, bucket_commands, suite_text
+from plumbline.cli.options import check_file, say
+from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.schema.json_schema import suite_schema
+from plumbline.schema.suite import read_suite
+
+__all__ = ["register", "run"]
+
+_SCHEMA = ".plumbline/suite.schema.json"
+_SIZES = ("tiny", "mini", "small", "medium", "base", "large")
+
+
+def register(subparsers: Any) -> None:
+    """Add `init`."""
+    parser = subparsers.add_parser("init", help="write a commented suite", description=__doc__)
+    parser.add_argument("file", type=Path, nargs="?", default=Path("suite.toml"), help="default: %(default)s")
+    parser.add_argument("--name", default="nightly", help="name of the suite (default: %(default)s)")
+    parser.add_argument(
+        "--platform", action="append", default=[], metavar="NAME=URL", dest="platforms",
+        help="a platform and its bucket, such as aws=s3://acme-aws; may be repeated, the first is the reference",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accelerator", action="append", default=[], metavar="NAME=GPU", dest="accelerators",
+        help="the GPU of a platform, as its driver names it, such as 'aws=NVIDIA A10G'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--store", default="", metavar="URL", help="the controller's own store; needed with --platform")
+    parser.add_argument("--data", default="", metavar="SOURCE", help="your rows (default: generated reviews)")
+    parser.add_argument("--text-column", default="", help="column of the text")
+    parser.add_argument("--label-column", default="", help="column of the label")
+    parser.add_argument("--model", default="", help=f"{', '.join(_SIZES)}, or a checkpoint (default: base; here: tiny)")
+    parser.add_argument("--cron", default="", help="schedule, such as '0 2 * * *'")
+    parser.add_argument("--timezone", default="UTC", help="of the schedule (default: %(default)s)")
+    parser.add_argument("--alert", default="", metavar="BLOCK", help="recipient, such as slack-webhook/ml-platform")
+    parser.add_argument("--force", action="store_true", help="replace the file")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the suite and its JSON Schema; print the next commands."""
+    check_file(args.file, option="FILE", parents=True)
+    if args.file.exists() and not args.force:
+        raise ConfigurationError("exists", where=str(args.file), hint="name a different file, or pass --force")
+    if sys.stdin.isatty() and not args.json:
+        _ask(args)
+    suite = _new_suite(args)
+    schema = args.file.parent / _SCHEMA
+    text = suite_text(suite, _SCHEMA)
+    _write_checked(args.file, text)
+    schema.parent.mkdir(parents=True, exist_ok=True)
+    schema.write_text(json.dumps(suite_schema(), indent=1) + "\n", encoding="utf-8")
+    commands = [*bucket_commands(suite), *_next_commands(suite, args.file)]
+    if args.json:
+        print(json.dumps({"suite": str(args.file), "schema": str(schema), "next": commands}))
+        return int(ExitCode.PASS)
+    say(f"{args.file}: {len(suite.places)} platforms, data {suite.data or 'generated reviews'}")
+    for command in commands:
+        say(f"  {command}")
+    return int(ExitCode.PASS)
+
+
+def _write_checked(file: Path, text: str) -> None:
+    """Write the suite, if it is valid as a file; otherwise leave what was there, and raise."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_name(f".{file.name}.new")
+    try:
+        written.write_text(text, encoding="utf-8")
+        read_suite(written)
+        written.replace(file)
+    except ConfigurationError as error:
+        # The file is gone: name the option that its key came from.
+        raise ConfigurationError(error.what, where="init", key=error.key, hint="see --help") from error
+    finally:
+        written.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    option: str
+    text: str
+    is_list: bool = False
+
+
+_QUESTIONS = (
+    _Question("platforms", "platforms and their buckets, such as aws=s3://acme-aws (none: here)", True),
+    _Question("store", "the controller's own store, such as s3://acme-central"),
+    _Question("data", "your rows: a file, folder or store URL (none: generated reviews)"),
+    _Question("cron", "schedule, such as 0 2 * * * (none: on demand)"),
+    _Question("alert", "recipient of alerts, such as slack-webhook/ml-platform (none: no alerts)"),
+)
+
+
+def _ask(args: argparse.Namespace) -> None:
+    """Fill in on a terminal what no option says; an empty answer keeps the default."""
+    for question in _QUESTIONS:
+        if getattr(args, question.option) or (question.option in ("store", "cron", "alert") and not args.platforms):
+            continue
+        answer = input(f"{question.text}: ").strip()
+        setattr(args, question.option, answer.split() if question.is_list else answer)
+
+
+def _new_suite(args: argparse.Namespace) -> NewSuite:
+    urls = _pairs("--platform", args.platforms)
+    gpus = _pairs("--accelerator", args.accelerators)
+    for name in gpus.keys() - urls.keys():
+        raise ConfigurationError(
+            f"{name} is no --platform", where="--accelerator", hint="name a platform of this suite"
+        )
+    if urls and not args.store:
+        hint = "a bucket that only the controller can write, such as --store s3://acme-plumbline-central"
+        raise ConfigurationError("is needed with --platform", where="--store", hint=hint)
+    platforms = tuple(NewPlatform(name, url, gpus.get(name, "")) for name, url in urls.items())
+    return NewSuite(
+        name=args.name, platforms=platforms, store=args.store, data=args.data, text_column=args.text_column,
+        label_column=args.label_column, model=args.model or ("base" if platforms else "tiny"), cron=args.cron,
+        timezone=args.timezone, alert=args.alert,
+    )  # fmt: skip
+
+
+def _pairs(option: str, values: list[str]) -> dict[str, str]:
+    pairs = [cast("tuple[str, str]", tuple(value.split("=", 1))) for value in values if "=" in value]
+    if len(pairs) != len(values) or not all(name and value for name, value in pairs):
+        raise ConfigurationError("is not NAME=VALUE", where=option, hint="such as aws=s3://acme-plumbline-aws")
+    if len(dict(pairs)) != len(pairs):
+        raise ConfigurationError("names a platform twice", where=option, hint="give each platform once")
+    return dict(pairs)
+
+
+def _next_commands(suite: NewSuite, file: Path) -> list[str]:
+    if suite.is_here:
+        return [f"plumbline run {file}", f"plumbline baseline accept {file}"]
+    return [
+        f"plumbline run {file} --local",
+        f"plumbline deploy {file} --publish",
+        f"plumbline doctor {file} --workers",
+        f"plumbline run {file} --api",
+    ]

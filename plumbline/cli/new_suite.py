@@ -1,0 +1,157 @@
+"""Text of a new suite, with a comment on each choice. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["NewPlatform", "NewSuite", "bucket_commands", "suite_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlatform:
+    """A platform, its bucket and its GPU."""
+
+    name: str
+    bucket: str
+    """Store URL; data and records have a prefix each below it."""
+    accelerator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSuite:
+    """Choices of a new suite; empty texts take the default."""
+
+    name: str
+    platforms: tuple[NewPlatform, ...]
+    """None for two platforms on this machine."""
+    store: str
+    data: str
+    text_column: str
+    label_column: str
+    model: str
+    cron: str
+    timezone: str
+    alert: str
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether all platforms are on this machine."""
+        return not self.platforms
+
+    @property
+    def places(self) -> tuple[NewPlatform, ...]:
+        """Return the platforms, at least one."""
+        return self.platforms or _HERE
+
+
+_HERE = (NewPlatform("one", "s3://plumbline-one", "cpu"), NewPlatform("two", "s3://plumbline-two", "cpu"))
+
+
+def suite_text(suite: NewSuite, schema: str) -> str:
+    """Return the suite as TOML; editors find its JSON Schema by the first line."""
+    blocks = [
+        _head(suite, schema),
+        _dataset(suite),
+        *_workload(suite),
+        *(_platform(platform, is_here=suite.is_here) for platform in suite.places),
+        *_gates(suite),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _head(suite: NewSuite, schema: str) -> str:
+    store = suite.store or "file://.plumbline/central"
+    return (
+        f"#:schema {schema}\n"
+        "# A suite: what is trained, where, and what counts as drift. docs/SUITE.md lists every key.\n"
+        "# It has no credentials: each SDK finds its own (environment, profile, instance or workload identity).\n"
+        f"name = {_text(suite.name)}\n"
+        f"store = {_text(store)} # the controller's own: records, baselines, reports\n"
+        f"reference = {_text(suite.places[0].name)} # the others are compared with this platform"
+    )
+
+
+def _dataset(suite: NewSuite) -> str:
+    if not suite.data:
+        return (
+            '# Generated reviews. For your own rows: path = "reviews.csv" in place of grammar_seed (CSV, TSV, JSON,\n'
+            "# JSONL, Parquet, a folder, a store URL, or a Hugging Face dataset).\n"
+            "[datasets.rows]\ngrammar_seed = 1\ntrain_rows = 4096\nevaluation_rows = 1024"
+        )  # fmt: skip
+    lines = ["[datasets.rows]", f"path = {_text(suite.data)}"]
+    columns = (("text_column", suite.text_column, "text"), ("label_column", suite.label_column, "label"))
+    for key, value, usual in columns:
+        lines.append(
+            f"{key} = {_text(value)}" if value else f'# {key} = "..." # needed unless one is named like `{usual}`'
+        )
+    return "\n".join(lines)
+
+
+def _workload(suite: NewSuite) -> Iterator[str]:
+    sizes = (16, 64, 12, 40, 120) if suite.is_here else (32, 128, 20, 200, 2000)
+    batch, length, probe, speed, learn = sizes
+    yield (
+        "[workloads.bert]\n"
+        f"model = {_text(suite.model)} # tiny ... base, large, a checkpoint's folder, or NAME@REVISION\n"
+        f'data = "rows"\nseed = 7\nbatch_size = {batch} # of one step, over all devices\nsequence_length = {length}'
+    )
+    yield f"[workloads.bert.probe] # strict and short: the evidence that names a cause\nsteps = {probe}"
+    precision = "fp32" if suite.is_here else "bf16"
+    settings = f"steps = {speed}\nprecision = {_text(precision)}" + ("" if suite.is_here else "\ncompile = true")
+    yield f"[workloads.bert.speed] # the settings that your team trains with\n{settings}"
+    evaluations = f"evaluate_every = {learn // 2}\ncheckpoint_every = {learn // 2}"
+    evaluations += "\nevaluation_rows = 256" if suite.is_here else ""
+    heading = "[workloads.bert.learn] # to an accuracy, with the same dropout on every device"
+    yield f"{heading}\nsteps = {learn}\n{evaluations}"
+
+
+def _platform(platform: NewPlatform, *, is_here: bool) -> str:
+    bucket = platform.bucket.rstrip("/")
+    gpu = _text(platform.accelerator)
+    hint = " # the GPU's whole name, as its driver gives it; empty: any" if not is_here else ""
+    lines = [
+        f"[platforms.{platform.name}]",
+        f"work_pool = {_text(platform.name + ('-local' if is_here else '-gpu'))}",
+        f"data = {_text(bucket + '/data')} # its workers only read here",
+        f"outbox = {_text(bucket + '/outbox')} # its workers only create records here",
+        f"accelerator = {gpu}{hint}",
+    ]
+    lines += (
+        ["start_seconds = 60", "run_seconds = 300"] if is_here else ["start_seconds = 1800 # until a machine is found"]
+    )
+    return "\n".join(lines)
+
+
+def _gates(suite: NewSuite) -> Iterator[str]:
+    drop = "0.25 # two workers share this machine; a quiet GPU holds 0.05" if suite.is_here else "0.05 # relative"
+    yield f"[gates]\naccuracy_margin = 0.02 # absolute\nthroughput_drop = {drop}"
+    if len(suite.places) == 1:
+        yield "[dispatch]\nquorum = 1 # one platform is compared with its own past only"
+    if suite.cron:
+        yield f"[schedule]\ncron = {_text(suite.cron)}\ntimezone = {_text(suite.timezone)}"
+    if suite.alert:
+        events = '["drift", "invalid", "unavailable", "unjudged", "missed", "recovered"]'
+        where = "# a Prefect block; `address_from` names a variable from which `plumbline deploy` creates it"
+        yield f"[[alerts]]\non = {events}\nblock = {_text(suite.alert)} {where}"
+
+
+def bucket_commands(suite: NewSuite) -> list[str]:
+    """Return the commands that create the buckets, by each cloud's own tool."""
+    urls = [platform.bucket for platform in suite.platforms] + [suite.store] * bool(suite.store)
+    commands = []
+    for url in urls:
+        scheme, _, rest = url.partition("://")
+        bucket, *path = rest.strip("/").split("/")
+        if scheme == "s3":
+            commands.append(f"aws s3 mb s3://{bucket}")
+        elif scheme == "gs":
+            commands.append(f"gcloud storage buckets create gs://{bucket} --uniform-bucket-level-access")
+        elif scheme == "az" and path:
+            commands.append(f"az storage container create --account-name {bucket} --name {path[0]} --auth-mode login")
+    return list(dict.fromkeys(commands))
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,160 @@
+"""A new suite is valid, says what each choice means, and is never half written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_args
+
+import jsonschema
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.localstack.rehearsal import rehearsal, to_toml
+from plumbline.localstack.stack import is_local
+from plumbline.schema.json_schema import suite_schema
+from plumbline.schema.suite import read_suite
+from plumbline.schema.verdict import CauseCode, Outcome
+
+SUITES = Path(__file__).resolve().parents[3] / "deployments/suites"
+REAL = (
+    "--platform", "aws=s3://acme-aws", "--platform", "azure=az://acmedata/plumbline", "--platform", "gcp=gs://acme-gcp/ci",
+    "--accelerator", "aws=NVIDIA A10G", "--store", "s3://acme-central", "--data", "rows.csv",
+    "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--alert", "slack-webhook/ml",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_options_two_platforms_of_this_machine_train(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init"]) == 0
+    suite = read_suite(folder / "suite.toml")
+    assert is_local(suite)
+    assert len(suite.platforms) == 2
+    assert "plumbline run suite.toml" in capsys.readouterr().out
+
+
+def test_real_platforms_have_their_buckets_gpus_schedule_and_alert(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "real.toml", *REAL]) == 0
+    suite = read_suite(folder / "real.toml")
+    assert {name: (place.data, place.outbox, place.accelerator) for name, place in suite.platforms.items()} == {
+        "aws": ("s3://acme-aws/data", "s3://acme-aws/outbox", "NVIDIA A10G"),
+        "azure": ("az://acmedata/plumbline/data", "az://acmedata/plumbline/outbox", ""),
+        "gcp": ("gs://acme-gcp/ci/data", "gs://acme-gcp/ci/outbox", ""),
+    }
+    assert suite.reference == "aws"
+    assert suite.schedule is not None
+    assert suite.alerts[0].block == "slack-webhook/ml"
+    assert suite.datasets["rows"].path == "rows.csv"
+    said = capsys.readouterr().out
+    for command in ("aws s3 mb s3://acme-aws", "az storage container create", "gs://acme-gcp", "plumbline doctor"):
+        assert command in said
+
+
+def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "suite.toml").write_text("mine")
+    assert main(["init"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (folder / "suite.toml").read_text() == "mine"
+    assert main(["init", "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--platform", "aws"], "NAME=VALUE"),
+        (["--platform", "aws=s3://a-a"], "--store"),
+        (["--platform", "AWS=s3://a-a", "--store", "s3://b-b"], "reference"),
+        (["--platform", "aws=s3://a-a", "--platform", "aws=s3://b-b", "--store", "s3://c-c"], "twice"),
+        (["--platform", "aws=ftp://a-a", "--store", "s3://b-b"], "platforms.aws.data"),
+        (["--accelerator", "aws=NVIDIA A10G"], "no --platform"),
+        (["--cron", "@daily"], "five"),
+        (["--cron", "0 2 * * *", "--timezone", "Mars"], "Mars"),
+        (["--name", "two words"], "name"),
+    ],
+)
+def test_a_wrong_choice_is_one_line_and_leaves_no_file(
+    options: list[str], word: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "bad.toml", *options]) == 2
+    said = capsys.readouterr().err.strip()
+    assert word in said
+    assert "\n" not in said
+    assert not list(folder.glob("*bad*"))
+
+
+def test_quotes_in_a_choice_stay_in_the_choice(folder: Path) -> None:
+    assert main(["init", "--data", 'a"b\n[platforms.x]\\.csv']) == 0
+    assert read_suite(folder / "suite.toml").datasets["rows"].path == 'a"b\n[platforms.x]\\.csv'
+
+
+def test_an_editor_s_schema_takes_every_shipped_suite_and_refuses_a_misspelt_key(folder: Path) -> None:
+    assert main(["init", *REAL]) == 0
+    (first, *_) = (folder / "suite.toml").read_text().splitlines()
+    schema = json.loads((folder / first.removeprefix("#:schema ")).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    checker = jsonschema.Draft202012Validator(schema)
+    for path in (folder / "suite.toml", *SUITES.glob("*.toml")):
+        checker.validate(tomllib.loads(path.read_text()))
+    content = tomllib.loads((folder / "suite.toml").read_text())
+    content["platforms"]["aws"]["acelerator"] = "cpu"
+    assert not checker.is_valid(content)
+    assert (
+        "record of a different device"
+        in suite_schema()["$defs"]["Platform"]["properties"]["accelerator"]["description"]
+    )
+
+
+def test_a_rehearsal_is_small_and_apart_from_the_real_suite(folder: Path) -> None:
+    assert main(["init", "real.toml", *REAL]) == 0
+    real = read_suite(folder / "real.toml")
+    small = rehearsal(real, folder / "state", {})
+    assert small.name == "nightly-rehearsal"
+    assert small.store == f"file://{folder}/state/central"
+    assert [place.data for place in small.platforms.values()] == [
+        "s3://acme-aws/data", "az://devstoreaccount1/plumbline/data", "s3://acme-gcp/ci/data",
+    ]  # fmt: skip
+    assert {place.accelerator for place in small.platforms.values()} == {"cpu"}
+    (workload,) = small.workloads.values()
+    assert workload.model == "tiny"
+    assert workload.speed is not None
+    assert not workload.speed.compile
+    assert small.schedule is None
+    assert small.alerts == ()
+    (folder / "small.toml").write_text(to_toml(small.to_json()))
+    assert read_suite(folder / "small.toml") == small
+
+
+def test_a_recipient_whose_address_is_set_hears_of_a_rehearsal(folder: Path) -> None:
+    assert main(["init", "real.toml", *REAL]) == 0
+    real = read_suite(folder / "real.toml")
+    alert = real.alerts[0].replace(address_from="HOOK")
+    assert rehearsal(real.replace(alerts=(alert,)), folder, {"HOOK"}).alerts == (alert,)
+
+
+def test_explain_knows_every_cause_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert set(known) == {*get_args(CauseCode), *get_args(Outcome)}
+    assert all(len(text) > 40 for text in known.values())
+    assert main(["explain", "loader"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Do: check storage")
+    assert main(["explain", "data.label"]) == 2
+    assert "data.labels" in capsys.readouterr().err
+
+
+def test_explain_works_from_another_folder(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "plumbline", "explain", "data.order"], cwd=folder, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.startswith("data.order\n")
