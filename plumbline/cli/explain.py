@@ -9,7 +9,7 @@ from typing import Any
 
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.localstack.resources import resource
-from plumbline.schema.suggestions import did_you_mean
+from plumbline.schema.suite_file import did_you_mean
 
 __all__ = ["explanations", "register", "run"]
 
