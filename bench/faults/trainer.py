@@ -10,12 +10,12 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import PlumblineError
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import LearnConfirmation
+from plumbline.judge.confirm_learn import WindowSearch
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.intervention import Source
 from plumbline.launch import run_training
@@ -24,7 +24,7 @@ from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
-_State = TypeVar("_State", Confirmation, LearnConfirmation)
+State = Confirmation | WindowSearch
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Laboratory:
         self._trainer, self._sides = trainer, {"reference": reference, "candidate": candidate}
         self._folders: dict[str, Path] = {}
 
-    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: _State) -> _State:
+    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: State) -> State:
         """Run requests until none is left."""
         for record in (reference, candidate):
             self._folders[record.record.record_id] = record.folder

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.verdict import Cause, Judgement
+from plumbline.schema.verdict import Cause
 
-__all__ = ["Attribution", "still_likely", "unattributed", "unsteady"]
+__all__ = ["SPEED", "Attribution", "still_likely", "unattributed", "unsteady"]
 
-_SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
+SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
+"""Causes of a drop in throughput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,6 @@ class Attribution:
     def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
         """Append a cause."""
         return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
-
-    def judgement(self, base: Judgement, untested: Sequence[Cause]) -> Judgement:
-        """Return `base` with the settled, the untested and the throughput causes."""
-        causes = (*self.causes, *untested)
-        if not causes:
-            return base
-        codes = {cause.code for cause in causes}
-        others = tuple(cause for cause in base.causes if cause.code not in codes and cause.code in _SPEED)
-        return base.replace(causes=[cause.model_dump() for cause in (*causes, *others)])
 
     def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
         """Drop gradient causes inside a module whose operator differs."""

@@ -9,11 +9,12 @@ disappears, the cause is confirmed; if not, the next suspicion is tested. After 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
+from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import Request, next_of_causes, next_request, unanswered
+from plumbline.judge.confirm_requests import MOST_LOST, NO_RECORD, Request, next_of_causes, next_request, unanswered
 from plumbline.judge.confirm_state import ConfirmationState
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
@@ -27,15 +28,11 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
 
-__all__ = ["NO_RECORD", "Confirmation"]
-
-NO_RECORD = fact("experiment.no-record")
+__all__ = ["Confirmation"]
 
 _MOST_KINDS = 3
 _TO_WIDEN = 2
 """Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
-_MOST_LOST = 1
-"""Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 
 
 class Confirmation(ConfirmationState):
@@ -51,12 +48,32 @@ class Confirmation(ConfirmationState):
         table: Comparisons | None = None,
     ) -> Confirmation:
         """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
-        start = cls(reference, candidate, judgement, budget, budget)
+        beside = tuple(cause for cause in judgement.causes if cause.code in SPEED)
+        start = cls(reference, candidate, judgement, budget, budget, beside=beside)
         if judgement.verdict != "drift" or budget < 1:
             return start
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
         found = compared.walk or walk(compared.pair)  # data may differ without a probe
         return replace(start, pending_mismatches=found.mismatches)
+
+    @classmethod
+    def of_traces(
+        cls,
+        reference: LoadedRecord,
+        candidate: LoadedRecord,
+        judgement: Judgement,
+        tried: tuple[Statement, ...],
+        **given: Any,
+    ) -> Confirmation | None:
+        """Return the tests of two traces of a window; `None` if the traces agree.
+
+        The candidate's trace is its unchanged rerun. `tried` has the experiments that led to the window.
+        """
+        mismatches = walk(Pair(reference, candidate)).mismatches
+        if not mismatches:
+            return None
+        start = cls(reference, candidate, judgement, pending_mismatches=mismatches, **given)
+        return start._steady(candidate, tried)
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
@@ -68,7 +85,7 @@ class Confirmation(ConfirmationState):
         A record that does not answer the request is lost, too.
         """
         spent = replace(self, spent=self.spent + 1)
-        if record is not None and (problem := unanswered(request, record)):
+        if record is not None and (problem := unanswered(request, record, self.window)):
             record, why = None, problem
         if next_of_causes(self) is None:
             return spent._evaluated(record)
@@ -77,7 +94,7 @@ class Confirmation(ConfirmationState):
         if record.record.exit.status != "completed":
             return spent._failed(request, record.record.exit.message)
         if self.rerun is None:
-            return self.with_rerun(record)
+            return spent._reran(record)
         return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
 
     def _evaluated(self, record: LoadedRecord | None) -> Confirmation:
@@ -126,7 +143,7 @@ class Confirmation(ConfirmationState):
 
     def _lost(self, request: Request, why: Statement) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
-        if self.lost < _MOST_LOST:
+        if self.lost < MOST_LOST:
             return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
@@ -137,18 +154,18 @@ class Confirmation(ConfirmationState):
             return replace(self, tried=tried, budget=self.spent)
         return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
 
-    def with_rerun(self, record: LoadedRecord) -> Confirmation:
-        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
-        return replace(self, spent=self.spent + 1)._reran(record)
-
     def _reran(self, record: LoadedRecord) -> Confirmation:
+        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
         steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
         parting = disagreement(self.candidate, record, steps)
         if parting is not None:
             return self._unsteady(record, parting)
+        return self._steady(record, (fact("rerun.equal-bits"),))
+
+    def _steady(self, rerun: LoadedRecord, tried: tuple[Statement, ...]) -> Confirmation:
+        """Start the tests of a candidate that agrees with its rerun."""
         pending_mismatches = tuple(without("nondeterminism", mismatch) for mismatch in self.pending_mismatches)
-        tried = (fact("rerun.equal-bits"),)
-        return replace(self, rerun=record, pending_mismatches=pending_mismatches, tried=tried)._opened()
+        return replace(self, rerun=rerun, pending_mismatches=pending_mismatches, tried=tried)._opened()
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.

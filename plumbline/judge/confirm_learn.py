@@ -1,11 +1,11 @@
-"""Confirmation of a learning curve that separates after a bitwise equal probe.
+"""Search for the window of a learning curve in which it separates after a bitwise equal probe.
 
 The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
 evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
 neither side's bits, the candidate does not agree with itself. If it gives the candidate's bits, a suspect that the
-records show is restored by its definition. If that does not help, the reference traces the same steps, and both traces
-are compared and tested as two probes are. If the reference's rerun does not give the reference's bits, the reference
-is the side that differs: the candidate is not accused.
+records show is restored by its definition. If that does not help, the reference traces the same steps, and the search
+ends in the tests of both traces, which are those of two probes. If the reference's rerun does not give the reference's
+bits, the reference is the side that differs: the candidate is not accused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline.digest import bounded_name
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm import NO_RECORD, Confirmation
-from plumbline.judge.confirm_requests import Request, unanswered
+from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm_requests import MOST_LOST, NO_RECORD, Request, experiment_name, unanswered
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
 from plumbline.judge.exoneration import Doubt, exonerate
@@ -31,7 +30,7 @@ from plumbline.schema.experiment import Rung as ReplayRung
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
-__all__ = ["LearnConfirmation", "begin_confirmation"]
+__all__ = ["WindowSearch", "begin_confirmation"]
 
 _WAYS: dict[str, tuple[ReplayRung, str]] = {
     "schedule": ("schedule", "the learning rates by the schedule's definition"),
@@ -39,12 +38,11 @@ _WAYS: dict[str, tuple[ReplayRung, str]] = {
     "evaluation": ("evaluation", "the evaluation by its definition"),
 }
 """Replays that need no tensors of the reference, by cause."""
-_MOST_LOST = 1
 
 
 @dataclass(frozen=True)
-class LearnConfirmation:
-    """Immutable state of the test of one learning curve; each step returns a new state."""
+class WindowSearch:
+    """Immutable state of the search; each step returns a new state, and the last one the tests of the window."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
@@ -60,8 +58,6 @@ class LearnConfirmation:
     """The candidate's trace of `window`."""
     other: LoadedRecord | None = None
     """The reference's trace of `window`."""
-    traces: Confirmation | None = None
-    """Tests of the two traces."""
     repeats_evaluation: bool = False
     """Whether the unchanged rerun showed the same difference of an evaluation."""
     closed: Cause | None = None
@@ -73,9 +69,6 @@ class LearnConfirmation:
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        if self.traces is not None:
-            request = self.traces.next()
-            return None if request is None else self._on_curve(request)
         if self.closed is not None or self.reference_cause is not None or self.spent >= self.budget:
             return None
         if not self.steady:
@@ -86,14 +79,14 @@ class LearnConfirmation:
         side: Literal["reference", "candidate"] = "reference" if self.other is None else "candidate"
         return self._request(side, f"trace of the learning curve's steps {self._traced_steps}")
 
-    def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> LearnConfirmation:
+    def absorb(
+        self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD
+    ) -> WindowSearch | Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`."""
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record)):
             record, why = None, problem
-        if self.traces is not None:
-            return replace(spent, traces=self._tested(self.traces, request, record, why))
-        if record is None and self.lost < _MOST_LOST:
+        if record is None and self.lost < MOST_LOST:
             return replace(spent, budget=self.budget + 1, lost=self.lost + 1)
         if record is None or record.record.exit.status != "completed":
             reason = why if record is None else record.record.exit.message
@@ -110,46 +103,20 @@ class LearnConfirmation:
         if self.reference_cause is not None:
             why = fact("doubt.reference-differs", why=self.reference_cause.why)
             return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
-        if self.traces is not None:
-            causes = tuple(self._of_curve(cause) for cause in self.traces.judgement.causes)
-        else:
-            causes = (self.closed or self._cause().replace(tried=self.tried),)
-        codes = {cause.code for cause in causes} | {self._cause().code}
-        others = [self._as_repeated(known) for known in self.base.causes if known.code not in codes]
-        return self.base.replace(causes=[entry.model_dump() for entry in (*causes, *others)])
+        cause = self.closed or self._cause().replace(tried=self.tried)
+        others = tuple(other for other in self._others() if other.code != cause.code)
+        return self.base.replace(causes=[entry.model_dump() for entry in (cause, *others)])
 
-    def _tested(
-        self, traces: Confirmation, request: Request, record: LoadedRecord | None, why: Statement
-    ) -> Confirmation:
-        """Pass a record on to the tests of the traces; an incomplete trace counts as lost."""
-        if record is not None and record.record.exit.status == "completed":
-            problem = trace_problem(record, Window(self.window.first, request.experiment.steps))
-            record, why = (record, why) if not problem else (None, problem)
-        return traces.absorb(request, record, why)
-
-    def _on_curve(self, request: Request) -> Request:
-        """Return an experiment on two traces as an experiment on the learning curve."""
-        first, experiment = self.window.first, request.experiment
-        changed = experiment.replace(
-            experiment_id=self._name, part="learn", trace=first, steps=first + experiment.steps, portable=False
-        )
-        return replace(request, experiment=changed)
-
-    def _of_curve(self, cause: Cause) -> Cause:
-        """Return a cause of two traces, with the place of their first step."""
-        first = self.window.first
-        counted = fact("curve.counted-from", step=first) if first else ""
-        return cause.replace(
-            why=fact("curve.cause", counted=counted, why=cause.why),
-            tried=(*self.tried, *cause.tried[1:]),
-        )
+    def _others(self) -> tuple[Cause, ...]:
+        """Return the causes beside that of the curve."""
+        return tuple(self._as_repeated(cause) for cause in self.base.causes if cause.code != self._cause().code)
 
     def _as_repeated(self, cause: Cause) -> Cause:
         if cause.code != "evaluation" or not self.repeats_evaluation:
             return cause
         return cause.replace(sure="confirmed", tried=(fact("rerun.same-evaluation"),))
 
-    def _reran(self, record: LoadedRecord) -> LearnConfirmation:
+    def _reran(self, record: LoadedRecord) -> WindowSearch:
         """Evaluate the unchanged rerun."""
         if has_equal_bits(self.candidate, record, self.window.until):
             repeats = evaluating(Pair(self.reference, record)) is not None
@@ -169,7 +136,7 @@ class LearnConfirmation:
             return self._close(fact("rerun.uninterrupted"), sure="confirmed")
         return replace(self, closed=self._unsteady("candidate"))
 
-    def _restored(self, request: Request, record: LoadedRecord) -> LearnConfirmation:
+    def _restored(self, request: Request, record: LoadedRecord) -> WindowSearch:
         """Evaluate the curve with the suspect's value restored by its definition."""
         if self._is_of_evaluation:
             restored = has_equal_evaluations(self.reference, record)
@@ -181,14 +148,14 @@ class LearnConfirmation:
             return self._close(text, sure="confirmed")
         return replace(self, defined=True, tried=(*self.tried, text))._traceable()
 
-    def _traceable(self) -> LearnConfirmation:
+    def _traceable(self) -> WindowSearch:
         """Close the test if no trace can name more."""
         if self._is_of_evaluation:
             return self._close("")
         problem = trace_problem(self.own, self.window) if self.own else ""
         return self._close(fact("trace.incomplete", side="candidate", problem=problem)) if problem else self
 
-    def _referenced(self, record: LoadedRecord) -> LearnConfirmation:
+    def _referenced(self, record: LoadedRecord) -> WindowSearch | Confirmation:
         """Evaluate the reference's trace: it must have the bits of the reference's training."""
         until = self.window.until
         if not has_equal_bits(self.reference, record, until):
@@ -201,7 +168,7 @@ class LearnConfirmation:
             return replace(self, reference_cause=self._unsteady("reference"))
         return replace(self, other=record)._compared()
 
-    def _compared(self) -> LearnConfirmation:
+    def _compared(self) -> WindowSearch | Confirmation:
         """Compare two traces of the same steps, or ask for the steps at which the weights separate."""
         own, other = self.own, self.other
         if own is None or other is None:
@@ -218,15 +185,16 @@ class LearnConfirmation:
         traced = replace(self, tried=(*self.tried, fact("curve.traced", steps=self._traced_steps)))
         return traced._begun(own, other)
 
-    def _begun(self, own: LoadedRecord, other: LoadedRecord) -> LearnConfirmation:
-        """Start the tests of two complete traces; the candidate's is its own unchanged rerun."""
-        base = self.base.replace(causes=())
-        traces = Confirmation.begin(with_envelope(other, self.reference), own, base, self.budget - self.spent + 1)
-        if traces.next() is None:
-            return self._close(fact("trace.agree"))
-        return replace(self, traces=traces.with_rerun(own))
+    def _begun(self, own: LoadedRecord, other: LoadedRecord) -> WindowSearch | Confirmation:
+        """Return the tests of two complete traces; the candidate's is its own unchanged rerun."""
+        tests = Confirmation.of_traces(
+            with_envelope(other, self.reference), own, self.base, self.tried, window=self.window, budget=self.budget,
+            most=self.budget, spent=self.spent, lost=self.lost, subject=self.candidate.record.record_id,
+            beside=self._others(),
+        )  # fmt: skip
+        return tests or self._close(fact("trace.agree"))
 
-    def _in_reference(self, text: Statement) -> LearnConfirmation:
+    def _in_reference(self, text: Statement) -> WindowSearch:
         """Close the test with the cause of the reference's difference from the candidate."""
         mismatch = learning(Pair(self.candidate, self.reference)) or self.mismatch
         suspects = differences(self.candidate.record.fingerprint, self.reference.record.fingerprint)
@@ -244,7 +212,7 @@ class LearnConfirmation:
             tried=(fact("rerun.different-bits"),),
         )
 
-    def _close(self, text: Statement, *, sure: str = "") -> LearnConfirmation:
+    def _close(self, text: Statement, *, sure: str = "") -> WindowSearch:
         tried = (*self.tried, text) if text else self.tried
         cause = self._cause().replace(tried=tried)
         if sure and cause.code != "unattributed":
@@ -269,13 +237,10 @@ class LearnConfirmation:
     def _traced_steps(self) -> str:
         return f"{self.window.first} to {self.window.until - 1}"
 
-    @property
-    def _name(self) -> str:
-        return bounded_name(f"{self.candidate.record.record_id}-x{self.spent + 1}")
-
     def _request(self, side: Literal["reference", "candidate"], description: str, *replays: Replay) -> Request:
+        name = experiment_name(self.candidate.record.record_id, self.spent)
         experiment = Experiment(
-            experiment_id=self._name, suspect=description, steps=self.window.until, part="learn",
+            experiment_id=name, suspect=description, steps=self.window.until, part="learn",
             trace=None if replays else self.window.first, replays=replays,
         )  # fmt: skip
         return Request(side, experiment)
@@ -287,7 +252,7 @@ def begin_confirmation(
     judgement: Judgement,
     budget: int,
     table: Comparisons | None = None,
-) -> Confirmation | LearnConfirmation:
+) -> Confirmation | WindowSearch:
     """Return the state machine for a judgement's causes, with at most `budget` reruns."""
     if budget > 0 and any(
         finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
@@ -296,5 +261,5 @@ def begin_confirmation(
         curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
         if mismatch is not None and curves[0] is not None and curves[1] is not None:
             window = first_window(curves[0], curves[1])
-            return LearnConfirmation(reference, candidate, judgement, budget, mismatch, window)
+            return WindowSearch(reference, candidate, judgement, budget, mismatch, window)
     return Confirmation.begin(reference, candidate, judgement, budget, table)

@@ -8,6 +8,7 @@ from typing import Literal
 from plumbline.digest import bounded_name
 from plumbline.errors import InvalidInputError
 from plumbline.judge.confirm_state import ConfirmationState
+from plumbline.judge.curve_trace import Window, trace_problem
 from plumbline.judge.intervention import Intervention, Kept, Source
 from plumbline.judge.own_evaluation import may_hide
 from plumbline.judge.whole import missing_evidence
@@ -15,9 +16,12 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.fact import Statement, fact
 
-__all__ = ["Request", "next_of_causes", "next_request", "unanswered"]
+__all__ = ["MOST_LOST", "NO_RECORD", "Request", "experiment_name", "next_of_causes", "next_request", "unanswered"]
 
 
+NO_RECORD = fact("experiment.no-record")
+MOST_LOST = 1
+"""Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 _NAMES = {"experiment_id": "x", "suspect": ""}
 """Fields of an experiment that do not change what it runs."""
 
@@ -31,11 +35,11 @@ class Request:
     sources: tuple[Source, ...] = ()
 
 
-def unanswered(request: Request, record: LoadedRecord) -> Statement:
+def unanswered(request: Request, record: LoadedRecord, window: Window | None = None) -> Statement:
     """Return why a record does not answer a request; empty if it does, or if its training failed.
 
     A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by its
-    order; what it ran is compared here.
+    order; what it ran is compared here. In a `window` of the learning curve the evidence is that of a trace.
     """
     experiment = record.record.experiment
     if experiment is None or experiment.replace(**_NAMES) != request.experiment.replace(**_NAMES):
@@ -43,7 +47,9 @@ def unanswered(request: Request, record: LoadedRecord) -> Statement:
     if record.record.exit.status != "completed":
         return ""
     try:
-        return next((finding.detail for finding in missing_evidence(record, "experiment")), "")
+        missing = next((finding.detail for finding in missing_evidence(record, "experiment")), "")
+        traced = Window(window.first, request.experiment.steps) if window is not None else None
+        return missing or (trace_problem(record, traced) if traced is not None else "")
     except InvalidInputError as error:
         return fact("experiment.unreadable", error=error)
 
@@ -122,6 +128,15 @@ def _request(
     sources = parts.pop("sources", ())
     if state.in_fp64 is not None:
         parts.setdefault("precision", "fp64")
-    name = bounded_name(f"{state.candidate.record.record_id}-x{state.spent + 1}")
+    if state.window is not None:
+        first = state.window.first
+        parts |= {"part": "learn", "trace": first, "portable": False}
+        steps += first
+    name = experiment_name(state.subject or state.candidate.record.record_id, state.spent)
     experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
     return Request(side, experiment, sources)  # type: ignore[arg-type]
+
+
+def experiment_name(record_id: str, spent: int) -> str:
+    """Return the name of the next experiment on a record, after `spent` of them."""
+    return bounded_name(f"{record_id}-x{spent + 1}")

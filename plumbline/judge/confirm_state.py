@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from plumbline.judge.attribution import Attribution
 from plumbline.judge.comparison import cause_of
+from plumbline.judge.curve_trace import Window
 from plumbline.judge.intervention import Intervention, Kept
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.own_evaluation import OwnEvaluation
 from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
-from plumbline.schema.fact import Statement
+from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
 __all__ = ["ConfirmationState"]
@@ -45,11 +46,29 @@ class ConfirmationState:
     spent: int = 0
     lost: int = 0
     own: OwnEvaluation = field(default_factory=OwnEvaluation)
+    window: Window | None = None
+    """Steps of the learning curve that both records trace; `None` is the probe."""
+    subject: str = ""
+    """Record of the training whose window is tested, by which its experiments are named; empty is the candidate's."""
+    beside: tuple[Cause, ...] = ()
+    """Causes that no experiment of these tests is about."""
 
     @property
     def judgement(self) -> Judgement:
         """Return the judgement with its causes as certain as the experiments show."""
-        return self.settled.judgement(self.base, tuple(self._open()))
+        causes = (*self.settled.causes, *self._open())
+        if not causes:
+            return self.base
+        codes = {cause.code for cause in causes}
+        others = tuple(cause for cause in self.beside if cause.code not in codes)
+        return self.base.replace(causes=[cause.model_dump() for cause in (*map(self._placed, causes), *others)])
+
+    def _placed(self, cause: Cause) -> Cause:
+        """Return a cause with the first step of its window, from which its steps are counted."""
+        if self.window is None:
+            return cause
+        counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
+        return cause.replace(why=fact("curve.cause", counted=counted, why=cause.why))
 
     def _open(self) -> Iterator[Cause]:
         """Yield the causes that are not fully tested, with their former certainty."""

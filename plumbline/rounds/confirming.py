@@ -9,7 +9,7 @@ from functools import partial
 from plumbline.digest import digest_bytes
 from plumbline.judge import Comparisons, compare
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
+from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.exoneration import CHECK, Doubt, exonerate
 from plumbline.records import LoadedRecord
@@ -33,7 +33,7 @@ class Case:
     workload: str
     reference: str | None
     """Platform for the reference's experiments; `None` if the reference is a baseline."""
-    confirmation: Confirmation | LearnConfirmation
+    confirmation: Confirmation | WindowSearch
 
 
 Wanted = tuple[Case, Request, Assignment]
@@ -119,7 +119,7 @@ def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, 
     for case in cases:
         platforms = changed[case.workload]
         result = platforms[case.platform]
-        if isinstance(case.confirmation, LearnConfirmation) and case.confirmation.reference_cause is not None:
+        if isinstance(case.confirmation, WindowSearch) and case.confirmation.reference_cause is not None:
             _move(platforms, case, case.confirmation.judgement, case.confirmation.reference_cause)
             continue
         causes = case.confirmation.judgement.causes

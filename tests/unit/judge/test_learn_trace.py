@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.digest import digest_json
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
+from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, with_envelope
 from plumbline.judge.pair import Pair
@@ -92,9 +92,9 @@ Answer = Callable[[Request], LoadedRecord | None]
 
 def confirm(
     reference: LoadedRecord, candidate: LoadedRecord, answer: Answer, budget: int = 6
-) -> tuple[LearnConfirmation, list[Request]]:
+) -> tuple[WindowSearch, list[Request]]:
     state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), budget), []
-    assert isinstance(state, LearnConfirmation)
+    assert isinstance(state, WindowSearch)
     while (request := state.next()) is not None:
         asked.append(keep(request))
         state = state.absorb(request, answer(request))
@@ -102,7 +102,7 @@ def confirm(
     return state, asked
 
 
-def named(state: LearnConfirmation) -> list[tuple[str, str]]:
+def named(state: WindowSearch) -> list[tuple[str, str]]:
     return [(cause.code, cause.sure) for cause in state.judgement.causes]
 
 
@@ -329,7 +329,7 @@ def test_weights_that_change_between_two_steps_are_no_operator(learn: dict[str, 
             return with_spec(trace(curve(), request, separated(5)))
         return with_spec(trace(candidate, request, separated(5), noise={"embed@1": 0.01}))
 
-    state = LearnConfirmation(
+    state = WindowSearch(
         reference, candidate, compare(curve(), curve(5)), 6, learning(Pair(curve(), curve(5))), Window(4, 8)
     )
     while (request := state.next()) is not None:

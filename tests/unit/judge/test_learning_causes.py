@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import LearnConfirmation, begin_confirmation
+from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
@@ -33,9 +33,9 @@ RATES = tuple(1e-3 - 1e-4 * step for step in range(CURVE))
 
 def run(
     reference: LoadedRecord, candidate: LoadedRecord, answer: Answer, budget: int = 6
-) -> tuple[LearnConfirmation, list[Request]]:
+) -> tuple[WindowSearch, list[Request]]:
     state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), budget), []
-    assert isinstance(state, LearnConfirmation)
+    assert isinstance(state, WindowSearch)
     while (request := state.next()) is not None:
         asked.append(request)
         state = state.absorb(request, answer(request))
@@ -44,7 +44,7 @@ def run(
     return state, asked
 
 
-def tried(state: LearnConfirmation) -> str:
+def tried(state: WindowSearch) -> str:
     return " // ".join(said(state.judgement.causes[0].tried))
 
 
@@ -256,7 +256,7 @@ def test_an_evaluation_that_a_rerun_repeats_is_confirmed_beside_a_training(rerun
 def test_a_curve_is_tested_only_where_it_should_have_equal_bits() -> None:
     candidate = curve(5)
     judgement = compare(curve(), candidate)
-    assert isinstance(begin_confirmation(curve(), candidate, judgement, 1), LearnConfirmation)
+    assert isinstance(begin_confirmation(curve(), candidate, judgement, 1), WindowSearch)
     other = [finding.replace(outcome="pass") for finding in judgement.findings]
     for left, right, judged, budget in (
         (curve(), candidate, judgement, 0), (curve(), candidate, judgement.replace(findings=other), 6),

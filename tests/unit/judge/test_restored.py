@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
+from plumbline.judge.confirm import Confirmation
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -315,12 +316,18 @@ def test_only_a_gradient_within_the_module_of_an_operator_is_its_consequence(
     both = first.confirmed(cause(code), names)
     assert [each.code for each in both.causes] == ["loss", *(["gradient"] if is_left else []), code]
     assert both.places == (("layer.weight",), *((place,) if is_left else ()), names)
-    speed = [cause(each) for each in ("loader", "operator", "schedule", "software")]  # type: ignore[arg-type]
-    base = Judgement(verdict="drift", causes=tuple(speed))
-    assert Attribution().judgement(base, ()) is base
-    found = keep(both.judgement(base, (cause("software"),)))
-    expected = [*(each.code for each in both.causes), "software", "loader"]
-    assert [each.code for each in found.causes] == expected
+
+
+def test_causes_of_throughput_stand_beside_those_that_experiments_settle() -> None:
+    def cause(named: str) -> Cause:
+        return Cause(code=named, sure="likely", why="a reason")  # type: ignore[arg-type]
+
+    named = [cause(each) for each in ("loader", "operator", "software")]
+    base, plain = Judgement(verdict="drift", causes=tuple(named)), make_record()
+    state = Confirmation.begin(plain, plain, base, 8)
+    assert state.judgement is base
+    settled = replace(state, settled=Attribution().settled(cause("gradient")).settled(cause("software")))
+    assert [each.code for each in settled.judgement.causes] == ["gradient", "software", "loader"]
 
 
 def test_an_explained_rounding_below_the_limits_leaves_nothing(reference: LoadedRecord) -> None:
