@@ -12,6 +12,7 @@ from plumbline.judge import compare
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.whole import missing_evidence, stands_alone, unequal_evidence
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
 from tests.said import said
@@ -40,7 +41,7 @@ compare = kept(compare)
 
 def lacks(made: LoadedRecord, side: str = "candidate") -> list[tuple[Any, ...]]:
     found = keep(list(missing_evidence(made, side)))
-    assert all(f"the {side} " in said(finding.detail) for finding in found)
+    assert all(isinstance(finding.detail, Fact) and finding.detail.values["side"] == side for finding in found)
     return [(finding.check, finding.outcome, finding.observed, finding.limit) for finding in found]
 
 
@@ -332,7 +333,10 @@ def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: 
     assert (finding.check, finding.outcome, finding.observed, finding.limit) == (
         "record.exit", outcome, observed, "completed",
     )  # fmt: skip
-    assert said(finding.detail) == f"the {('reference', 'candidate')[side]} {detail}"
+    assert isinstance(finding.detail, Fact)
+    values = finding.detail.values
+    assert values["side"] == ("reference", "candidate")[side]
+    assert f"failed{said(values['where'])}: {values['message']}" == detail
 
 
 @pytest.mark.parametrize("side", [0, 1])
