@@ -15,7 +15,7 @@ from plumbline.rounds import Assignment, Round
 from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import reruns_needed
-from plumbline.rounds.nights import night_abs, night_reruns
+from plumbline.rounds.nights import limits_of, night_abs, night_reruns
 from plumbline.rounds.row_places import placed_results
 from plumbline.stores import open_store
 from plumbline.tasks.dispatch import dispatch_trainings
@@ -42,7 +42,7 @@ def confirm_software(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
     """Run one A/B on each platform whose reruns show a loss, and judge again."""
-    asked = night_abs(judged.nights)
+    asked = night_abs(judged.nights, limits_of(round_.suite))
     if not asked:
         return gathered, judged
     both = gathered.plus(gather_records(round_, dispatch_trainings(round_, asked, Limits()), folder))

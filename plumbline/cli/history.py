@@ -21,9 +21,12 @@ from plumbline.history.summary import ChangeSummary, LineSummary, summarise
 from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
 from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.verdict import exit_code, worst
 from plumbline.stores import open_store
 
 _MAX_BYTES = 256 << 20
+_LOOKS_A_YEAR = 12.0
+"""Nights a year on which a detector may be wrong, as a person has to look where no experiment can."""
 
 
 def register(subparsers: Any) -> None:
@@ -31,7 +34,12 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("history", help="show changes over time", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
-        "--from", type=Path, dest="source", metavar="FILE", help="judge the series of a CSV or JSONL file"
+        "--from",
+        type=Path,
+        dest="source",
+        metavar="FILE",
+        help="judge the series of a file that another tool wrote: CSV, JSON, JSON lines, Bencher, Conbench, Otava; of "
+        "a folder all *.json files, such as the results of asv. Exit code 1 for a loss",
     )
     for way, size in (("higher", "larger"), ("lower", "smaller")):
         parser.add_argument(
@@ -92,29 +100,51 @@ def _rebuild(central: CentralStore, suite: Suite) -> None:
         write_series(central, series)
 
 
+def _texts(source: Path) -> dict[str, str]:
+    """Return the content of a file, or of all *.json files below a folder, by name."""
+    paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
+    if not paths:
+        raise ConfigurationError("the folder has no *.json file", where=str(source), key="--from")
+    if sum(path.stat().st_size for path in paths) > _MAX_BYTES:
+        raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(source), key="--from")
+    texts = {}
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InvalidInputError("is not UTF-8 text", where=str(path)) from error
+        # What asv writes beside its results: no measurements.
+        if path == source or path.name not in ("machine.json", "benchmarks.json"):
+            texts[str(path)] = text
+    return texts
+
+
 def _external(args: argparse.Namespace) -> int:
-    try:
-        if args.source.stat().st_size > _MAX_BYTES:
-            raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(args.source), key="--from")
-        text = args.source.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError("is not UTF-8 text", where=str(args.source)) from error
-    external = parse_external(text, where=str(args.source), worse=_worse(args))
+    external = parse_external(_texts(args.source), where=str(args.source), worse=_worse(args))
     lines: Sequence[MetricHistory] = external.histories
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
-    allowed = allowed_for(num_platforms=len({line.platform for line in lines}), num_series=len(lines))
+    platforms = {line.platform for line in lines}
+    allowed = allowed_for(
+        num_platforms=len(platforms),
+        num_series=len(lines),
+        detections_a_year=_LOOKS_A_YEAR,
+        has_experiments=False,
+    )
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
+    verdict = worst([summary.verdict for summary in summaries])
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]
-        print(json.dumps({"from": str(args.source), "receipt": receipt, "lines": lines_json}, indent=2))
+        document = {"from": str(args.source), "verdict": verdict, "false_alarms_a_year": 1.0, "receipt": receipt}
+        print(json.dumps({**document, "lines": lines_json}, indent=2))
     else:
         _print_receipt(args.source, external.receipt)
         _print_lines(summaries)
-    return int(ExitCode.PASS)
+        say(f"{verdict}: without experiments, at most one false drift a year over all {len(lines)} series")
+    return int(exit_code(verdict))
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:

@@ -1,8 +1,8 @@
 """A/B of two environments on one machine.
 
-Blocks of trainings run in both environments, each training in a new process. Blocks alternate A B B A and B A A B, so
-that a steady trend of the machine cancels. The first record of tonight's environment is kept; its evidence contains the
-metrics of all trainings.
+Blocks of trainings run in both environments, each training in a new process. A block has two runs of each, in an order
+that the controller has drawn. The first record of tonight's environment is kept; its evidence contains the metrics of
+all trainings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Generic, TypeVar
 
 from plumbline.digest import canonical_json
 from plumbline.errors import DiskFullError, ExitCode, PlumblineError
-from plumbline.history.answers import block_order
 from plumbline.history.metrics import read_metrics
 from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
@@ -78,7 +77,7 @@ def run_ab(
     for block in range(order.num_blocks):
         if block and (clock() - began) * (block + 1) / block > order.seconds:
             break
-        for is_tonight in block_order(block):
+        for is_tonight in order.block(block):
             code, message = runs.run(block, is_tonight=is_tonight)
             if code != ExitCode.PASS and is_tonight:
                 return code, _finished(runs, order, message)

@@ -188,12 +188,17 @@ def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, 
         best = z.argmax(axis=1)
         heights = z[np.arange(len(starts)), best]
         # Disjoint intervals of this length; what overlapping ones and several scales add is simulated (docs/MATH.md).
-        times = 2 * max(len(array) / size, 1.0)
+        times = _times(array, size)
         for row in np.flatnonzero(heights > 2.5):
             chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
             if chance <= level:
                 start = int(starts[row])
                 yield start, start + size, start + LEAST_SIDE + int(best[row]), chance, float(heights[row])
+
+
+def _times(array: Values, size: int) -> float:
+    """Return by how much the chance of one interval is multiplied for all of its length."""
+    return 2 * max(len(array) / size, 1.0)
 
 
 def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tuple[int, float]]:
@@ -223,8 +228,12 @@ def _refined(array: Values, splits: list[tuple[int, float]], rho: float, level: 
                 continue
             z = np.abs(rank_scan(array[None, start:end])[0])
             best = int(z.argmax())
-            if max_chance(float(z[best]), end - start, rho) <= level:
-                moved.append((start + _dated(array[start:end], LEAST_SIDE + best), chance))
+            # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
+            own = max_chance(float(z[best]), end - start, rho)
+            if own <= level:
+                moved.append(
+                    (start + _dated(array[start:end], LEAST_SIDE + best), min(chance, own * _times(array, end - start)))
+                )
         splits = moved
     return splits
 

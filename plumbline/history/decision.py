@@ -14,11 +14,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.answers import RerunTest, SoftwareDifference, judge_reruns, software_difference
+from plumbline.history.answers import RerunTest, judge_reruns
 from plumbline.history.dating import Onset, onset
 from plumbline.history.detectors import Detection, detect
-from plumbline.history.lasting import lasting_loss
+from plumbline.history.lasting import Lasting, lasting_loss
 from plumbline.history.limits import Allowed
+from plumbline.history.paired import PairedTest, paired_test
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.questions import Question, is_ruled_out, overdue_loss
 from plumbline.history.reference import ENOUGH, HUGE, LEAST, Reference, reference_of
@@ -28,6 +29,8 @@ __all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software", "advance
 Values = NDArray[np.float64]
 _NEWEST = 5
 """Number of nights whose median has to be within the margin, as a loss of five nights is called."""
+_INTERVAL = 0.025
+"""Level on each side at which an A/B rules out half of the loss. Half, as chance enlarges a loss that is seen."""
 
 
 Reason = Literal[
@@ -38,6 +41,7 @@ Reason = Literal[
     "went-away",  # the reruns do not show it
     "software",  # the A/B shows it
     "machine",  # the reruns show it, and it is not the software
+    "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
     "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
     "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
     "lasting",  # the loss lasts, and no experiment names the software
@@ -110,7 +114,7 @@ class Decision:
     reference: Reference | None = None
     onset: Onset | None = None
     rerun: RerunTest | None = None
-    difference: SoftwareDifference | None = None
+    difference: PairedTest | None = None
     size: float | None = None
     low: float | None = None
     high: float | None = None
@@ -118,6 +122,8 @@ class Decision:
     """Whether the loss was called tonight, not on an earlier night."""
     question: Question | None = None
     """Loss that is open after tonight."""
+    missing_blocks: int = 0
+    """Number of blocks that the A/B lacks to show or rule out the loss."""
 
 
 def decide(
@@ -145,7 +151,7 @@ def decide(
         if is_ruled_out(past.question.size, fresh, reference):
             past = replace(past, question=None, cusum_start=len(past.values))
             reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
-    open_call = _open_call(past, values, tonight)
+    open_call = _open_call(past, values, tonight, kept)
     if reference is None:
         return open_call or Decision("inconclusive", "learning", question=past.question)
     here = np.append(values[level:], tonight)
@@ -235,7 +241,7 @@ def _with_index(decision: Decision, level: int, kept: NDArray[np.bool_]) -> Deci
     return replace(decision, onset=moved)
 
 
-def _open_call(past: Past, values: Values, tonight: float) -> Decision | None:
+def _open_call(past: Past, values: Values, tonight: float, kept: NDArray[np.bool_]) -> Decision | None:
     """Return the open call's decision until the newest nights rule out half of its loss."""
     if past.call is None:
         return None
@@ -243,14 +249,22 @@ def _open_call(past: Past, values: Values, tonight: float) -> Decision | None:
     before = past.prior or Reference(call.centre, past.floor, ENOUGH, 0.0)
     if is_ruled_out(call.size, seen[-5:], replace(before, centre=call.centre)):
         return None
-    return Decision("drift", "open-call", size=float(np.median(seen[-3:])) - call.centre)
+    level = int(kept[: call.level].sum())
+    # Dated again: every night since says more about the first one.
+    dated = onset(seen[level:], replace(before, centre=call.centre))
+    size = float(np.median(seen[-3:])) - call.centre
+    return _with_index(Decision("drift", "open-call", onset=dated, size=size), call.level, kept)
 
 
 def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:
-    mirrored = lasting_loss(-here, replace(reference, centre=-reference.centre), allowed.lasting_alpha)
+    mirrored = _lasting(-here, replace(reference, centre=-reference.centre), allowed)
     improved = mirrored.holds and mirrored.size > allowed.least_change
     size = -mirrored.size if improved else float(here[-1]) - reference.centre
     return Decision("pass", "improved" if improved else "quiet", reference=reference, size=size)
+
+
+def _lasting(here: Values, reference: Reference, allowed: Allowed) -> Lasting:
+    return lasting_loss(here, reference, allowed.lasting_alpha, lengths=allowed.lasting_nights)
 
 
 def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -> Detection | None:
@@ -260,7 +274,8 @@ def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -
     """
     if past.anchor is None:
         return None
-    lost = lasting_loss(np.append(values, tonight), past.anchor, allowed.software_alpha, ranked=False)
+    seen = np.append(values, tonight)
+    lost = lasting_loss(seen, past.anchor, allowed.software_alpha, ranked=False, lengths=allowed.lasting_nights)
     if lost.holds and lost.size > allowed.anchor_limit:
         return Detection("anchor", max(len(values) - past.level, 0), lost.size, allowed.anchor_limit)
     return None
@@ -290,7 +305,7 @@ class _SuspectedLoss:
     def decision(self) -> Decision:
         """Decide by the cheapest experiments first."""
         if self.answers.reruns is None:
-            return self._open("reruns" if self.allowed.num_reruns else "")
+            return self._open("reruns") if self.allowed.num_reruns else self._by_nights()
         rerun = judge_reruns(self.answers.reruns, self.reference, self.allowed.rerun_alpha)
         if not math.isfinite(rerun.z):
             return self._open("")
@@ -304,25 +319,41 @@ class _SuspectedLoss:
             return self._by_experiment(rerun)
         return self._without_software(rerun)
 
+    def _by_nights(self) -> Decision:
+        """Decide where no experiment can be run."""
+        lost = _lasting(self.here, self.reference, self.allowed)
+        if not lost.holds or lost.size <= self.allowed.least_change:
+            return self._open("")
+        dated = onset(self.here, self.reference)
+        open_loss = self._open("")
+        return replace(open_loss, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+
     def _by_experiment(self, rerun: RerunTest) -> Decision:
         if self.answers.tonight is None or self.answers.baseline is None:
             decided = self._open("ab" if self.allowed.num_blocks else "")
             return replace(decided, rerun=rerun)
-        alpha = self.allowed.software_alpha / max(self.answers.num_tested, 1)
-        difference = software_difference(self.answers.tonight, self.answers.baseline, alpha)
+        difference = paired_test(self.answers.tonight, self.answers.baseline, _INTERVAL)
         if difference is None:
             return replace(self._open(""), rerun=rerun)
+        alpha, half = self.allowed.ab_alpha(self.answers.num_tested), (rerun.mean - self.reference.centre) / 2
         if difference.p_value > alpha:
-            return self._without_software(rerun, difference)
+            if difference.rules_out(max(half, self.allowed.least_change)):
+                return self._without_software(rerun, difference)
+            missing = difference.missing_blocks(2 * half, alpha)
+            return replace(self._without_software(rerun, difference, undecided=True), missing_blocks=missing)
         if difference.size < self.allowed.least_change:
             return self._decided("pass", "too-small", rerun, difference)
         return self._decided("drift", "software", rerun, difference)
 
-    def _without_software(self, rerun: RerunTest, difference: SoftwareDifference | None = None) -> Decision:
+    def _without_software(
+        self, rerun: RerunTest, difference: PairedTest | None = None, *, undecided: bool = False
+    ) -> Decision:
         """Decide without a software cause: drift only if it lasts."""
-        lost = lasting_loss(self.here, self.reference, self.allowed.lasting_alpha)
+        lost = _lasting(self.here, self.reference, self.allowed)
         if lost.holds and lost.size > self.allowed.least_change:
             return self._decided("drift", "lasting", rerun, difference)
+        if undecided:
+            return self._decided("inconclusive", "undecided", rerun, difference)
         unknown = self.software == "unavailable" or (self.software == "can-differ" and difference is None)
         return self._decided("inconclusive", "unconfirmed" if unknown else "machine", rerun, difference)
 
@@ -335,7 +366,7 @@ class _SuspectedLoss:
         verdict: Literal["pass", "drift", "inconclusive"],
         reason: Reason,
         rerun: RerunTest,
-        difference: SoftwareDifference | None = None,
+        difference: PairedTest | None = None,
         reference: Reference | None = None,
     ) -> Decision:
         against = reference or self.reference

@@ -1,16 +1,8 @@
-"""Series of other tools, from CSV or JSON lines.
-
-Columns: time, metric, value, and optionally platform and workload. Pure.
-"""
+"""Series of other tools: histories by platform, workload and metric, with a receipt of how they were read. Pure."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -18,6 +10,8 @@ from statistics import median
 from typing import Literal
 
 from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.history.external_formats import read_rows
+from plumbline.history.external_values import time_of, value_of
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
@@ -25,10 +19,6 @@ from plumbline.schema.suite_file import suggest_or_list
 
 __all__ = ["Direction", "ExternalSeries", "Receipt", "parse_external"]
 
-_NEEDED = ("time", "metric", "value")
-_COLUMNS = (*_NEEDED, "platform", "workload")
-_COMPACT = re.compile(r"(?:19|20|21)\d{6}(?:\.0)?")
-"""A date as one number, which read as seconds would be a day of August 1970."""
 _LATE = 1.5
 """Number of usual steps between nights after which a night is missing."""
 
@@ -84,18 +74,22 @@ class _Row:
     value: float | None
 
 
-def parse_external(text: str, *, where: str, worse: Mapping[str, Worse] = {}) -> ExternalSeries:
+def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}) -> ExternalSeries:
     """Return one history per platform, workload and metric, ordered by time.
 
-    `worse` has the directions of metrics that the user named. Raise `InvalidInputError` with the row and the key, and
-    `ConfigurationError` for a named metric that does not exist. A time is ISO 8601, a date such as 20261030, or seconds
-    since 1970; an empty value, `null` or `nan` is missing.
+    `text` is the content of one file, or of several by their names. `worse` has the directions of metrics that the user
+    named. Raise `InvalidInputError` with the row and the key, and `ConfigurationError` for a named metric that does not
+    exist. An empty value, `null` or `nan` is missing.
     """
-    columns: dict[str, None] = {}
+    ignored: dict[str, None] = {}
     rows = []
-    for number, content in _contents(text, where):
-        columns |= dict.fromkeys(filter(None, content))
-        rows.append(_row(content, f"{where}: row {number}"))
+    for place, content in ({where: text} if isinstance(text, str) else text).items():
+        raw, others = read_rows(content, place)
+        ignored |= dict.fromkeys(others)
+        rows += [
+            _Row(time_of(row.time, row.where), (row.platform, row.workload, row.metric), value_of(row.value, row.where))
+            for row in raw
+        ]
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
     series: dict[_Key, list[_Row]] = {}
@@ -113,7 +107,7 @@ def parse_external(text: str, *, where: str, worse: Mapping[str, Worse] = {}) ->
         directions=tuple(directions.values()),
         repeated=len(rows) - sum(map(len, kept.values())),
         ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
-        ignored_columns=tuple(name for name in columns if name not in _COLUMNS),
+        ignored_columns=tuple(ignored),
     )
     histories = [
         _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])
@@ -191,69 +185,3 @@ def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:
 
 def _day(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
-
-
-def _contents(text: str, where: str) -> Iterator[tuple[int, Mapping[str, object]]]:
-    # Newlines of all systems, and no others: a JSON string may contain U+2028.
-    lines = io.StringIO(text, newline=None)
-    if not text.lstrip().startswith("{"):
-        reader = csv.DictReader(lines)
-        try:
-            missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
-            if missing:
-                hint = "the first row names the columns: time, platform, metric, value"
-                raise InvalidInputError("the column does not exist", where=where, key=missing[0], hint=hint)
-            yield from enumerate(reader, start=2)
-        except csv.Error as error:
-            raise InvalidInputError(f"not CSV: {error}", where=where) from error
-        return
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError("not JSON", where=f"{where}: row {number}") from error
-        if not isinstance(content, dict):
-            raise InvalidInputError("not a JSON object", where=f"{where}: row {number}")
-        yield number, content
-
-
-def _row(content: Mapping[str, object], where: str) -> _Row:
-    for name in _NEEDED:
-        if name not in content:
-            raise InvalidInputError("missing", where=where, key=name)
-    metric = str(content["metric"] or "").strip()
-    if not metric:
-        raise InvalidInputError("missing", where=where, key="metric")
-    key = str(content.get("platform") or "series"), str(content.get("workload") or "external"), metric
-    return _Row(_time(content["time"], where), key, _value(content["value"], where))
-
-
-def _time(value: object, where: str) -> float:
-    text = str(value).strip()
-    try:
-        seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if math.isnan(seconds):
-        try:
-            parsed = datetime.fromisoformat(text.removesuffix(".0"))
-        except ValueError as error:
-            hint = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds since 1970"
-            raise InvalidInputError(f"{text[:60]!r} is not a time", where=where, key="time", hint=hint) from error
-        seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-    if not 0 <= seconds < 253_402_300_800:
-        raise InvalidInputError(f"{text[:60]!r} is not a time after 1970", where=where, key="time")
-    return seconds
-
-
-def _value(value: object, where: str) -> float | None:
-    text = "" if value is None else str(value).strip()
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise InvalidInputError(f"{text[:60]!r} is not a number", where=where, key="value") from error
-    return number if math.isfinite(number) else None

@@ -6,6 +6,7 @@ No experiment is needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,7 +19,6 @@ from plumbline.history.reference import Reference
 __all__ = ["Lasting", "lasting_loss", "rank_sum_chance"]
 
 Values = NDArray[np.float64]
-_LENGTHS = (5, 7, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,17 @@ class Lasting:
 
 
 def lasting_loss(
-    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, length: int | None = None
+    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, lengths: Sequence[int]
 ) -> Lasting:
     """Test whether the newest nights are worse than the reference.
 
     `here` are the nights of one level, of which the first are the reference. Two tests must agree at `alpha`: the
     median's z, which counts the autocorrelation but assumes the spread, and the exact rank sum, which is
     distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without its
-    nights. `length` is the number of newest nights; default: as few as can reach the level.
+    nights. Of `lengths`, the numbers of newest nights, the first counts that can reach the level.
     """
-    if length is None:
-        fits = [num for num in _LENGTHS if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
-        length = fits[0] if fits else 0
+    fits = [num for num in lengths if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
+    length = fits[0] if fits else 0
     if not length or len(here) < length + (reference.count if ranked else 0):
         return Lasting(False, math.nan, -math.inf, math.inf, length)
     newest = here[-length:]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from plumbline.history.paired import least_blocks
 from plumbline.history.quantiles import normal_quantile
 
 __all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"]
@@ -56,12 +57,14 @@ class Allowed:
     """Level of the interleaved A/B."""
     lasting_alpha: float = 1e-5
     """Level of a loss that lasts, judged without an A/B."""
+    lasting_nights: tuple[int, ...] = (5, 7, 10)
+    """Numbers of newest nights that show a loss that lasts: the smallest that can reach its level."""
     open_nights: int = 7
     """Nights after which an open question is drift, if they show the loss."""
     num_reruns: int = 4
     """Number of reruns; 0 for none."""
     num_blocks: int = 6
-    """Blocks of four runs (A B B A, then B A A B) of the A/B; 0: none."""
+    """Blocks of four runs of the A/B at least, two of each environment in random order; 0: none."""
     least_change: float = 0.005
     """Relative: a smaller confirmed difference is a note."""
     anchor_limit: float = 0.025
@@ -70,6 +73,14 @@ class Allowed:
     """By metric."""
     margin: Margin | None = None
     """Margin of the series' metric; it replaces `least_change` and `anchor_limit`."""
+
+    def ab_alpha(self, num_tested: int) -> float:
+        """Return the level of one of the series that an A/B answers."""
+        return self.software_alpha / max(num_tested, 1)
+
+    def ab_blocks(self, num_tested: int) -> int:
+        """Return how many blocks an A/B of so many series takes: one more than reach its level."""
+        return max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
 
     def of(self, metric: str) -> Allowed:
         """Return the limits of one metric."""
@@ -95,20 +106,24 @@ def allowed_for(
     least_change: float = 0.005,
     anchor_limit: float = 0.025,
     margins: Mapping[str, Margin] | None = None,
+    has_experiments: bool = True,
 ) -> Allowed:
     """Return the limits of a suite.
 
-    `num_series` is platforms times workloads times metrics.
+    `num_series` is platforms times workloads times metrics. Without experiments all tolerated alarms are those of a
+    loss that lasts, which three nights may show.
     """
     nights = NIGHTS_A_YEAR * max(num_platforms, 1)
     points = NIGHTS_A_YEAR * max(num_series, 1)
+    share = _EXPERIMENT_SHARE if has_experiments else 0.0
     return Allowed(
         detection_chance=min(detections_a_year / _DETECTORS / points, 0.05),
         software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
-        lasting_alpha=min((1 - _EXPERIMENT_SHARE) * false_alarms_a_year / points, 0.01),
+        lasting_alpha=min((1 - share) * false_alarms_a_year / points, 0.01),
+        lasting_nights=(5, 7, 10) if has_experiments else (3, 5, 7, 10),
         open_nights=open_nights,
-        num_reruns=num_reruns,
-        num_blocks=num_blocks,
+        num_reruns=num_reruns if has_experiments else 0,
+        num_blocks=num_blocks if has_experiments else 0,
         least_change=least_change,
         anchor_limit=anchor_limit,
         margins=margins or {},

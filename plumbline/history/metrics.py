@@ -91,7 +91,7 @@ _COSTS = frozenset({
     "elapsed", "delay", "wait", "stall", "loss", "nll", "perplexity", "ppl", "error", "errors", "mse", "rmse",
     "mae", "wer", "cer", "failures", "retries", "cost", "overhead",
 })  # fmt: skip
-_SIZES = frozenset({"memory", "mem", "rss", "vram", "bytes", "kb", "mb", "mib", "gb", "gib"})
+_SIZES = frozenset({"memory", "mem", "peakmem", "rss", "vram", "bytes", "kb", "mb", "mib", "gb", "gib"})
 _RATES = frozenset({
     "bandwidth", "bps", "mbps", "gbps", "fps", "qps", "tps", "mfu", "throughput", "speed", "accuracy", "acc", "f1",
     "auc", "bleu", "rouge", "precision", "recall",

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
 
 from plumbline.history.decision import Answers, Decision, Past, Software, advance, decide
 from plumbline.history.limits import Allowed
+from plumbline.history.metrics import Metric
 from plumbline.history.reference import MOST
 from plumbline.history.segments import MetricHistory, past_of
 from plumbline.history.series import CallEntry
 from plumbline.schema.verdict import Finding
 
-__all__ = ["LineDecision", "call_entry", "finding_of", "judge_lines", "replayed", "sentence"]
+__all__ = ["LineDecision", "call_entry", "entry_sentence", "finding_of", "judge_lines", "replayed", "sentence"]
 
 _REASON_TEXTS: Mapping[str, str] = {
     "quiet": "no detector reports a loss",
@@ -28,6 +30,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "went-away": "a detector reported a loss, and reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
     "machine": "reruns show the loss, and the software does not cause it: the cause is this night's machine",
+    "undecided": "reruns show the loss, and the A/B neither shows nor rules out that the software causes it",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
     "(hint: if it is intended, accept a new baseline)",
@@ -192,9 +195,6 @@ def sentence(judged: LineDecision) -> str:
     elif decision.question is not None and decision.question.asked < len(history.times) - 1:
         index = decision.question.since
         parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
-    elif decision.reason == "open-call" and judged.past.call is not None:
-        index = judged.past.call.since
-        parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
     parts.append(_REASON_TEXTS[judged.reason])
     if decision.detections:
         detected = (
@@ -203,16 +203,32 @@ def sentence(judged: LineDecision) -> str:
         parts.append(f"detected as: {', '.join(detected)}")
     if decision.difference is not None:
         parts.append(f"A/B of {decision.difference.num_runs} runs: p = {decision.difference.p_value:.2g}")
+    if decision.missing_blocks:
+        parts.append(f"{decision.missing_blocks} more blocks (dispatch.ab_blocks, dispatch.ab_seconds)")
     if judged.note and judged.reason not in ("quiet", "learning", "missing", "went-away", "open-call", "improved"):
         parts.append(judged.note)
     return "; ".join(parts)
 
 
+def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
+    """Describe a decision that a round has kept."""
+    parts = [f"{history.workload}: {history.metric.name}"]
+    if entry.size is not None:
+        parts.append(_interval(history.metric, entry.size, entry.low, entry.high))
+    if entry.since is not None:
+        parts.append(f"since {datetime.fromtimestamp(entry.since, UTC):%Y-%m-%d}")
+    return "; ".join([*parts, _REASON_TEXTS.get(entry.reason, entry.reason)])
+
+
 def _size(judged: LineDecision) -> str:
-    change, decision = judged.line.metric.change, judged.decision
-    form = "{:+.4f}" if judged.line.metric.scale == "absolute" else "{:+.2%}"
-    text = form.format(change(decision.size or 0.0))
-    if decision.low is None or decision.high is None:
+    decision = judged.decision
+    return _interval(judged.line.metric, decision.size or 0.0, decision.low, decision.high)
+
+
+def _interval(metric: Metric, size: float, low: float | None, high: float | None) -> str:
+    form = "{:+.4f}" if metric.scale == "absolute" else "{:+.2%}"
+    text = form.format(metric.change(size))
+    if low is None or high is None:
         return text
-    ends = sorted((change(decision.low), change(decision.high)))
+    ends = sorted((metric.change(low), metric.change(high)))
     return f"{text} (95% interval {form.format(ends[0])} to {form.format(ends[1])})"

@@ -56,4 +56,4 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:
     """Test whether the nights after the question show the loss."""
     length = min(num_fresh, _MOST)
-    return lasting_loss(here, reference.pooled(here[-length:]), alpha, length=length)
+    return lasting_loss(here, reference.pooled(here[-length:]), alpha, lengths=(length,))

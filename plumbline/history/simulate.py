@@ -200,7 +200,7 @@ def _run_experiments(  # noqa: PLR0917 - one night's state
     wanting = [series for series in wanting if final[series].needs == "ab"]
     tally.experiments += bool(wanting)
     for series in wanting:
-        ours, theirs, tested = world.experiment(series, night, allowed.num_blocks, len(wanting))
+        ours, theirs, tested = world.experiment(series, night, allowed.ab_blocks(len(wanting)), len(wanting))
         full = Answers(answers[series].reruns, ours, theirs, tested)
         final[series] = decide(known[series], float(values[series]), allowed, full)
     return final

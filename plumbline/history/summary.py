@@ -8,10 +8,11 @@ import numpy as np
 
 from plumbline.history.episodes import Episode, episodes
 from plumbline.history.limits import Allowed
-from plumbline.history.night import judge_lines, replayed, sentence
+from plumbline.history.night import entry_sentence, judge_lines, replayed, sentence
 from plumbline.history.reference import reference_of
 from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
+from plumbline.schema.verdict import Outcome
 
 __all__ = ["ChangeSummary", "LineSummary", "SegmentStart", "summarise"]
 
@@ -63,7 +64,7 @@ class LineSummary(Model):
     autocorrelation: float = 0.0
     segments: tuple[SegmentStart, ...] = ()
     changes: tuple[ChangeSummary, ...] = ()
-    verdict: str
+    verdict: Outcome
     reason: str
     sentence: str
 
@@ -82,6 +83,8 @@ def summarise(
         (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
     else:
         decided = replayed(history, allowed)
+    # What the round has decided by its experiments stays as it is: they are not run again.
+    kept = next((call.entry for call in history.calls if is_judged and call.place == end - 1), None)
     past = decided.past
     scores = np.append(past.values, metric.scores(history.values[-1:]))
     end_of_reference = past.question.since if past.question else None
@@ -109,9 +112,9 @@ def summarise(
             if boundary.index >= first
         ),
         changes=tuple(_change(history, episode, first) for episode in episodes(scores[first:])),
-        verdict=decided.verdict,
-        reason=decided.reason,
-        sentence=sentence(decided),
+        verdict=kept.verdict if kept else decided.verdict,
+        reason=kept.reason if kept else decided.reason,
+        sentence=entry_sentence(history, kept) if kept else sentence(decided),
     )
 
 

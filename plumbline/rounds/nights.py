@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
+from plumbline.digest import digest_bytes
 from plumbline.history.limits import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
@@ -31,6 +32,7 @@ from plumbline.rounds.night_answers import (
 )
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment, Round
 from plumbline.rounds.software import SoftwareChange, machine_cause, software_change, with_ab
+from plumbline.schema.ab import MAX_BLOCKS
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
 
@@ -182,6 +184,11 @@ def _with_notes(
     return one if before is None or after is None else replace(one, note=shift_note(before, after))
 
 
+def _seed(*names: str) -> int:
+    """Return the seed of a night's A/B: a round's name ends in random characters."""
+    return int(digest_bytes("/".join(names).encode())[:15], 16)
+
+
 def _change(  # noqa: PLR0917 - all that is known of one platform's software
     round_: Round, gathered: GatheredRecords, platform: str, row: NightRow, series: SeriesFile,
     tonight: LoadedRecord, baseline: LoadedRecord | None,
@@ -193,6 +200,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
         tonight.record.fingerprint,
         round_.suite.dispatch,
         same_for_weeks=keys == {row.software},
+        seed=_seed(round_.id, platform, row.workload),
     )
     lost = next((one.why for key, one in gathered.absent.items() if is_ab(key, platform, row.workload)), "")
     return with_ab(change, ab_evidence(gathered, platform, row.workload), lost)
@@ -210,8 +218,11 @@ def night_reruns(nights: NightDecisions, num_reruns: int = 4) -> tuple[Assignmen
     return tuple(Assignment(platform, workload, name) for platform, workload in wanted for name in names)
 
 
-def night_abs(nights: NightDecisions) -> tuple[Assignment, ...]:
-    """Return at most one A/B per platform: of the workload with the largest loss."""
+def night_abs(nights: NightDecisions, allowed: Allowed) -> tuple[Assignment, ...]:
+    """Return at most one A/B per platform: of the workload with the largest loss.
+
+    It has as many blocks as the level of its series takes.
+    """
     found = []
     for platform, lot in nights.decisions.items():
         wanting = [one for one in lot if one.needs == "ab" and one.decision.rerun is not None]
@@ -220,5 +231,7 @@ def night_abs(nights: NightDecisions) -> tuple[Assignment, ...]:
             change = nights.software.get((platform, one.line.workload))
             if change is not None and change.order is not None:
                 title = "A/B: tonight's environment against the baseline's"
-                found.append(Assignment(platform, one.line.workload, AB, title=title, ab=change.order))
+                num_tested = sum(other.line.workload == one.line.workload for other in wanting)
+                order = change.order.replace(num_blocks=min(allowed.ab_blocks(num_tested), MAX_BLOCKS))
+                found.append(Assignment(platform, one.line.workload, AB, title=title, ab=order))
     return tuple(found)

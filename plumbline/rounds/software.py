@@ -21,7 +21,6 @@ from plumbline.schema.verdict import Cause, CauseCode
 
 __all__ = ["MACHINE_CODES", "SoftwareChange", "ab_answers", "machine_cause", "software_change", "with_ab"]
 
-_LEAST_BLOCKS = 5
 _WHOLE = [False, False, True, True]
 _OWN = frozenset({"plumbline", "plumbline-training"})
 _BESIDE = ("os", "driver", "container_image", "plumbline")
@@ -53,11 +52,11 @@ class SoftwareChange:
 
 
 def software_change(
-    baseline: Fingerprint | None, tonight: Fingerprint, budget: Dispatch, *, same_for_weeks: bool
+    baseline: Fingerprint | None, tonight: Fingerprint, budget: Dispatch, *, same_for_weeks: bool, seed: int = 0
 ) -> SoftwareChange:
     """Compare tonight's software with the accepted record's.
 
-    `same_for_weeks` says whether the last nights had tonight's software too.
+    `same_for_weeks` says whether the last nights had tonight's software too. `seed` draws the order of an A/B's runs.
     """
     if baseline is None:
         if same_for_weeks:
@@ -76,7 +75,7 @@ def software_change(
         return replace(found, why=why)
     try:
         packages = tuple((name, before.get(name, "")) for name in names)
-        order = AbOrder(packages=packages, num_blocks=budget.ab_blocks, seconds=budget.ab_seconds)
+        order = AbOrder(packages=packages, num_blocks=budget.ab_blocks, seconds=budget.ab_seconds, seed=seed)
     except ValidationError:
         return replace(found, why="the baseline's environment cannot be built: a package has no valid name or version")
     return replace(found, state="can-differ", order=order)
@@ -101,10 +100,6 @@ def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "")
         )
     if evidence.unavailable:
         why = f"the baseline's environment cannot be built any more: {evidence.unavailable}"
-        return replace(change, state="unavailable", order=None, why=why)
-    blocks = len(_whole_blocks(evidence))
-    if blocks < _LEAST_BLOCKS:
-        why = f"the A/B completed {blocks} blocks within dispatch.ab_seconds, {_LEAST_BLOCKS} are needed"
         return replace(change, state="unavailable", order=None, why=why)
     return change
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from itertools import combinations
 from typing import Annotated
 
 from pydantic import Field
@@ -13,6 +15,7 @@ __all__ = ["MAX_BLOCKS", "AbEvidence", "AbOrder", "AbRun"]
 
 MAX_BLOCKS = 50
 _BLOCK = 4
+_HALVES = tuple(combinations(range(_BLOCK), _BLOCK // 2))
 # They are arguments of an installer: none may look like an option, a path or an address.
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=200)]
 PackageVersion = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?$", max_length=200)]
@@ -26,6 +29,17 @@ class AbOrder(Model):
     num_blocks: int = Field(ge=1, le=MAX_BLOCKS)
     seconds: float = Field(gt=0, le=1e9)
     """Maximum seconds: no block is started that would probably end later."""
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Seed of the order of the runs within each block."""
+
+    def block(self, number: int) -> tuple[bool, ...]:
+        """Return which runs of a block use tonight's environment: two of four, drawn by the seed.
+
+        The drawn order is what the exact test assumes: no trend or rhythm of the machine can be in its favour.
+        """
+        drawn = hashlib.sha256(f"{self.seed}/{number}".encode()).digest()
+        chosen = _HALVES[int.from_bytes(drawn[:8]) % len(_HALVES)]
+        return tuple(place in chosen for place in range(_BLOCK))
 
     @property
     def digest(self) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from plumbline.history.equivalence import equivalence
+import numpy as np
+
+from plumbline.history.paired import paired_test
 from plumbline.upgrade.trials import Measure
 
 LEAST_PAIRS = 3
@@ -55,18 +57,19 @@ def paired_drop(
     """Test the share of throughput that was lost.
 
     `None` below three finite pairs. `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it
-    lies above `slower_above`. Pairs cancel what a machine does slowly. Against zeros, Welch's interval is Student's
-    interval of the differences.
+    lies above `slower_above`. It is the test of a night's A/B, with blocks of two runs. Their order alternates and is
+    not drawn, so that the interval decides alone.
     """
     values = [value for value in log_ratios if math.isfinite(value)]
     if len(values) < LEAST_PAIRS:
         return None
-    tested = equivalence([0.0] * len(values), values, -math.log1p(-fast_below), alpha=_ALPHA / num_looks)
+    lost = -np.array(values)[:, None]
+    tested = paired_test(lost, np.zeros_like(lost), _ALPHA / num_looks)
     if tested is None:
         return None
-    drop, low, high = (-math.expm1(value) for value in (tested.difference, tested.high, tested.low))
+    drop, low, high = (-math.expm1(-value) for value in (float(lost.mean()), tested.low, tested.high))
     outcome: Literal["slower", "as fast", "undecided"] = "undecided"
-    if high < fast_below:
+    if tested.rules_out(-math.log1p(-fast_below)):
         outcome = "as fast"
     elif low > slower_above:
         outcome = "slower"

@@ -50,7 +50,7 @@ def test_blocks_alternate_and_one_record_holds_every_run(tmp_path: Path) -> None
     trainer = Trainer(tmp_path)
     code, record = trainer.run()
     assert code == 0
-    assert trainer.ran == [True, False, False, True, False, True, True, False] * 3
+    assert trainer.ran == [is_tonight for block in range(6) for is_tonight in ORDER.block(block)]
     found = record.evidence.ab
     assert found.order_sha256 == ORDER.digest
     assert [run.block for run in found.runs] == [block for block in range(6) for _ in range(4)]

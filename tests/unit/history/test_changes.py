@@ -50,6 +50,13 @@ def test_a_large_step_in_white_noise_is_not_taken_for_autocorrelation(length: in
     assert missed <= 2
 
 
+def test_a_larger_step_is_no_less_certain() -> None:
+    noise = _generator(10).normal(size=90)
+    chances = [changes(noise + size * (np.arange(90) >= 60))[0].p_value for size in (3.0, 10.0, 50.0)]
+    assert chances[0] >= chances[1] >= chances[2]
+    assert chances[2] < 1e-4
+
+
 def test_two_large_steps_of_a_short_series_are_both_found() -> None:
     found = 0
     for seed in range(100):

@@ -11,6 +11,7 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.history.metrics import worse_by_name
+from plumbline.schema.verdict import exit_code, worst
 
 FIRST = date(2026, 8, 1)
 
@@ -31,8 +32,11 @@ def _days(values: np.ndarray, metric: str, form: str = "%Y-%m-%d", before: str =
 
 
 def _read(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict:
-    assert main(["history", "--from", str(path), "--json", *options]) == 0
-    return json.loads(capsys.readouterr().out)
+    code = main(["history", "--from", str(path), "--json", *options])
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == worst([line["verdict"] for line in document["lines"]])
+    assert code == exit_code(document["verdict"])
+    return document
 
 
 def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,15 +45,15 @@ def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys:
     rows = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d},aws,tokens,{value}" for day, value in enumerate(values)]
     path = tmp_path / "series.csv"
     path.write_text("\n".join(["time,platform,metric,value", *reversed(rows)]))
-    assert main(["history", "--from", str(path), "--json"]) == 0
-    (line,) = json.loads(capsys.readouterr().out)["lines"]
+    (line,) = _read(capsys, path)["lines"]
+    assert line["verdict"] == "drift"
     (change,) = line["changes"]
     assert (change["shape"], change["worse"], change["since"]) == ("step", True, "2026-03-05")
     assert change["change"] == pytest.approx(-0.07, abs=0.01)
     lines = [json.dumps({"time": 86400 * day, "metric": "ms", "value": value}) for day, value in enumerate(values)]
     path.write_text("\n".join(lines))
-    assert main(["history", "--from", str(path), "--json", "--higher-is-worse", "ms"]) == 0
-    (line,) = json.loads(capsys.readouterr().out)["lines"]
+    (line,) = _read(capsys, path, "--higher-is-worse", "ms")["lines"]
+    assert line["verdict"] == "pass"
     assert line["changes"][0]["worse"] is False
 
 
@@ -132,7 +136,7 @@ def test_a_latency_that_rises_is_worse_and_its_direction_is_printed(
     path = _csv(tmp_path / "t.csv", [*_days(values, "latency_ms"), *_days(values, "quality")])
     worse = [line["changes"][0]["worse"] for line in _read(capsys, path)["lines"]]
     assert worse == [True, False]
-    assert main(["history", "--from", str(path), "--higher-is-worse", "quality"]) == 0
+    assert main(["history", "--from", str(path), "--higher-is-worse", "quality"]) == 1
     out = capsys.readouterr().out
     assert "higher is worse: latency_ms (by name)" in out
     assert "higher is worse: quality (by option)" in out

@@ -157,7 +157,10 @@ def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
     reference = reference_of(steady(count), floor=1e-3)
     assert reference is not None
     here = np.append(steady(count), CENTRE + 0.1 + np.arange(10) ** 2 * 0.001)
-    lengths = [keep(lasting_loss(here[: count + more], reference, 5e-4)).num_nights for more in (4, 5, 7, 10)]
+    lengths = [
+        keep(lasting_loss(here[: count + more], reference, 5e-4, lengths=(5, 7, 10))).num_nights
+        for more in (4, 5, 7, 10)
+    ]
     assert lengths == [{5: 10, 7: 7, 12: 5}[count]] * 4
 
 

@@ -11,13 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.errors import InvalidInputError
-from plumbline.history.answers import judge_reruns, software_difference
+from plumbline.history.answers import judge_reruns
 from plumbline.history.decision import Answers
 from plumbline.history.equivalence import equivalence
 from plumbline.history.external import parse_external
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import call_entry, finding_of, judge_lines
 from plumbline.history.noise import noise_floor
+from plumbline.history.paired import paired_test
 from plumbline.history.reference import Reference
 from plumbline.history.segments import lines_of
 from plumbline.history.series import SeriesFile, extended
@@ -94,9 +95,9 @@ def test_a_constant_series_is_quiet_and_an_unlike_night_after_it_is_not(count: i
 @given(st.lists(st.lists(ANY, min_size=4, max_size=4), max_size=7), st.lists(ANY, max_size=6))
 def test_any_experiment_is_answered_or_open(blocks: list[list[float]], reruns: list[float]) -> None:
     runs = np.array(blocks, dtype=np.float64).reshape(-1, 4)
-    found = software_difference(runs[:, :2], runs[:, 2:], 5e-4)
+    found = paired_test(runs[:, :2], runs[:, 2:], 5e-4)
     whole = int(np.isfinite(runs).all(axis=1).sum())
-    assert (found is not None) == (whole >= 5)
+    assert (found is not None) == (whole >= 2)
     assert found is None or 0 <= found.p_value <= 1
     rerun = judge_reruns(reruns, Reference(1.0, 0.01, 20, 0.0), 0.05)
     assert not rerun.holds or any(map(math.isfinite, reruns))

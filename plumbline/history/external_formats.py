@@ -1,0 +1,231 @@
+"""Rows of the files that benchmark tools write: CSV, JSON, JSON lines, asv, Bencher, Conbench. Pure.
+
+A file becomes rows of a time, a metric and a value, with a platform and a workload where it names them. A wide table,
+as Otava reads it, has one column for each metric.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from plumbline.errors import InvalidInputError
+from plumbline.history.external_values import number_of
+from plumbline.history.metrics import worse_by_name
+
+__all__ = ["RawRow", "read_rows"]
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
+    "metric": ("metric", "measure", "benchmark_name", "benchmark", "name"),
+    "value": ("value", "single_value_summary", "mean"),
+    "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
+    "workload": ("workload", "case_text_id"),
+    "unit": ("unit", "units"),
+}
+"""Names of each column, the first one preferred."""
+_ATTRIBUTES = frozenset({"commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index"})
+"""Columns of a wide table that are no metrics, also if they are numbers."""
+_DELIMITERS = ",;\t|"
+
+Content = Mapping[Any, object]
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """One value, as text or as a number, with its place in the file."""
+
+    where: str
+    time: object
+    metric: str
+    value: object
+    platform: str
+    workload: str
+
+
+def read_rows(text: str, where: str) -> tuple[list[RawRow], tuple[str, ...]]:
+    """Return the rows of a file, and the columns that are ignored."""
+    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where)]
+    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
+    columns = _columns(keys)
+    if "metric" in columns:
+        used = set(columns.values())
+        return [_long(place, content, columns) for place, content in contents], _others(keys, used)
+    metrics = _wide_metrics(keys, columns, [content for _, content in contents])
+    rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
+    return rows, _others(keys, {*columns.values(), *metrics})
+
+
+def _others(keys: Iterable[str], used: set[str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key not in used)
+
+
+def _columns(keys: Sequence[str]) -> dict[str, str]:
+    """Return the file's name of each known column."""
+    by_name = {key.strip().lower(): key for key in reversed(keys)}
+    found = {}
+    for column, names in _NAMES.items():
+        name = next((name for name in names if name in by_name), None)
+        if name is not None:
+            found[column] = by_name[name]
+    if "metric" not in found:
+        found.pop("value", None)
+        found.pop("unit", None)
+    return found
+
+
+def _long(place: str, content: Content, columns: Mapping[str, str]) -> RawRow:
+    for column in ("time", "metric", "value"):
+        if columns.get(column) not in content:
+            raise InvalidInputError("missing", where=place, key=column)
+    metric = str(content[columns["metric"]] or "").strip()
+    if not metric:
+        raise InvalidInputError("missing", where=place, key="metric")
+    unit = str(content.get(columns.get("unit", ""), "") or "").strip()
+    if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
+        metric = f"{metric} ({unit})"
+    return RawRow(place, content[columns["time"]], metric, content[columns["value"]], *_series(content, columns))
+
+
+def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
+    platform, workload = (content.get(columns.get(name, "")) for name in ("platform", "workload"))
+    return str(platform or "series"), str(workload or "external")
+
+
+def _wide_metrics(keys: Sequence[str], columns: Mapping[str, str], contents: Sequence[Content]) -> tuple[str, ...]:
+    """Return the columns of a wide table whose values are numbers."""
+    left = [key for key in keys if key not in columns.values() and key.strip().lower() not in _ATTRIBUTES]
+    return tuple(key for key in left if _is_metric([content.get(key) for content in contents]))
+
+
+def _is_metric(values: Sequence[object]) -> bool:
+    kept = [value for value in values if value is not None and str(value).strip()]
+    return bool(kept) and all(number_of(value) is not None for value in kept)
+
+
+def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[RawRow]:
+    if "time" not in columns or columns["time"] not in content:
+        raise InvalidInputError("missing", where=place, key="time")
+    if not metrics:
+        hint = "a row has a metric and a value, or each metric has a column of numbers"
+        raise InvalidInputError("missing", where=place, key="metric", hint=hint)
+    for name in metrics:
+        yield RawRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
+
+
+def _contents(text: str, where: str) -> Iterator[tuple[int, Content]]:
+    start = text.lstrip()[:1]
+    if start not in ("{", "["):
+        yield from _csv(text, where)
+        return
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if start == "[":
+            raise InvalidInputError("not JSON", where=where) from error
+        yield from _json_lines(text, where)
+        return
+    yield from enumerate(_objects(document, where), start=1)
+
+
+def _csv(text: str, where: str) -> Iterator[tuple[int, Content]]:
+    # Newlines of all systems, and no others.
+    lines = io.StringIO(text, newline=None)
+    first = text.lstrip().split("\n", maxsplit=1)[0]
+    delimiter = max(_DELIMITERS, key=first.count)
+    reader = csv.DictReader(lines, delimiter=delimiter)
+    try:
+        if "time" not in _columns([name for name in reader.fieldnames or () if name]):
+            hint = "the first row names the columns: time, platform, metric, value"
+            raise InvalidInputError("the column does not exist", where=where, key="time", hint=hint)
+        for number, content in enumerate(reader, start=2):
+            yield number, content if delimiter == "," else {key: _point(value) for key, value in content.items()}
+    except csv.Error as error:
+        raise InvalidInputError(f"not CSV: {error}", where=where) from error
+
+
+def _point(value: object) -> object:
+    """Return a number with a decimal comma with a point."""
+    if isinstance(value, str) and value.count(",") == 1 and value.strip().lstrip("+-").replace(",", "").isdigit():
+        return value.replace(",", ".")
+    return value
+
+
+def _json_lines(text: str, where: str) -> Iterator[tuple[int, Content]]:
+    # A JSON string may contain U+2028, which ends no line.
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError("not JSON", where=f"{where}: row {number}") from error
+        if not isinstance(content, dict):
+            raise InvalidInputError("not a JSON object", where=f"{where}: row {number}")
+        yield number, content
+
+
+def _objects(document: object, where: str) -> Iterator[Content]:
+    """Yield the rows of one JSON document, by the tool that wrote it."""
+    if isinstance(document, dict):
+        results = document.get("results")
+        if isinstance(results, dict) and "commit_hash" in document:
+            yield from _asv(document, results)
+        elif isinstance(results, list):
+            yield from _bencher(results)
+        elif isinstance(document.get("data"), list):  # a page of Conbench's API
+            yield from _objects(document["data"], where)
+        else:
+            yield document
+        return
+    for place, item in enumerate(document if isinstance(document, list) else [document], start=1):
+        if isinstance(item, list) and len(item) == 2:  # a graph that asv has published
+            yield {"time": item[0], "metric": "value", "value": item[1]}
+        elif isinstance(item, dict):
+            yield item
+        else:
+            raise InvalidInputError("not a JSON object", where=f"{where}: row {place}")
+
+
+def _bencher(results: Sequence[object]) -> Iterator[Content]:
+    """Yield the rows of `bencher perf`: one metric for each report, testbed, benchmark and measure."""
+    for result in results:
+        of = {name: _name(result, name) for name in ("testbed", "benchmark", "measure")}
+        unit = _get(_get(result, "measure"), "units")
+        metrics = _get(result, "metrics")
+        for point in metrics if isinstance(metrics, list) else ():
+            value, time = _get(_get(point, "metric"), "value"), _get(point, "start_time")
+            series = {"platform": of["testbed"], "workload": of["benchmark"]}
+            yield {"time": time, "metric": of["measure"], "value": value, "unit": unit, **series}
+
+
+def _get(content: object, key: str) -> object:
+    return content.get(key) if isinstance(content, dict) else None
+
+
+def _name(content: object, key: str) -> object:
+    return _get(_get(content, key), "name")
+
+
+def _asv(document: Content, results: Mapping[str, object]) -> Iterator[Content]:
+    """Yield the rows of one result file of asv: one commit on one machine, with a value for each set of parameters."""
+    columns = document.get("result_columns")
+    place = columns.index("result") if isinstance(columns, list) and "result" in columns else 0
+    own = columns.index("params") if isinstance(columns, list) and "params" in columns else 1
+    series = {"platform": _get(document.get("params"), "machine"), "workload": document.get("env_name")}
+    for name, result in results.items():
+        values, parameters = result, None
+        if isinstance(result, list) and len(result) > place and isinstance(columns, list):
+            values, parameters = result[place], result[own] if len(result) > own else None
+        elif isinstance(result, dict):
+            values, parameters = result.get("result"), result.get("params")
+        values = values if isinstance(values, list) else [values]
+        sets = [parameter for parameter in parameters or [] if isinstance(parameter, list)] if parameters else []
+        names = [f"{name}({', '.join(map(str, chosen))})" if chosen else name for chosen in product(*sets)]
+        for metric, value in zip(names, values, strict=False):
+            yield {"time": document.get("date"), "metric": metric, "value": value, **series}
