@@ -25,6 +25,8 @@ PLATFORMS, METRICS, NIGHTS = 4, 10, 365
 ALLOWED = allowed_for(num_platforms=PLATFORMS, num_series=PLATFORMS * METRICS)
 PEER_SERIES = 4
 HISTORY = 60
+SHARES = (0.0, 0.7, 1.0)
+"""Shares of their night's level in its reruns: fresh draws, in between, a machine that is slow all night."""
 LOSSES = {
     "step 10%": lambda night: 0.10 + 0 * night,
     "step 5%": lambda night: 0.05 + 0 * night,
@@ -39,15 +41,16 @@ def generator_of(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
 
 
-def year(job: tuple[str, bool, int]) -> dict[str, object]:
+def year(job: tuple[str, float, int]) -> dict[str, object]:
     """One platform-year of the engine on unchanged software."""
-    noise, shared, number = job
-    generator = generator_of(1, MODELS.index(noise), shared, number)
+    noise, share, number = job
+    generator = generator_of(1, MODELS.index(noise), round(10 * share), number)
     levels = make_levels(generator, noise, METRICS, NIGHTS)
-    tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), shared, generator), ALLOWED)
+    tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), share, generator), ALLOWED)
     reasons = [call.reason for _, _, call in tally.calls]
-    found = {"noise": noise, "shared": shared, "calls": len(tally.calls), "reasons": reasons, "asked": tally.asked}
-    return found | {"reruns": tally.reruns, "experiments": tally.experiments, "inconclusive": tally.inconclusive}
+    found = {"noise": noise, "share": share, "calls": len(tally.calls), "reasons": reasons, "asked": tally.asked}
+    found |= {"reruns": tally.reruns, "experiments": tally.experiments, "inconclusive": tally.inconclusive}
+    return found | {"looks": tally.looks}
 
 
 def delay(job: tuple[str, bool, int, int]) -> float:
@@ -119,24 +122,24 @@ def engine_part(
     pool: ProcessPoolExecutor, years: int, noises: list[str], before: list[dict[str, object]]
 ) -> list[dict[str, object]]:
     """Simulate `years` more of every noise model, and add them to the rows of earlier runs."""
-    rows = {(str(row["noise"]), bool(row["reruns_share_the_night"])): row for row in before}
+    rows = {(str(row["noise"]), float(row["share_of_the_night_in_reruns"])): row for row in before}
     for noise in noises:
-        for shared in (False, True):
-            old = rows.get((noise, shared), {})
+        for share in SHARES:
+            old = rows.get((noise, share), {})
             done = int(old.get("years", 0))
-            jobs = [(noise, shared, number) for number in range(done * PLATFORMS, (done + years) * PLATFORMS)]
+            jobs = [(noise, share, number) for number in range(done * PLATFORMS, (done + years) * PLATFORMS)]
             runs = list(pool.map(year, jobs, chunksize=4))
             total = done + years
             calls = int(old.get("calls", 0)) + sum(int(run["calls"]) for run in runs)
             low, high = poisson_interval(calls)
-            row = {"noise": noise, "reruns_share_the_night": shared, "years": total, "calls": calls}
+            row = {"noise": noise, "share_of_the_night_in_reruns": share, "years": total, "calls": calls}
             row |= {"confirmed_false_alarms_a_year": calls / total, "interval_95": [low / total, high / total]}
             row["reasons"] = sorted([*old.get("reasons", []), *(str(one) for run in runs for one in run["reasons"])])
-            for name in ("asked", "reruns", "experiments", "inconclusive"):
+            for name in ("asked", "reruns", "experiments", "inconclusive", "looks"):
                 new = sum(int(run[name]) for run in runs)
                 row[f"{name}_a_year"] = (float(old.get(f"{name}_a_year", 0)) * done + new) / total
             print(json.dumps(row), flush=True)
-            rows[noise, shared] = row
+            rows[noise, share] = row
     return list(rows.values())
 
 

@@ -73,9 +73,10 @@ def run(args: argparse.Namespace) -> int:
         _rebuild(central, suite)
     series = read_all_series(central, suite, platforms)
     nights = read_nights(central, suite, series, last)
-    allowed = limits_of(suite)
     lines = {name: read_lines(central, series[name], nights[name]) for name in platforms}
-    summaries = {name: [summarise(line, allowed, last=last) for line in lines[name]] for name in platforms}
+    summaries = {
+        name: [summarise(line, limits_of(suite, name), last=last) for line in lines[name]] for name in platforms
+    }
     if args.json:
         document = {
             name: {

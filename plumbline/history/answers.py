@@ -20,6 +20,8 @@ class RerunTest:
     z: float
     limit: float
     mean: float
+    spread: float = 0.0
+    """SD of the reruns among themselves, which share the machine."""
 
 
 def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:
@@ -34,4 +36,5 @@ def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) ->
         return RerunTest(holds=False, z=-math.inf, limit=limit, mean=math.nan)
     mean = math.fsum(finite) / len(finite)
     z = (mean - reference.centre) / reference.predicted()
-    return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / max(len(finite) - 1, 1))
+    return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean, spread=spread)

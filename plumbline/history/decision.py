@@ -21,7 +21,7 @@ from plumbline.history.lasting import Lasting, lasting_loss
 from plumbline.history.limits import Allowed
 from plumbline.history.paired import PairedTest, paired_test
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.questions import Question, is_ruled_out, overdue_loss
+from plumbline.history.questions import Question, is_ruled_out, is_shown, overdue_loss
 from plumbline.history.reference import ENOUGH, HUGE, LEAST, Reference, reference_of
 
 __all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software", "advance", "decide"]
@@ -40,10 +40,11 @@ Reason = Literal[
     "open-question",  # an experiment is needed and has not been answered
     "went-away",  # the reruns do not show it
     "software",  # the A/B shows it
-    "machine",  # the reruns show it, and it is not the software
+    "machine",  # the reruns show it, and it is not the software: it passes within the limit
     "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
     "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
     "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
+    "slow-machine",  # the nights since a machine's slow night show that it stays slow
     "lasting",  # the loss lasts, and no experiment names the software
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
@@ -55,6 +56,10 @@ Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
 
 
+_ANSWERS = frozenset({"open-question", "software", "machine", "undecided", "unconfirmed", "lasting"})
+"""Reasons of a night with a question about the software."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Loss that was called on an earlier night, still open."""
@@ -64,6 +69,8 @@ class Call:
     size: float
     level: int
     """Start of the level before, which returns after a recovery."""
+    is_cleared: bool = False
+    """Whether the loss is not the software's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,16 @@ class Decision:
     """Whether the loss was called tonight, not on an earlier night."""
     question: Question | None = None
     """Loss that is open after tonight."""
+    is_cleared: bool = False
+    """Whether the loss is not the software's: it is equal, or an A/B rules it out."""
     missing_blocks: int = 0
     """Number of blocks that the A/B lacks to show or rule out the loss."""
+
+    @property
+    def noise(self) -> float:
+        """Return the SD of tonight's reruns in units of their loss."""
+        loss = self.rerun.mean - self.reference.centre if self.rerun and self.reference else 0.0
+        return self.rerun.spread / loss if self.rerun and loss > 0 else 0.0
 
 
 def decide(
@@ -182,17 +197,19 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
     """
     num = len(past.values)
     was_open = past.call is not None or past.question is not None
-    is_new = past.question is not None and decision.question != past.question
+    asked = decision.question.asked if decision.question else None
+    is_new = past.question is not None and asked != past.question.asked
     cusum_start = num if is_new else past.cusum_start
     past = replace(past, values=np.append(past.values, tonight), cusum_start=cusum_start, question=decision.question)
     if decision.new and decision.onset is not None and decision.reference is not None:
         since = min(decision.onset.index, num)
-        call = Call(since, decision.reference.centre, max(decision.onset.size, 0.0), past.level)
+        size = max(decision.onset.size, 0.0)
+        call = Call(since, decision.reference.centre, size, past.level, decision.is_cleared)
         return replace(past, level=since, cusum_start=since, call=call, prior=decision.reference)
-    if was_open and decision.verdict == "pass":
+    if was_open and decision.verdict == "pass" and decision.question is None:
         level = past.call.level if past.call else past.level
         return replace(past, level=level, cusum_start=num + 1, call=None)
-    if decision.reason == "machine" and decision.difference is not None:
+    if decision.reason == "machine":
         return replace(past, cusum_start=num + 1)
     return past
 
@@ -210,7 +227,12 @@ def _while_open(
         lost = overdue_loss(here, num_fresh, reference, allowed.lasting_alpha)
         if lost.holds and lost.size > allowed.least_change:
             dated = onset(here, reference)
-            return replace(decision, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+            cleared = _cleared_by(decision, question)
+            called = replace(decision, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+            return replace(called, is_cleared=cleared)
+    if question.is_cleared:
+        is_standing = decision.verdict == "pass" and is_shown(here, num_fresh, reference)
+        return replace(decision, verdict="inconclusive", reason="slow-machine") if is_standing else decision
     is_silent = decision.reason in ("quiet", "went-away")
     if not is_silent or is_ruled_out(question.size, here[-1:], reference):
         return decision
@@ -219,16 +241,23 @@ def _while_open(
 
 def _open_question(past: Past, decision: Decision, here: Values, kept: NDArray[np.bool_]) -> Question | None:
     """Return the loss that is open after tonight."""
+    if decision.verdict == "drift":
+        return None
     if past.question is not None:
-        return past.question if decision.verdict != "drift" else None
-    if decision.verdict != "inconclusive" or decision.reference is None:
+        return replace(past.question, is_cleared=_cleared_by(decision, past.question))
+    if not (decision.verdict == "inconclusive" or decision.is_cleared) or decision.reference is None:
         return None
     dated = onset(here, decision.reference)
     places = np.append(np.flatnonzero(kept), len(kept))
     places = places[places >= past.level]
     first = min(max(dated.index, 1 if past.prior else LEAST), len(places) - 1)
     size = max(dated.size, float(here[-1]) - decision.reference.centre)
-    return Question(int(places[first]), len(kept), size)
+    return Question(int(places[first]), len(kept), size, decision.is_cleared)
+
+
+def _cleared_by(decision: Decision, question: Question) -> bool:
+    """Return whether the software is cleared: by tonight's answer, else by the last one."""
+    return decision.is_cleared if decision.reason in _ANSWERS else question.is_cleared
 
 
 def _with_index(decision: Decision, level: int, kept: NDArray[np.bool_]) -> Decision:
@@ -253,7 +282,9 @@ def _open_call(past: Past, values: Values, tonight: float, kept: NDArray[np.bool
     # Dated again: every night since says more about the first one.
     dated = onset(seen[level:], replace(before, centre=call.centre))
     size = float(np.median(seen[-3:])) - call.centre
-    return _with_index(Decision("drift", "open-call", onset=dated, size=size), call.level, kept)
+    return _with_index(
+        Decision("drift", "open-call", onset=dated, size=size, is_cleared=call.is_cleared), call.level, kept
+    )
 
 
 def _quiet(here: Values, reference: Reference, allowed: Allowed) -> Decision:
@@ -337,7 +368,7 @@ class _SuspectedLoss:
             return replace(self._open(""), rerun=rerun)
         alpha, half = self.allowed.ab_alpha(self.answers.num_tested), (rerun.mean - self.reference.centre) / 2
         if difference.p_value > alpha:
-            if difference.rules_out(max(half, self.allowed.least_change)):
+            if difference.rules_out(max(half, self.allowed.least_change), _INTERVAL):
                 return self._without_software(rerun, difference)
             missing = difference.missing_blocks(2 * half, alpha)
             return replace(self._without_software(rerun, difference, undecided=True), missing_blocks=missing)
@@ -350,12 +381,17 @@ class _SuspectedLoss:
     ) -> Decision:
         """Decide without a software cause: drift only if it lasts."""
         lost = _lasting(self.here, self.reference, self.allowed)
+        is_cleared = self.software == "equal" or (difference is not None and not undecided)
         if lost.holds and lost.size > self.allowed.least_change:
-            return self._decided("drift", "lasting", rerun, difference)
+            return replace(self._decided("drift", "lasting", rerun, difference), is_cleared=is_cleared)
         if undecided:
             return self._decided("inconclusive", "undecided", rerun, difference)
-        unknown = self.software == "unavailable" or (self.software == "can-differ" and difference is None)
-        return self._decided("inconclusive", "unconfirmed" if unknown else "machine", rerun, difference)
+        if not is_cleared:
+            return self._decided("inconclusive", "unconfirmed", rerun, difference)
+        # A slow night of the machine is no person's work within the team's limit, and is called once it lasts.
+        is_tolerated = rerun.mean - self.reference.centre <= self.allowed.drop
+        verdict: Literal["pass", "inconclusive"] = "pass" if is_tolerated else "inconclusive"
+        return replace(self._decided(verdict, "machine", rerun, difference), is_cleared=True)
 
     def _open(self, needs: Literal["reruns", "ab", ""]) -> Decision:
         size = float(self.here[-1]) - self.reference.centre

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -47,16 +48,17 @@ def equivalence(
 ) -> Equivalence | None:
     """Test whether two means are equal within `margin`.
 
-    Return `None` if either side has fewer than two finite runs. Welch's standard error. `different`: the whole interval
-    lies outside the margin.
+    Return `None` if the reference has fewer than two finite runs, or the candidate none. Welch's standard error; a
+    single candidate has the reference's spread. `different`: the whole interval lies outside the margin.
     """
     left, right = (_finite(values) for values in (reference, candidate))
-    if len(left) < 2 or len(right) < 2:
+    if len(left) < 2 or not len(right):
         return None
-    shares = left.var(ddof=1) / len(left), right.var(ddof=1) / len(right)
+    spreads = left.var(ddof=1), right.var(ddof=1) if len(right) > 1 else left.var(ddof=1)
+    shares = spreads[0] / len(left), spreads[1] / len(right)
     error = math.sqrt(float(shares[0] + shares[1]))
     difference = float(right.mean() - left.mean())
-    freedom = _welch(shares, len(left), len(right))
+    freedom = _welch(shares, len(left), len(right)) if len(right) > 1 else len(left) - 1.0
     width = t_quantile(alpha, freedom) * error
     low, high = difference - width, difference + width
     if -margin < low and high < margin:
@@ -65,9 +67,16 @@ def equivalence(
         outcome = "different"
     else:
         outcome = "unresolved"
-    spread = math.sqrt(float(left.var(ddof=1) + right.var(ddof=1)) / 2)
+    spread = math.sqrt(float(sum(spreads)) / 2)
     resolvable = (t_quantile(alpha, freedom) + t_quantile((1 - _POWER) / 2, freedom)) * error
     return Equivalence(outcome, difference, low, high, resolvable, runs_to_resolve(spread, margin, alpha=alpha))
+
+
+def locks_of(values: Sequence[float], starts: Sequence[int], end: int) -> list[float]:
+    """Return one value for each lock before `end`: the mean of its nights, which share its seed's end."""
+    edges = [*sorted({start for start in starts if starts[0] <= start < end}), end]
+    parts = [_finite(values[first:last]) for first, last in pairwise(edges)]
+    return [float(part.mean()) for part in parts if len(part)]
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:

@@ -19,7 +19,9 @@ from plumbline.history.quantiles import normal_quantile
 __all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"]
 
 NIGHTS_A_YEAR = 365
-_DETECTORS = 3
+_DETECTORS = 2
+_RESOLVING = 8.5
+"""Twice the quantiles of Student's interval and of a power of 97.5%."""
 _EXPERIMENT_SHARE = 0.8
 """Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
 
@@ -69,6 +71,10 @@ class Allowed:
     """Relative: a smaller confirmed difference is a note."""
     anchor_limit: float = 0.025
     """Relative: a cumulative loss against the anchor above it is drift, however slow."""
+    drop: float = -math.log1p(-0.05)
+    """Loss of throughput that the team tolerates: a larger one is always asked about, however few nights there are."""
+    is_limited: bool = False
+    """Whether the series is the throughput."""
     margins: Mapping[str, Margin] = field(default_factory=dict)
     """By metric."""
     margin: Margin | None = None
@@ -78,20 +84,26 @@ class Allowed:
         """Return the level of one of the series that an A/B answers."""
         return self.software_alpha / max(num_tested, 1)
 
-    def ab_blocks(self, num_tested: int) -> int:
-        """Return how many blocks an A/B of so many series takes: one more than reach its level."""
-        return max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
+    def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
+        """Return how many blocks an A/B of so many series takes: at least one more than reach its level.
+
+        `noise` is the SD of a run on this machine, in units of the loss. Up to twice as many blocks rule out half of
+        the loss in most experiments of equal environments.
+        """
+        least = max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
+        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), 2 * least)
 
     def of(self, metric: str) -> Allowed:
         """Return the limits of one metric."""
-        return replace(self, margin=self.margins[metric]) if metric in self.margins else self
+        limited = replace(self, is_limited=metric == "throughput")
+        return replace(limited, margin=self.margins[metric]) if metric in self.margins else limited
 
     def at(self, centre: float) -> Allowed:
         """Return the limits of a series about this centre."""
         if self.margin is None:
             return self
         size = self.margin.at(centre)
-        return replace(self, least_change=size, anchor_limit=size)
+        return replace(self, least_change=size, anchor_limit=size, drop=size)
 
 
 def allowed_for(
@@ -99,12 +111,12 @@ def allowed_for(
     num_platforms: int,
     num_series: int,
     false_alarms_a_year: float = 1.0,
-    detections_a_year: float = 100.0,
+    detections_a_year: float = 60.0,
     open_nights: int = 7,
     num_reruns: int = 4,
     num_blocks: int = 6,
     least_change: float = 0.005,
-    anchor_limit: float = 0.025,
+    throughput_drop: float = 0.05,
     margins: Mapping[str, Margin] | None = None,
     has_experiments: bool = True,
 ) -> Allowed:
@@ -125,7 +137,8 @@ def allowed_for(
         num_reruns=num_reruns if has_experiments else 0,
         num_blocks=num_blocks if has_experiments else 0,
         least_change=least_change,
-        anchor_limit=anchor_limit,
+        anchor_limit=throughput_drop / 2,
+        drop=-math.log1p(-throughput_drop),
         margins=margins or {},
     )
 

@@ -34,6 +34,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
     "(hint: if it is intended, accept a new baseline)",
+    "slow-machine": "the machine stays slower over several nights, and the software does not cause it",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
@@ -101,8 +102,7 @@ def judge_lines(
         given = (answers or {}).get(key, Answers())
         limits = allowed.of(history.metric.name)
         decision = decide(past, tonight, limits, given, software=(software or {}).get(key, "can-differ"))
-        has_recovered = (past.call is not None or past.question is not None) and decision.verdict == "pass"
-        decisions.append(LineDecision(history, past, decision, recovered=has_recovered))
+        decisions.append(LineDecision(history, past, decision, recovered=_has_recovered(past, decision)))
     verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
     return tuple(
         replace(judged, shifted=True)
@@ -122,14 +122,19 @@ def replayed(history: MetricHistory, allowed: Allowed) -> LineDecision:
     stays as it is, and a new one that lasts is seen by the newest.
     """
     scores, last = history.metric.scores(history.values), len(history.values) - 1
+    allowed = allowed.of(history.metric.name)
     past = Past(scores[:0], floor=history.metric.floor)
     for night in [*range(min(_FORMING, last)), *range(max(_FORMING, last - _SEEN), last)]:
         past = replace(past, values=scores[:night])
         past = advance(past, float(scores[night]), decide(past, float(scores[night]), allowed, software="unavailable"))
     past = replace(past, values=scores[:last])
     decision = decide(past, float(scores[last]), allowed, software="unavailable")
-    has_recovered = (past.call is not None or past.question is not None) and decision.verdict == "pass"
-    return LineDecision(history, past, decision, recovered=has_recovered)
+    return LineDecision(history, past, decision, recovered=_has_recovered(past, decision))
+
+
+def _has_recovered(past: Past, decision: Decision) -> bool:
+    was_open = past.call is not None or past.question is not None
+    return was_open and decision.verdict == "pass" and decision.question is None
 
 
 def call_entry(judged: LineDecision) -> CallEntry | None:
@@ -148,7 +153,7 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
         verdict=judged.verdict,
         reason=judged.reason,
         new=new,
-        answered=decision.reason == "machine" and decision.difference is not None,
+        answered=question.is_cleared if question is not None else decision.is_cleared,
         since=history.times[begin] if begin is not None else None,
         shape=onset.shape if onset else "",
         centre=decision.reference.centre if decision.reference else None,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import HUGE
 
-__all__ = ["PairedTest", "least_blocks", "paired_test"]
+__all__ = ["PairedTest", "exact_chance", "least_blocks", "paired_test"]
 
 Values = NDArray[np.float64]
 
@@ -42,10 +42,12 @@ class PairedTest:
     num_runs: int
     error: float
     """Standard error of the blocks' mean difference."""
+    ours: Values
+    theirs: Values
 
-    def rules_out(self, loss: float) -> bool:
-        """Return whether the whole interval is below this loss."""
-        return self.high < loss
+    def rules_out(self, loss: float, alpha: float) -> bool:
+        """Return whether the same exact test shows that our runs are quicker than theirs with this loss."""
+        return exact_chance(self.theirs + loss, self.ours) <= alpha
 
     def missing_blocks(self, loss: float, alpha: float, block_size: int = 4) -> int:
         """Return how many more blocks show or rule out a loss: at least as many as reach the level, and one."""
@@ -61,7 +63,7 @@ def least_blocks(alpha: float, block_size: int = 4) -> int:
 def paired_test(ours: Values, theirs: Values, alpha: float) -> PairedTest | None:
     """Compare two environments, [blocks, runs] each; return `None` below two complete blocks.
 
-    The exact permutation test ranks the runs aligned by their block's mean. It assumes nothing but the random order:
+    The exact permutation test ranks the runs, aligned by their block's mean. It assumes nothing but the random order:
     trends of the machine, tails and skew leave its level as it is. The interval is Student's, at `alpha` on both sides;
     the size is the median of all differences within blocks (Hodges and Lehmann).
     """
@@ -69,17 +71,20 @@ def paired_test(ours: Values, theirs: Values, alpha: float) -> PairedTest | None
     ours, theirs = (np.clip(runs[whole], -HUGE, HUGE) for runs in (ours, theirs))
     if len(ours) < _LEAST:
         return None
-    runs = np.concatenate([ours, theirs], axis=1)
-    p_value = _chance(runs - runs.mean(axis=1, keepdims=True))
     differences = ours.mean(axis=1) - theirs.mean(axis=1)
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(len(differences))
     width = t_quantile(alpha, len(differences) - 1) * error
     size = float(np.median((ours[:, :, None] - theirs[:, None, :]).ravel()))
-    return PairedTest(size, mean - width, mean + width, p_value, len(ours), int(runs.size), error)
+    num_runs = 2 * int(ours.size)
+    return PairedTest(
+        size, mean - width, mean + width, exact_chance(ours, theirs), len(ours), num_runs, error, ours, theirs
+    )
 
 
-def _chance(aligned: Values) -> float:
+def exact_chance(ours: Values, theirs: Values) -> float:
     """Return the exact chance of our rank sum or a larger one, over all orders within blocks."""
+    runs = np.concatenate([ours, theirs], axis=1)
+    aligned = runs - runs.mean(axis=1, keepdims=True)
     _, where, counts = np.unique(np.round(aligned.ravel(), 12), return_inverse=True, return_counts=True)
     # Twice the mean rank of equal values: an integer.
     ranks = (2 * np.cumsum(counts) - counts + 1)[where].reshape(aligned.shape)

@@ -1,6 +1,7 @@
-"""Open losses: asked about on an earlier night, and not answered.
+"""Open losses: asked about on an earlier night, and not ruled out.
 
-Only a decision moves the reference: nights from the start of an open loss on enter none.
+Only a decision moves the reference: nights from the start of an open loss on enter none. Where an experiment has
+cleared the software, or it is equal, the loss is the machine's: nights on which no detector reports it pass.
 """
 
 from __future__ import annotations
@@ -21,19 +22,24 @@ _NEWEST = 5
 """Maximum number of nights that rule out a loss."""
 _RULED_OUT = 0.05
 """Level at which these nights rule out the loss."""
+_SHOWN = 0.01
+"""Level at which the nights since show the loss of a machine, which then passes no longer."""
+_LEAST = 3
 _MOST = 20
 """Maximum number of nights that show a loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Loss that no experiment has answered, and no later night has ruled out."""
+    """Loss that no later night has ruled out."""
 
     since: int
     """First night of the loss."""
     asked: int
     """Night of the first question."""
     size: float
+    is_cleared: bool = False
+    """Whether the software does not cause it, by the newest answer."""
 
 
 def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
@@ -51,6 +57,11 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
     least = max(size / 2, pooled.resolvable(_RULED_OUT))
     independent = max(len(newest) * (1 - reference.rho) / (1 + reference.rho), 1.0)
     return pooled.rules_out(reference.centre + mean, least, _RULED_OUT, independent)
+
+
+def is_shown(here: Values, num_fresh: int, reference: Reference) -> bool:
+    """Return whether the nights after the question show the loss: it is no matter of single nights."""
+    return num_fresh >= _LEAST and overdue_loss(here, num_fresh, reference, _SHOWN).holds
 
 
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:

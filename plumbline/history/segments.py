@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TypeVar
@@ -199,14 +199,16 @@ def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Q
             continue
         since = max(bisect_left(history.times, entry.since, 0, end), level) if entry.since is not None else place
         if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            call, question = Call(since, entry.centre, entry.size, call.level if call else level), None
-        elif entry.verdict == "inconclusive" and entry.size is not None:
+            before = call.level if call else level
+            call, question = Call(since, entry.centre, entry.size, before, entry.answered), None
+        elif (entry.verdict == "inconclusive" or entry.reason == "machine") and entry.size is not None:
             if question is None or (question.since, question.size) != (since, entry.size):
                 cusum_start = place if question else cusum_start
                 question = Question(since, place, entry.size)
-        elif entry.verdict == "pass":
+            question = replace(question, is_cleared=entry.answered)
+        elif entry.verdict == "pass" and entry.reason != "went-away":
             question = None
-        if entry.answered:
+        if entry.reason == "machine":
             cusum_start = place + 1
         elif entry.reason == "recovered":
             call, cusum_start = None, place + 1

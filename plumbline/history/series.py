@@ -35,7 +35,7 @@ class CallEntry(Model):
     reason: str
     new: bool = False
     answered: bool = False
-    """An experiment showed no loss of the software: the CUSUM starts again after this night."""
+    """The loss is not the software's: it is equal, or an experiment has ruled it out. The CUSUM starts again."""
     since: float | None = None
     """Time of the first night of the loss, in seconds since 1970."""
     shape: str = ""

@@ -99,29 +99,29 @@ def make_levels(generator: np.random.Generator, noise: str, num_series: int, num
 class World:
     """Source of simulated reruns and A/B runs.
 
-    A run is noise plus the software's loss. `shared`: reruns repeat their night's level, as on a machine that is slow
-    all night; otherwise they are fresh draws.
+    A run is noise plus the software's loss. `share` is the share of a night's level in its reruns: 1 on a machine that
+    is slow all night, 0 for fresh draws.
     """
 
     noise: str
     levels: Values
     losses: Values
     """[nights]: of tonight's software against the baseline's."""
-    shared: bool
+    share: float
     generator: np.random.Generator
 
     def draw(self, shape: tuple[int, int]) -> Values:
         """Return single runs relative to their night's level."""
         if self.noise == DETERMINISTIC:
             return np.zeros(shape)
-        if self.shared:
+        if self.share == 1:
             return _RERUN_SHARE * SD * self.generator.normal(size=shape)
         noise = self.noise if not self.noise.startswith("ar") else "gaussian"
-        return SD * NOISES[noise](self.generator, shape)
+        return math.sqrt(1 - self.share**2) * SD * NOISES[noise](self.generator, shape)
 
     def reruns(self, series: int, night: int, count: int) -> tuple[float, ...]:
         """Return `count` fresh runs of tonight's software."""
-        level = float(self.levels[series, night]) if self.shared or self.noise == DETERMINISTIC else 0.0
+        level = (1.0 if self.noise == DETERMINISTIC else self.share) * float(self.levels[series, night])
         return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
 
     def limits(self, allowed: Allowed) -> Allowed:
@@ -138,7 +138,7 @@ class World:
 
         The last value is the number of tested series.
         """
-        level = float(self.levels[series, night]) if self.shared else 0.0
+        level = self.share * float(self.levels[series, night])
         runs = level + self.draw((blocks, 4))
         return runs[:, :2] + self.losses[night], runs[:, 2:], tested
 
@@ -155,6 +155,8 @@ class Tally:
     """Nights on which the platform ran reruns."""
     experiments: int = 0
     inconclusive: int = 0
+    looks: int = 0
+    """Nights of the platform that do not pass: a person must look."""
     nights: int = 0
 
 
@@ -167,9 +169,12 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
     seen = world.levels + world.losses[None, :]
     known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
     tally, allowed = Tally(), world.limits(allowed)
+    # The first series is the throughput.
+    limits = [allowed.of("throughput" if not series else "") for series in range(num_series)]
     for night in range(begin, num_nights):
-        first = [decide(known[series], float(seen[series, night]), allowed) for series in range(num_series)]
-        final = _run_experiments(world, allowed, known, seen[:, night], night, first, tally)
+        first = [decide(known[series], float(seen[series, night]), limits[series]) for series in range(num_series)]
+        final = _run_experiments(world, limits, known, seen[:, night], night, first, tally)
+        tally.looks += any(decision.verdict != "pass" and decision.reason != "learning" for decision in final)
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
             tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
@@ -181,7 +186,7 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
 
 def _run_experiments(  # noqa: PLR0917 - one night's state
     world: World,
-    allowed: Allowed,
+    limits: Sequence[Allowed],
     known: Sequence[Past],
     values: Values,
     night: int,
@@ -195,14 +200,16 @@ def _run_experiments(  # noqa: PLR0917 - one night's state
     tally.asked += len(wanting)
     tally.reruns += bool(wanting)
     for series in wanting:
-        answers[series] = Answers(reruns=world.reruns(series, night, allowed.num_reruns))
-        final[series] = decide(known[series], float(values[series]), allowed, answers[series], software=world.software)
+        answers[series] = Answers(reruns=world.reruns(series, night, limits[series].num_reruns))
+        given = answers[series]
+        final[series] = decide(known[series], float(values[series]), limits[series], given, software=world.software)
     wanting = [series for series in wanting if final[series].needs == "ab"]
     tally.experiments += bool(wanting)
+    num_blocks = max((limits[one].ab_blocks(len(wanting), final[one].noise) for one in wanting), default=0)
     for series in wanting:
-        ours, theirs, tested = world.experiment(series, night, allowed.ab_blocks(len(wanting)), len(wanting))
+        ours, theirs, tested = world.experiment(series, night, num_blocks, len(wanting))
         full = Answers(answers[series].reruns, ours, theirs, tested)
-        final[series] = decide(known[series], float(values[series]), allowed, full)
+        final[series] = decide(known[series], float(values[series]), limits[series], full)
     return final
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "rerun_answers",
     "rerun_note",
     "rerun_records",
-    "rerun_throughputs",
     "software_states",
     "with_ab_answers",
 ]
@@ -53,14 +52,6 @@ def rerun_answers(
             values = [read_metrics(record.record).get(line.metric.name) for record in usable]
             answers[key] = Answers(reruns=tuple(line.metric.scores(values).tolist()))
     return answers
-
-
-def rerun_throughputs(
-    lines: Sequence[MetricHistory], gathered: GatheredRecords, platform: str
-) -> dict[tuple[str, str], tuple[float, ...]]:
-    """Return the scores of the reruns' throughput, by (platform, workload)."""
-    answers = rerun_answers([line for line in lines if line.metric.name == "throughput"], gathered, platform)
-    return {(platform, workload): given.reruns or () for (workload, _), given in answers.items()}
 
 
 def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> list[LoadedRecord]:

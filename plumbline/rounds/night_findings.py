@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-from plumbline.history.equivalence import equivalence
+import numpy as np
+
+from plumbline.history.equivalence import equivalence, locks_of
 from plumbline.history.night import LineDecision, finding_of, sentence
-from plumbline.history.reference import ENOUGH, Reference
 from plumbline.history.segments import past_of
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.rounds.night_answers import SPEED_METRICS
@@ -21,8 +21,7 @@ __all__ = ["apply_nights", "with_equivalence"]
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
 
-_RULED_OUT = 0.05
-"""Level at which each run of tonight has to rule a drop out: a true drop of the limit is withdrawn once in twenty."""
+_SLOW = frozenset({*MACHINE_CODES, "software"})
 
 _ACCURACY_NIGHTS = 14
 """Number of newest nights whose accuracies are tested together."""
@@ -31,16 +30,16 @@ _ACCURACY_NIGHTS = 14
 def apply_nights(
     results: Results, nights: NightDecisions, accuracy_margin: float = 0.02
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Add the decision engine's findings, which replace the gate on a single baseline."""
+    """Add the decision engine's findings: with a reference, it owns the throughput instead of the gate."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for platform, lot in nights.decisions.items():
         for workload, platforms in changed.items():
             if platform in platforms:
                 mine = [one for one in lot if one.line.workload == workload]
                 change = nights.software.get((platform, workload), SoftwareChange("unavailable"))
-                reruns = nights.reruns.get((platform, workload), ())
-                kept = _without_gate(platforms[platform], mine, reruns)
-                applied = _applied(kept, mine, change, nights.signs.get((platform, workload)))
+                applied = _applied(
+                    _of_history(platforms[platform], mine), mine, change, nights.signs.get((platform, workload))
+                )
                 platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
     for platform, why in nights.damaged.items():
         for platforms in changed.values():
@@ -64,12 +63,14 @@ def _applied(
         if reason == "within-margin":
             notes.append(sentence(decision))
             continue
-        if reason in ("quiet", "learning", "missing"):
+        is_owned = decision.line.metric.name == "throughput" and reason == "quiet"
+        if reason in ("quiet", "learning", "missing") and not is_owned:
             continue
         findings.append(finding_of(decision))
         if reason == "improved":
             improved.append(decision.line.metric.name)
-        if decision.verdict == "drift":
+        is_slow_machine = reason == "machine" and decision.verdict == "inconclusive" and signs is not None
+        if decision.verdict == "drift" or is_slow_machine:
             causes.append(_cause(decision, change, signs))
     judged = _with_ab_answer(result, decided, change, signs)
     codes = {cause.code for cause in judged.causes}
@@ -83,33 +84,35 @@ def _applied(
 
 
 def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add the equivalence of the last nights' accuracies, all by tonight's software.
+    """Add the equivalence of the accuracy by tonight's software: it vouches for an undecided pair, and accuses none.
 
-    Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass.
+    Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass. A loss is
+    called by the decision engine.
     """
     made = next((one for one in decided if one.line.metric.name == "accuracy"), None)
     reference = made.decision.reference if made is not None else None
     if made is None or reference is None:
         return result
     past = past_of(made.line)
-    values = [-value for value in past.values[past.level :].tolist()]
-    upgraded = max(made.line.upgrades, default=0) - past.level
-    newest = values[max(len(values) - _ACCURACY_NIGHTS, reference.count, upgraded) :]
-    test = equivalence(values[: reference.count], newest, margin)
+    values = [-value for value in past.values.tolist()]
+    # Nights of one lock repeat one seed's end: with a new lock since, each lock is one value.
+    since = max(made.line.upgrades, default=0)
+    earlier = values[past.level : past.level + reference.count]
+    newest = values[max(len(values) - _ACCURACY_NIGHTS, past.level + reference.count, since) :]
+    groups, kind = (earlier, newest), "nights"
+    if any(upgrade > past.level for upgrade in made.line.upgrades):
+        groups, kind = (
+            (locks_of(values, [past.level, *made.line.upgrades], since), [float(np.mean(values[since:]))]),
+            "locks",
+        )
+    test = equivalence(*groups, margin)
     if test is None:
         return result
     detail = (
-        f"accuracy of the last {len(newest)} nights: {test.outcome} within {margin:g} "
+        f"accuracy of {len(groups[1])} {kind} against {len(groups[0])}: {test.outcome} within {margin:g} "
         f"(difference {test.difference:+.4f}, 90% interval {test.low:+.4f} to {test.high:+.4f}); "
-        f"these nights resolve {test.resolvable:.4f}; resolving {margin:g} takes {test.runs_needed} nights a side"
+        f"they resolve {test.resolvable:.4f}; resolving {margin:g} takes {test.runs_needed} {kind} a side"
     )
-    if test.outcome == "different":
-        finding = Finding(
-            check="history.accuracy.equivalence", outcome="drift", metric="difference of the mean accuracy",
-            observed=test.difference, limit=margin, unit="absolute", against=f"{reference.count} nights",
-            detail=detail,
-        )  # fmt: skip
-        return _with_findings(result, [finding])
     if test.outcome == "equivalent" and (made.verdict != "pass" or abs(-newest[-1] - reference.centre) > margin):
         return result  # the mean of many nights hides a loss that begins tonight
     if test.outcome == "equivalent":
@@ -130,40 +133,20 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
     return result.replace(verdict=verdict, findings=(*result.findings, *findings))
 
 
-def _without_gate(result: PlatformResult, decided: Sequence[LineDecision], reruns: Sequence[float]) -> PlatformResult:
-    """Withdraw a throughput finding that the reference over many nights contradicts."""
-    throughput = next((decision for decision in decided if decision.line.metric.name == "throughput"), None)
-    reference = throughput.decision.reference if throughput is not None else None
-    if throughput is None or reference is None or throughput.verdict != "pass":
+def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
+    """Leave the throughput to the history, once it has a reference: each number has one owner."""
+    owned = any(one.line.metric.name == "throughput" and one.reason not in ("learning", "missing") for one in decided)
+    gate = [finding for finding in result.findings if finding.check == CHECK]
+    if not owned or not gate:
         return result
-    tonight = throughput.line.metric.scores(throughput.line.values[-1:]).tolist()
-    gate = [finding for finding in result.findings if _is_contradicted(finding, reference, [*tonight, *reruns])]
-    if not gate:
-        return result
-    findings = tuple(_withdrawn(finding, reference) if finding in gate else finding for finding in result.findings)
-    verdict = worst([finding.outcome for finding in findings])
-    slow = {"loader", "transfer", "throttling", "slow-device", "contention", "software"}
-    causes = tuple(cause for cause in result.causes if cause.code not in slow and verdict == "drift")
-    return result.replace(verdict=verdict, findings=findings, causes=causes)
-
-
-def _is_contradicted(finding: Finding, reference: Reference, runs: Sequence[float]) -> bool:
-    """Return whether every run of tonight rules out a loss of the gate's limit.
-
-    That no detector asks is no evidence: a short or noisy reference asks about nothing. A drop that was measured takes
-    a reference that knows its own noise; without one (a different machine class) the level of the test suffices.
-    """
-    if finding.check != CHECK or finding.outcome not in ("drift", "inconclusive"):
-        return False
-    if finding.observed is not None and reference.count < ENOUGH:
-        return False
-    loss = -math.log1p(-float(finding.limit or 0.0))
-    return all(reference.rules_out(score, loss, _RULED_OUT) for score in runs)
-
-
-def _withdrawn(finding: Finding, reference: Reference) -> Finding:
-    text = f"withdrawn: the reference of {reference.count} nights rules out a loss of {float(finding.limit or 0.0):.2%}"
-    return finding.replace(outcome="pass", detail=joined((finding.detail, text)))
+    left = tuple(finding for finding in result.findings if finding.check != CHECK)
+    if all(finding.outcome == "pass" for finding in gate):
+        return result.replace(findings=left)
+    verdict = worst([finding.outcome for finding in left]) if left else "pass"
+    at = result.first_divergence
+    causes = tuple(cause for cause in result.causes if cause.code not in _SLOW and verdict == "drift")
+    first = None if at is not None and at.stage == "speed" else at
+    return result.replace(verdict=verdict, findings=left, causes=causes, first_divergence=first)
 
 
 def _with_ab_answer(
@@ -193,4 +176,6 @@ def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Ca
         return Cause(code="software", sure="confirmed", why=words, suspects=change.changes, tried=tried)
     if signs is not None and one.line.metric.name in SPEED_METRICS:
         return signs.replace(why=joined((signs.why, words)), tried=tried)
+    if decision.is_cleared and one.line.metric.name in SPEED_METRICS:
+        return Cause(code="slow-device", sure="likely", why=words, evidence=change.hosts, tried=tried)
     return Cause(code="unattributed", sure="unattributed", why=words, tried=tried)

@@ -26,12 +26,11 @@ from plumbline.rounds.night_answers import (
     rerun_answers,
     rerun_note,
     rerun_records,
-    rerun_throughputs,
     software_states,
     with_ab_answers,
 )
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment, Round
-from plumbline.rounds.software import SoftwareChange, machine_cause, software_change, with_ab
+from plumbline.rounds.software import SoftwareChange, hosts_of, machine_cause, software_change, with_ab
 from plumbline.schema.ab import MAX_BLOCKS
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
@@ -62,8 +61,6 @@ class NightDecisions:
     """By (platform, workload)."""
     signs: Mapping[tuple[str, str], Cause] = field(default_factory=dict)
     """Cause on the machine that the samplers of all runs name, by (platform, workload)."""
-    reruns: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
-    """Scores of the reruns' throughput, by (platform, workload)."""
 
     def plus(self, other: NightDecisions) -> NightDecisions:
         """Return the union of two platforms' nights."""
@@ -73,7 +70,6 @@ class NightDecisions:
             {**self.damaged, **other.damaged},
             {**self.software, **other.software},
             {**self.signs, **other.signs},
-            {**self.reruns, **other.reruns},
         )
 
     def entries(self, platform: str) -> list[CallEntry]:
@@ -82,9 +78,11 @@ class NightDecisions:
         return [entry for entry in entries if entry is not None]
 
 
-def limits_of(suite: Suite) -> Allowed:
-    """Return the engine's limits under a suite's gates."""
+def limits_of(suite: Suite, platform: str = "") -> Allowed:
+    """Return the engine's limits under a suite's gates, with the platform's own throughput limit, if set."""
     platforms = len(suite.platforms)
+    own = suite.platforms[platform].throughput_drop if platform else None
+    drop = suite.gates.throughput_drop if own is None else own
     return allowed_for(
         num_platforms=platforms,
         num_series=platforms * len(suite.workloads) * len(METRICS),
@@ -93,8 +91,8 @@ def limits_of(suite: Suite) -> Allowed:
         open_nights=suite.gates.open_nights,
         num_reruns=suite.dispatch.reruns,
         num_blocks=suite.dispatch.ab_blocks,
-        anchor_limit=suite.gates.throughput_drop / 2,
-        margins=learned_margins(suite.gates.accuracy_margin, suite.gates.throughput_drop),
+        throughput_drop=drop,
+        margins=learned_margins(suite.gates.accuracy_margin, drop),
     )
 
 
@@ -141,13 +139,12 @@ def _night(  # noqa: PLR0917 - all that is known of one platform's night
             signs[platform, row.workload] = cause
     ids = {row.record for row in new}
     lines = [line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids]
-    decided = _decided(lines, limits_of(round_.suite), gathered, platform, changes)
+    decided = _decided(lines, limits_of(round_.suite, platform), gathered, platform, changes)
     return NightDecisions(
         decisions={platform: tuple(_with_notes(one, gathered, platform, changes, baselines) for one in decided)},
         rows={platform: new},
         software={(platform, workload): change for workload, change in changes.items()},
         signs=signs,
-        reruns=rerun_throughputs(lines, gathered, platform),
     )
 
 
@@ -202,6 +199,8 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
         same_for_weeks=keys == {row.software},
         seed=_seed(round_.id, platform, row.workload),
     )
+    if baseline is not None:
+        change = replace(change, hosts=hosts_of(baseline.record.fingerprint, tonight.record.fingerprint))
     lost = next((one.why for key, one in gathered.absent.items() if is_ab(key, platform, row.workload)), "")
     return with_ab(change, ab_evidence(gathered, platform, row.workload), lost)
 
@@ -231,7 +230,8 @@ def night_abs(nights: NightDecisions, allowed: Allowed) -> tuple[Assignment, ...
             change = nights.software.get((platform, one.line.workload))
             if change is not None and change.order is not None:
                 title = "A/B: tonight's environment against the baseline's"
-                num_tested = sum(other.line.workload == one.line.workload for other in wanting)
-                order = change.order.replace(num_blocks=min(allowed.ab_blocks(num_tested), MAX_BLOCKS))
+                tested = [other for other in wanting if other.line.workload == one.line.workload]
+                num_blocks = max(allowed.ab_blocks(len(tested), other.decision.noise) for other in tested)
+                order = change.order.replace(num_blocks=min(num_blocks, MAX_BLOCKS))
                 found.append(Assignment(platform, one.line.workload, AB, title=title, ab=order))
     return tuple(found)

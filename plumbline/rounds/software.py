@@ -41,6 +41,8 @@ class SoftwareChange:
     """Each package that differs, as `package before → after`."""
     beside: tuple[str, ...] = ()
     """Fingerprint fields that differ and are not restored."""
+    hosts: tuple[str, ...] = ()
+    """The hosts of the accepted record and of tonight, if they differ."""
     why: str = ""
     """Reason why no A/B can distinguish software from machine."""
 
@@ -121,6 +123,15 @@ def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
     for run in evidence.runs:
         blocks.setdefault(run.block, []).append(run)
     return [runs for _, runs in sorted(blocks.items()) if sorted(run.is_tonight for run in runs) == _WHOLE]
+
+
+def hosts_of(baseline: Fingerprint, tonight: Fingerprint) -> tuple[str, ...]:
+    """Name both machines where they differ, by host or by accelerator."""
+    before, after = (
+        ", ".join([fingerprint.hostname, *sorted(gpu.uuid for gpu in fingerprint.gpus)])
+        for fingerprint in (baseline, tonight)
+    )
+    return (f"the accepted record ran on {before}, tonight's on {after}",) if before != after else ()
 
 
 def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -> Cause | None:

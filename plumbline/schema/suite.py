@@ -91,7 +91,7 @@ class Gates(Model):
     """Minimum drop for a rerun, in standard errors of both median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """Over all platforms, workloads and metrics together."""
-    questions_a_year: float = Field(default=100.0, ge=1)
+    questions_a_year: float = Field(default=60.0, ge=1)
     """Requests for reruns that noise alone may cause in a year, over all series of the suite."""
     open_nights: int = Field(default=7, ge=1, le=365)
     """Number of nights after which a loss that nothing has answered is drift, if they show it."""

@@ -69,7 +69,7 @@ def paired_drop(
         return None
     drop, low, high = (-math.expm1(-value) for value in (float(lost.mean()), tested.low, tested.high))
     outcome: Literal["slower", "as fast", "undecided"] = "undecided"
-    if tested.rules_out(-math.log1p(-fast_below)):
+    if high < fast_below:
         outcome = "as fast"
     elif low > slower_above:
         outcome = "slower"

@@ -212,7 +212,7 @@ def _allowed(**changes: float) -> Allowed:
 
 def test_levels_of_a_suite_are_its_tolerated_alarms_by_nights_and_series() -> None:
     usual = _allowed(false_alarms_a_year=2.0, detections_a_year=50.0)
-    assert usual.detection_chance == pytest.approx(50 / 3 / (365 * 24))
+    assert usual.detection_chance == pytest.approx(50 / 2 / (365 * 24))
     assert usual.software_alpha == pytest.approx(0.8 * 2 / (365 * 3))
     assert usual.lasting_alpha == pytest.approx(0.2 * 2 / (365 * 24))
 

@@ -1,0 +1,97 @@
+"""Judge series with a loss that stands: does a night pass that should not, and when is the loss called?
+
+Roads: `ab` (an A/B answers), `unavailable` (no A/B can), `machine` (an A/B clears the software). Reruns share 0.7 of
+their night. Raw results: `bench/results/history-open-losses.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plumbline.history import Answers, Past, allowed_for, decide
+from plumbline.history.decision import advance
+
+OUT = Path(__file__).resolve().parents[1] / "results" / "history-open-losses.json"
+ALLOWED = allowed_for(num_platforms=4, num_series=40).of("throughput")
+ROADS = ("ab", "unavailable", "machine")
+SIZES, HISTORIES = (0.02, 0.03, 0.05, 0.10), (8, 12, 20, 60)
+NUM_LOST, SD, SHARE = 40, 0.01, 0.7
+
+
+def judged(job: tuple[str, float, int, int]) -> list[tuple[str, str]]:
+    """Judge `history` nights, then forty with the loss; return the verdicts and reasons of the latter."""
+    road, size, history, seed = job
+    generator = np.random.Generator(np.random.Philox(key=[seed, history]))
+    chances = generator.normal(0, SD, history + NUM_LOST)
+    past, found = Past(np.zeros(0)), []
+    for index, chance in enumerate(chances.tolist()):
+        loss = size if index >= history else 0.0
+        state = "unavailable" if road == "unavailable" else "can-differ"
+        answers = Answers()
+        decision = decide(past, loss + chance, ALLOWED, answers, software=state)
+        if decision.needs == "reruns":
+            scatter = generator.normal(0, SHARE * SD, ALLOWED.num_reruns)
+            answers = Answers(tuple((loss + SHARE * chance + scatter).tolist()))
+            decision = decide(past, loss + chance, ALLOWED, answers, software=state)
+        if decision.needs == "ab":
+            runs = SHARE * (chance + SD * generator.normal(size=(ALLOWED.ab_blocks(1, decision.noise), 4)))
+            software, machine = (loss, 0.0) if road == "ab" else (0.0, loss)
+            given = Answers(answers.reruns, runs[:, :2] + machine + software, runs[:, 2:] + machine)
+            decision = decide(past, loss + chance, ALLOWED, given, software=state)
+        past = advance(past, loss + chance, decision)
+        if index >= history:
+            found.append((decision.verdict, decision.reason))
+    return found
+
+
+def summed(series: list[list[tuple[str, str]]]) -> dict[str, Any]:
+    """Return the shares of series that pass a lost night, and the median night of the call."""
+    first = [next((place for place, one in enumerate(night) if one[1] not in _SILENT), None) for night in series]
+    after = [
+        place is not None and any(verdict == "pass" and reason != "machine" for verdict, reason in night[place:])
+        for night, place in zip(series, first, strict=True)
+    ]
+    calls = sorted(next((n + 1 for n, one in enumerate(night) if one[0] == "drift"), NUM_LOST + 1) for night in series)
+    middle = calls[len(calls) // 2]
+    return {
+        "series": len(series),
+        "a_night_passes_after_the_first_question": sum(after) / len(series),
+        "passes_on_the_last_night": sum(night[-1][0] == "pass" for night in series) / len(series),
+        "never_asked_about": sum(place is None for place in first) / len(series),
+        "nights_that_pass": sum(one[0] == "pass" for night in series for one in night) / len(series),
+        "median_night_of_the_call": middle if middle <= NUM_LOST else None,
+        "never_called": sum(call > NUM_LOST for call in calls) / len(series),
+    }
+
+
+_SILENT = ("quiet", "learning", "went-away", "improved")
+
+
+def main() -> None:
+    """Judge, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    rows = []
+    with ProcessPoolExecutor(args.processes) as pool:
+        for road in ROADS:
+            for size in SIZES:
+                for history in HISTORIES:
+                    jobs = [(road, size, history, seed) for seed in range(args.series)]
+                    row = {"road": road, "size": size, "nights_of_history": history}
+                    rows.append(row | summed(list(pool.map(judged, jobs, chunksize=10))))
+                    print(json.dumps(rows[-1]), flush=True)
+    document = {"command": "python -m bench.history.open_losses", "nights_with_the_loss": NUM_LOST, "rows": rows}
+    args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
