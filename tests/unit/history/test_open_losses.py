@@ -162,3 +162,14 @@ def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
 
 def test_the_deadline_is_a_key_of_the_suite() -> None:
     assert Gates().open_nights == ALLOWED.open_nights == 7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_accepted_gain_is_the_reference_and_its_loss_a_regression(seed: int) -> None:
+    values = noise(seed, 130)
+    values[40:100] *= 1.05
+    _, found = run_nights(values, accepted=[0, 45], begin=90)
+    called = [index for index, one in found if one.decision.new]
+    assert called
+    assert 100 <= called[0] <= 107
+    assert {one.verdict for index, one in found if index >= called[0]} == {"drift"}
