@@ -18,7 +18,7 @@ from plumbline.errors import InvalidInputError
 from plumbline.history.external_values import number_of
 from plumbline.history.metrics import worse_by_name
 
-__all__ = ["RawRow", "read_rows"]
+__all__ = ["ExternalRow", "read_rows"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
@@ -37,7 +37,7 @@ Content = Mapping[Any, object]
 
 
 @dataclass(frozen=True, slots=True)
-class RawRow:
+class ExternalRow:
     """One value, as text or as a number, with its place in the file."""
 
     where: str
@@ -48,7 +48,7 @@ class RawRow:
     workload: str
 
 
-def read_rows(text: str, where: str) -> tuple[list[RawRow], tuple[str, ...]]:
+def read_rows(text: str, where: str) -> tuple[list[ExternalRow], tuple[str, ...]]:
     """Return the rows of a file, and the columns that are ignored."""
     contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where)]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
@@ -79,7 +79,7 @@ def _columns(keys: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _long(place: str, content: Content, columns: Mapping[str, str]) -> RawRow:
+def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
     for column in ("time", "metric", "value"):
         if columns.get(column) not in content:
             raise InvalidInputError("missing", where=place, key=column)
@@ -89,7 +89,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> RawRow:
     unit = str(content.get(columns.get("unit", ""), "") or "").strip()
     if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
         metric = f"{metric} ({unit})"
-    return RawRow(place, content[columns["time"]], metric, content[columns["value"]], *_series(content, columns))
+    return ExternalRow(place, content[columns["time"]], metric, content[columns["value"]], *_series(content, columns))
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
@@ -108,14 +108,14 @@ def _is_metric(values: Sequence[object]) -> bool:
     return bool(kept) and all(number_of(value) is not None for value in kept)
 
 
-def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[RawRow]:
+def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:
     if "time" not in columns or columns["time"] not in content:
         raise InvalidInputError("missing", where=place, key="time")
     if not metrics:
         hint = "a row has a metric and a value, or each metric has a column of numbers"
         raise InvalidInputError("missing", where=place, key="metric", hint=hint)
     for name in metrics:
-        yield RawRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
+        yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
 def _contents(text: str, where: str) -> Iterator[tuple[int, Content]]:
