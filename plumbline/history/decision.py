@@ -308,7 +308,7 @@ def _over_anchor(past: Past, values: Values, tonight: float, allowed: Allowed) -
     seen = np.append(values, tonight)
     lost = lasting_loss(seen, past.anchor, allowed.software_alpha, ranked=False, lengths=allowed.lasting_nights)
     if lost.holds and lost.size > allowed.anchor_limit:
-        return Detection("anchor", max(len(values) - past.level, 0), lost.size, allowed.anchor_limit)
+        return Detection("anchor", lost.size, allowed.anchor_limit)
     return None
 
 

@@ -29,13 +29,9 @@ _REACH = 90
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Detector's report that a series is worse since `since`.
-
-    `since` is an index; `score` exceeds `limit`.
-    """
+    """Detector's report that a series is worse: `score` exceeds `limit`. `dating.py` dates the loss."""
 
     kind: Kind
-    since: int
     score: float
     limit: float
 
@@ -47,9 +43,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
     the earlier nights.
     """
     lost = float(values[-1]) - reference.centre
-    beyond = (
-        [Detection("limit", len(values) - 1, lost, allowed.drop)] if allowed.is_limited and lost > allowed.drop else []
-    )
+    beyond = [Detection("limit", lost, allowed.drop)] if allowed.is_limited and lost > allowed.drop else []
     return (
         *beyond,
         *_sudden(values, reference, allowed),
@@ -62,7 +56,7 @@ def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[
     chance = allowed.detection_chance
     limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else detection_limit(chance)
     if score > limit:
-        yield Detection("sudden", len(values) - 1, score, limit)
+        yield Detection("sudden", score, limit)
 
 
 def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
@@ -79,5 +73,4 @@ def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -
     rho = reference.rho
     limit = cusum_height(allowed.detection_chance, round(allowance, 2)) * (1 + rho) / (1 - rho)
     if height > limit:
-        below = np.flatnonzero(sums <= lows)
-        yield Detection("creep", first + (int(below[-1]) + 1 if len(below) else 0), height, limit)
+        yield Detection("creep", height, limit)
