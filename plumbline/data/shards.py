@@ -47,10 +47,24 @@ def write_shards(folder: Path, split: str, rows: Iterable[Row], first_id: int, r
     rest = iter(rows)
     while piece := list(islice(rest, rows_per_shard)):
         number = len(shards)
-        data = _parquet(piece, first_id + number * rows_per_shard)
+        first = first_id + number * rows_per_shard
+        data = _parquet(piece, first)
         file = store_bytes(folder, f"{split}/{number:05d}", ".parquet", data)
-        shards.append(Shard(**file.model_dump(), num_rows=len(piece)))
+        shards.append(Shard(**file.model_dump(), num_rows=len(piece), rows_sha256=_rows_digest(piece, first)))
     return shards
+
+
+def _rows_digest(rows: Sequence[Row], first_id: int) -> str:
+    """Return the SHA-256 of rows with their ids, whatever file stores them."""
+    found = hashlib.sha256()
+    for number, row in enumerate(rows, start=first_id):
+        values = (str(number), row.text, row.pair, None if row.label is None else str(row.label))
+        for value in values:
+            data = b"" if value is None else value.encode()
+            # The length separates values; a missing one has none.
+            found.update(b"-" if value is None else f"{len(data)}:".encode())
+            found.update(data)
+    return found.hexdigest()
 
 
 def _parquet(rows: Sequence[Row], first_id: int) -> bytes:

@@ -88,9 +88,12 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
     unread = rows is None or right.num_rows < sizes[1]
     if left.manifest_sha256 == right.manifest_sha256 or (sizes[0] == sizes[1] and not unread):
         return []
-    if left.shards == right.shards:
+    pairs = list(zip(left.shards, right.shards, strict=False))
+    other = next((theirs.key for ours, theirs in pairs if not theirs.holds_the_rows_of(ours)), None)
+    longer = max(left.shards, right.shards, key=len)
+    if other is None and len(longer) == len(pairs):
         return []
-    shard = next((s.key for s in right.shards if s not in left.shards), (*right.shards, *left.shards)[0].key)
+    shard = other or longer[len(pairs)].key
     where = fact("data.unread") if rows is not None else fact("data.unrecorded")
     return [_break("data.content", fact("data.differs", where=where), left, right, at=f"shard {shard}")]
 

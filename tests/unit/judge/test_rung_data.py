@@ -164,11 +164,11 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     other, _ = both(data, side(without_rows), side(texts=texts({12: 5})))
     assert why(other[0]) == why(found_too[0])
 
-    def unread(shards: int, *, size: int = 8, mark: str = "e") -> Change:
+    def unread(shards: int, *, size: int = 8, mark: str = "e", rows: str | None = None) -> Change:
         def change(content: Content) -> None:
             known = content["evidence"]["data"]["shards"]
             more = [
-                known[0] | {"key": f"train/{9 + n}.parquet", "sha256": mark * 64, "num_rows": size}
+                known[0] | {"key": f"train/{9 + n}.parquet", "sha256": mark * 64, "num_rows": size, "rows_sha256": rows}
                 for n in range(shards)
             ]
             content["evidence"]["data"] |= {"shards": [*known, *more], "manifest_sha256": mark * 64}
@@ -180,6 +180,11 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     assert "row_ids" in found[0].suspicions[0].names
     found, _ = both(data, side(unread(2)), side(unread(2, mark="f")))
     assert "row_ids" not in found[0].suspicions[0].names
+    # The same rows in other files, known by the digest of rows.
+    same, others = (side(unread(2, mark=mark, rows="a" * 64)) for mark in "ef")
+    assert both(data, same, others) == ([], [])
+    found, _ = both(data, same, side(unread(2, mark="f", rows="b" * 64)))
+    assert (code(found[0]), found[0].at.at) == ("data.content", "shard train/9.parquet")
     # Another manifest of the same shards, or of the same rows in different shards, all of them read.
     renamed = side(lambda c: c["evidence"]["data"].update(manifest_sha256="e" * 64))
     assert both(data, side(), renamed) == ([], [])
