@@ -8,6 +8,7 @@ from functools import cached_property
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.curve_legs import curve_legs, resumes, with_legs
 from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.suspects import differences
@@ -78,6 +79,8 @@ class Compared:
         is_explained = self.walk is not None and bool(self.walk.mismatches)
         bits = None if is_explained or other_kernels(self.pair) else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
+        if not is_explained:
+            apart = resumes(self.pair) or with_legs(apart, curve_legs(self.pair))
         if apart is None:
             return ()
         evaluated = evaluating(self.pair) if bits else None

@@ -9,7 +9,8 @@ from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.portable import portable_findings, reordered
+from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
+from plumbline.judge.rungs.portable import excused, portable_findings
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
@@ -69,6 +70,8 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in compared.curve]
+    if not compared.curve:
+        findings += leg_findings(pair)
     results = [gate(pair, request) for gate in GATES]
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
@@ -84,7 +87,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(explained or open_ones[:1]),
         suspects=suspects,
-        notes=tuple(_notes(pair, walk)) if walk is not None else (),
+        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair)),
     )
 
 
@@ -182,7 +185,7 @@ def _notes(pair: Pair, walk: Walk) -> list[Note]:
     if walk.proven:
         text = fact("comparison.proven", num=walk.proven)
         notes.append(Note(code="portable", text=text))
-    if (order := reordered(pair)) is not None:
+    if (order := excused(pair)) is not None:
         place, largest = order
         text = fact("comparison.portable-order", place=place, largest=largest)
         notes.append(Note(code="portable-order", text=text))

@@ -22,6 +22,7 @@ from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machin
 from plumbline.judge.exoneration import Doubt, exonerate
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.curve_legs import curve_legs, with_legs
 from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
@@ -246,6 +247,13 @@ class WindowSearch:
         return Request(side, experiment)
 
 
+def _named(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of two curves, named by their legs if these name a part of the training."""
+    bits = learning(pair)
+    named = with_legs(bits, curve_legs(pair)) if bits is not None else None
+    return bits if named is None or named.suspicions[0].code == "evaluation" else named
+
+
 def begin_confirmation(
     reference: LoadedRecord,
     candidate: LoadedRecord,
@@ -257,7 +265,7 @@ def begin_confirmation(
     if budget > 0 and any(
         finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings
     ):
-        mismatch = learning((table if table is not None else Comparisons()).of(reference, candidate).pair)
+        mismatch = _named((table if table is not None else Comparisons()).of(reference, candidate).pair)
         curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
         if mismatch is not None and curves[0] is not None and curves[1] is not None:
             window = first_window(curves[0], curves[1])

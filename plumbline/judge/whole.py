@@ -14,7 +14,7 @@ from plumbline.judge.whole_probe import missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import EvaluationEvidence, ProbeEvidence
+from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, ProbeEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
@@ -146,6 +146,25 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
             text = fact("gap.last-evaluation-rows")
             gap = counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows)
             yield "candidate", gap.finding("candidate")
+    if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
+        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs"))
+        yield "candidate", gap.finding("candidate")
+
+
+def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
+    """Return whether the candidate's curve lacks legs that the reference has, without a recorded reason.
+
+    A curve that continued a checkpoint of an earlier release has no legs before it.
+    """
+    known, found = left.legs, right.legs
+    if known is None or right.resumed_at:
+        return False
+    if found is None:
+        return True
+    ended = found.unportable or found.lost
+    # The places between may depend on the number of rows, whose difference is a finding of its own.
+    ends = {0, left.steps - 1} & {leg.at for leg in known.legs}
+    return not ended and not ends <= {leg.at for leg in found.legs}
 
 
 def _end(probe: ProbeEvidence | None) -> EvaluationEvidence | None:

@@ -29,11 +29,14 @@ from pydantic import FailFast, Field
 from plumbline.schema.ab import AbEvidence
 from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.manifest import Receipt, Shard
+from plumbline.schema.verdict import Stage
 
 __all__ = [
     "BATCH_FIELDS",
     "SKETCH_SIZE",
     "Counts",
+    "CurveLeg",
+    "CurveLegs",
     "DataEvidence",
     "DropoutDraw",
     "EnvelopeSample",
@@ -46,6 +49,7 @@ __all__ = [
     "PortableEvidence",
     "PortableStep",
     "ProbeEvidence",
+    "RankDifference",
     "SelfcheckEvidence",
     "SpeedEvidence",
     "StepEvidence",
@@ -271,6 +275,41 @@ class SpeedEvidence(Model):
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
 
 
+class CurveLeg(Model):
+    """One step of the learning curve in portable arithmetic, from weights and moments that are equal everywhere."""
+
+    at: Step
+    """The step of the curve before which the leg ran."""
+    training: PortableStep
+    """The training step, `step` 0; its loss is that of the leg's rows."""
+    clipped: NamedDigests
+    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
+    evaluation: EvaluationEvidence
+    """The curve's evaluation of the first rows, with the weights after the leg's step."""
+    evaluated: NamedDigests
+    """`labels` and `inputs` of the evaluation, then (module, digest of its output) in the order of execution."""
+
+
+class RankDifference(Model):
+    """First place at which the leg of one process differs from the legs of most others."""
+
+    rank: int = Field(ge=0, le=100_000)
+    at: Step
+    stage: Stage
+    name: Label
+
+
+class CurveLegs(Model):
+    """Legs of a learning curve."""
+
+    legs: tuple[CurveLeg, ...] = Field(max_length=64, fail_fast=True)
+    unportable: Text = ""
+    """The operation without a portable form at which the legs ended."""
+    lost: Text = ""
+    """Reason why the legs ended early, such as too little memory."""
+    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
+
+
 class LearnEvidence(Model):
     """Learning curve and its end."""
 
@@ -293,6 +332,13 @@ class LearnEvidence(Model):
     """The probabilities of the model's dropout layers as they were built, each once."""
     resumed_at: tuple[Step, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Steps at which an interrupted run resumed from its checkpoint."""
+    resumed_wrongly: tuple[Label, ...] = Field(default=(), max_length=100, fail_fast=True)
+    """Parts of the state that a resume did not restore as the run had saved them: `weights`, `moments` ..."""
+    evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Digests of each evaluation's labels and of its ids, masks and segments; empty in records of releases without
+    them."""
+    legs: CurveLegs | None = None
+    """`None` in experiments, and in records of releases without them."""
 
 
 class DropoutDraw(Model):

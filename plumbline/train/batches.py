@@ -76,7 +76,7 @@ def _collate(batch: Any) -> Batch:
     return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in batch.items()}
 
 
-def make_loader(rows: _Encoded, batch_size: int, device: torch.device) -> Iterator[Batch]:
+def make_loader(rows: Dataset[Any], batch_size: int, device: torch.device) -> Iterator[Batch]:
     """Return global batches in order, without draws from torch's generator."""
     loader: DataLoader[Any] = DataLoader(
         rows,

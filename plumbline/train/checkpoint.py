@@ -36,6 +36,11 @@ class Progress:
     batches: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    evaluated: list[tuple[str, str]] = field(default_factory=list)
+    legs: list[dict[str, Any]] = field(default_factory=list)
+    state: dict[str, str] = field(default_factory=dict)
+    """Digests of the state at `step`, before it was saved."""
+    resumed_wrongly: list[str] = field(default_factory=list)
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils.data import Dataset
 
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
@@ -17,8 +18,12 @@ from plumbline.train.definitions import IGNORED, reference_loss
 from plumbline.train.digests import finite, host_array
 from plumbline.train.families import input_fields
 from plumbline.train.numerics import autocast
+from plumbline.train.rows import FIELDS
 
-__all__ = ["evaluate", "evaluate_by_definition"]
+__all__ = ["RESULTS", "evaluate", "evaluate_by_definition"]
+
+RESULTS = ("row_ids", "predictions", "logits")
+"""Arrays of an evaluation that its record contains."""
 
 
 def _answers(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
@@ -42,10 +47,13 @@ class _Sums:
     def __init__(self) -> None:
         self._kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
         self._right_rows: list[NDArray[np.uint8]] = []
+        self._fed: dict[str, list[NDArray[Any]]] = {"labels": [], "inputs": []}
         self._right, self._terms, self._loss = 0, 0, 0.0
 
     def add(self, batch: Batch, logits: NDArray[Any], loss: float | None) -> None:
         labels = batch["labels"].numpy()
+        self._fed["labels"].append(labels)
+        self._fed["inputs"].append(np.stack([batch[name].numpy() for name in FIELDS], axis=1))
         predictions, kept, correct = _answers(logits, labels)
         counted = int((labels != IGNORED).sum())
         self._right, self._terms = self._right + correct, self._terms + counted
@@ -58,6 +66,7 @@ class _Sums:
     def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
         arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
         found = _evidence(arrays, self._right, self._terms, self._loss, step=step, training_mode=training_mode)
+        arrays |= {name: np.concatenate(pieces) for name, pieces in self._fed.items()}
         return found, arrays | ({"right": np.concatenate(self._right_rows)} if self._right_rows else {})
 
 
@@ -78,9 +87,9 @@ def _evidence(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
+    model: nn.Module, rows: Dataset[Any], *, step: int, batch_size: int, precision: Precision, device: torch.device
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
-    """Return the evaluation's evidence (rung 10) and its arrays."""
+    """Return the evaluation's evidence (rung 10) and its arrays: `RESULTS`, `labels`, `inputs`, and perhaps `right`."""
     was_training = model.training
     model.eval()
     sums = _Sums()

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
+from plumbline.judge.curve_places import curve_places
 from plumbline.judge.suspects import rounding_fields
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
 from plumbline.train.context import Context
+from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.evaluation import evaluate
+from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.fingerprint import read_fingerprint
+from plumbline.train.generators import digest_states, read_states
 from plumbline.train.model import attention_of, build_model, load_weights
+from plumbline.train.moments import read_moments
 from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.ranks import Ranks
 
 __all__ = ["LearnRun"]
 
 _READ_EVERY = 50
 _LOGGED_STEPS = 10_000
 _MARK_DIGITS = 16
+_ROWS_TO_CHOOSE_FROM = 64
 
 
 class _DropoutSetter(Observer):
@@ -38,6 +47,7 @@ class _DropoutSetter(Observer):
 
     def __init__(self, clock: DropoutClock, context: Context) -> None:
         self._clock, self._context = clock, context
+        self.ranks = context.ranks
         self.mark = self.rows = self.labels = ""
 
     def starts(self, step: int) -> None:
@@ -53,8 +63,17 @@ class _DropoutSetter(Observer):
 
     def feeds(self, local: Batch, micro: int) -> None:
         """Set the micro-batch's first row in the global batch."""
-        first = self._context.ranks.slice(self._context.spec.batch_size).start
+        first = self.ranks.slice(self._context.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
+
+    @contextlib.contextmanager
+    def alone(self, ranks: Ranks) -> Iterator[None]:
+        """Number rows as `ranks` does."""
+        before, self.ranks = self.ranks, ranks
+        try:
+            yield
+        finally:
+            self.ranks = before
 
 
 class LearnRun:
@@ -66,10 +85,12 @@ class LearnRun:
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
         self._setter: _DropoutSetter | None = None
+        self._legs: LegRunner | None = None
         self._start_sha256: str | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
 
+    @cached_property
     def _identity(self) -> str:
         """Return the digest of what decides the training's bits, once the settings are noted.
 
@@ -123,12 +144,25 @@ class LearnRun:
     def _evaluate(self, engine: Engine, step: int) -> None:
         if not self.context.ranks.is_first:
             return
-        evidence, self.evaluation = self._evaluator()(
-            engine.bare, self.context.evaluation_rows(self.learn.evaluation_rows), step=step,
-            batch_size=self.context.spec.batch_size, precision=self.learn.precision,
+        evidence, self.evaluation = self._evaluated(
+            engine, step, self.context.evaluation_rows(self.learn.evaluation_rows)
+        )
+        self._progress.evaluations.append(evidence.to_json())
+        if "labels" in self.evaluation:
+            self._progress.evaluated.append(_fed(self.evaluation))
+
+    def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
+        """Evaluate `rows` after `step` steps."""
+        return self._evaluator()(
+            engine.bare, rows, step=step, batch_size=self.context.spec.batch_size, precision=self.learn.precision,
             device=self.context.ranks.device,
         )  # fmt: skip
-        self._progress.evaluations.append(evidence.to_json())
+
+    def _evaluated_few(self, engine: Engine, step: int) -> Any:
+        """Evaluate a few of the first rows, for a leg."""
+        rows = self.context.evaluation_rows(min(self.learn.evaluation_rows, _ROWS_TO_CHOOSE_FROM))
+        chosen = leg_rows(rows.__getitems__(list(range(len(rows))))["attention_mask"])
+        return self._evaluated(engine, step, Subset(rows, chosen))
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate
@@ -143,8 +177,8 @@ class LearnRun:
         if evaluated:
             self._evaluate(engine, done)
         if saved and not last and self.context.ranks.is_first:
-            self._progress.step = done
-            save_checkpoint(self._folder, engine, self._progress, self._identity())
+            self._progress.step, self._progress.state = done, _state_digests(engine)
+            save_checkpoint(self._folder, engine, self._progress, self._identity)
         if not self._pending:
             self.context.emit("learn", done, learn.steps, stopping=stopping)
 
@@ -155,19 +189,36 @@ class LearnRun:
         self._model = engine.bare
         self._start_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
         seed_generators(context.spec.seed)
-        loaded = load_checkpoint(self._folder, engine, self._identity())
+        loaded = load_checkpoint(self._folder, engine, self._identity)
         if loaded:
             self._progress = loaded
             self._progress.resumed_at.append(loaded.step)
+            saved, found = loaded.state, _state_digests(engine)
+            self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
+        self._legs = self._make_legs()
         start = self._progress.step
         context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
             self._starts(engine, step)
+            if self._legs:
+                self._legs.before(engine, step, batch)
             outcome = engine.step(step, batch)
             self._pending.append((step, outcome.losses))
             self._log(outcome)
             context.place = ("learn", step)
             self._after(engine, step + 1)
+
+    def _make_legs(self) -> LegRunner | None:
+        """Return the legs of this curve; an experiment has none."""
+        if self._setter is None:
+            return None
+        context = self.context
+        epoch = -(-context.plan.order.num_rows // context.spec.batch_size)
+        setting = LegSetting(
+            weights=context.weights, places=frozenset(curve_places(context.spec, epoch)), evaluate=self._evaluated_few,
+            alone=self._setter.alone,
+        )  # fmt: skip
+        return LegRunner(context.ranks, setting, self._progress.legs)
 
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step for an experiment."""
@@ -210,6 +261,9 @@ class LearnRun:
             start_sha256=self._start_sha256,
             dropout=_dropout_of(self._model),
             resumed_at=tuple(progress.resumed_at),
+            resumed_wrongly=tuple(dict.fromkeys(progress.resumed_wrongly)),
+            evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
+            legs=self._legs.evidence() if self._legs else None,
         )
 
     def trace(self) -> TraceEvidence | None:
@@ -218,11 +272,29 @@ class LearnRun:
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the last evaluation's arrays."""
-        return {name: array for name, array in self.evaluation.items() if name != "right"}
+        return {name: self.evaluation[name] for name in RESULTS if self.evaluation}
 
     def answers(self) -> dict[str, NDArray[np.generic]]:
         """Return which rows the last evaluation answers correctly; empty for several answers a row."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
+
+
+def _fed(arrays: dict[str, NDArray[Any]]) -> tuple[str, str]:
+    """Return the digests of an evaluation's labels and inputs."""
+    labels, inputs = (digest_array(arrays[name])[:_MARK_DIGITS] for name in ("labels", "inputs"))
+    return labels, inputs
+
+
+def _state_digests(engine: Engine) -> dict[str, str]:
+    """Return the digest of each part of the state that a resume has to restore."""
+    return {
+        "weights": digest_tensors(dict(engine.bare.named_parameters())),
+        "moments": digest_tensors(read_moments(engine)),
+        "schedule": digest_json(
+            [engine.schedule.last_epoch, *(group["lr"] for group in engine.optimizer.param_groups)]
+        ),
+        "generators": digest_json(digest_states(read_states())),
+    }
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:

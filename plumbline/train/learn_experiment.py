@@ -55,6 +55,9 @@ class LearnExperiment(LearnRun):
         if self.traced:
             self.traced.finish()
 
+    def _make_legs(self) -> None:
+        """Return no legs: an experiment has the bits of its training, and shows them step by step."""
+
     def _starts(self, engine: Engine, step: int) -> None:
         if self._bundle.has("schedule"):
             spec = self.context.spec

@@ -19,7 +19,7 @@ from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norm
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
-from plumbline.train.evaluation import evaluate
+from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
 from plumbline.train.model import attention_of, build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
@@ -236,7 +236,7 @@ class ProbeRun:
             "state": dict(observer.states),
         }
         if self.evaluation:
-            parts["evaluation"] = {name: array for name, array in self.evaluation.items() if name != "right"}
+            parts["evaluation"] = {name: self.evaluation[name] for name in RESULTS}
         return parts
 
 

@@ -87,7 +87,9 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
 
 
 def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | None:
-    """Return the mismatch of the first evaluation of different rows, or in a different mode."""
+    """Return the mismatch of the first evaluation of different rows, labels or inputs, or in a different mode."""
+    if (fed := _evaluated_differently(left, right, fact("learning.whatever-rounding"))) is not None:
+        return fed
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=None)
         if ours.step == theirs.step and why:
@@ -95,11 +97,23 @@ def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | No
     return None
 
 
-def _of_evaluation(step: int, why: Statement, where: Statement) -> Mismatch:
+def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:
+    """Return the mismatch of the first evaluation whose rows are equal, and whose labels or inputs are not."""
+    fed = zip(left.evaluations, right.evaluations, left.evaluated, right.evaluated, strict=False)
+    for ours, theirs, known, other in fed:
+        if ours.rows_sha256 != theirs.rows_sha256 or known == other:
+            continue
+        if known[0] != other[0]:
+            return _of_evaluation(ours.step, fact("learning.evaluated-labels"), where, "data.labels")
+        return _of_evaluation(ours.step, fact("learning.evaluated-inputs"), where)
+    return None
+
+
+def _of_evaluation(step: int, why: Statement, where: Statement, code: CauseCode = "evaluation") -> Mismatch:
     metric = fact("learning.evaluation-at", step=step, where=where)
     finding = Finding(check="learn.evaluation", outcome="drift", metric=metric, detail=why)
     at = Divergence(stage="evaluation", step=step, at="evaluation")
-    return Mismatch("evaluation", at, (finding,), (Suspicion("evaluation", why),), basis="given")
+    return Mismatch("evaluation", at, (finding,), (Suspicion(code, why),), basis="given")
 
 
 def evaluating(pair: Pair) -> Mismatch | None:
@@ -107,6 +121,8 @@ def evaluating(pair: Pair) -> Mismatch | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
+    if (fed := _evaluated_differently(left, right, fact("learning.bits-due"))) is not None:
+        return fed
     step = parting(pair)
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=step)

@@ -9,16 +9,26 @@ decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.portable_parts import leg_parts
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-__all__ = ["device", "portable", "portable_findings", "portable_legs", "proven_steps", "reordered"]
+__all__ = [
+    "device",
+    "excused",
+    "other_software",
+    "portable",
+    "portable_findings",
+    "portable_legs",
+    "proven_steps",
+    "reordered",
+    "sizes",
+]
 
 _ORDER = 1e-12
 """Maximum relative effect of a different order of products on outputs and gradients. A product of two
@@ -31,8 +41,6 @@ _ORDER_OF_UPDATE = 2e-15
 """The same for a weight after its update from an equal gradient: a few fp64 operations. Seen: 4e-16."""
 _SMALL_GRADIENT = 1e-3
 """A gradient below this share of the largest, such as a mathematical zero, is measured relative to the largest."""
-
-Digests = tuple[tuple[str, str | None], ...]
 
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {
     "forward": ("operator", "computes a different result"),
@@ -71,7 +79,7 @@ def proven_steps(pair: Pair) -> int:
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None or any(leg.unportable for leg in legs):
         return 0
-    same = len(legs[0].steps) == len(legs[1].steps) and next(_parts(*legs), None) is None
+    same = len(legs[0].steps) == len(legs[1].steps) and next(leg_parts(*legs), None) is None
     return len(legs[0].steps) if same else 0
 
 
@@ -80,8 +88,8 @@ def portable(pair: Pair) -> Mismatch | None:
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None:
         return None
-    difference = next(_parts(*legs), None)
-    if difference is None or reordered(pair) is not None:
+    difference = next(leg_parts(*legs), None)
+    if difference is None or excused(pair) is not None:
         return None
     stage, step, name = difference
     code, text = _WHAT[stage]
@@ -105,16 +113,44 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
     Later stages follow from the first different stage: the native rungs judge their formulas.
     """
     legs = portable_legs(pair)
-    found = next(_parts(*legs), None) if legs is not None else None
+    found = next(leg_parts(*legs), None) if legs is not None else None
     if legs is None or found is None:
         return None
     stage, step, name = found
     ours, theirs = (next(each for each in leg.steps if each.step == step) for leg in legs)
-    sizes = _sizes(ours, theirs, stage)
+    found_sizes = sizes(ours, theirs, stage)
     limit = _limit(legs[0], ours, stage)
-    if not sizes or not all(size <= limit for size in sizes):  # a NaN is no small difference
+    if not found_sizes or not all(size <= limit for size in found_sizes):  # a NaN is no small difference
         return None
-    return fact("portable.place", stage=stage, step=step, name=name), max(sizes)
+    return fact("portable.place", stage=stage, step=step, name=name), max(found_sizes)
+
+
+def excused(pair: Pair) -> tuple[Statement, float] | None:
+    """Return place and size of a different order of operations that explains the legs' difference.
+
+    A difference of one slice is as large as a small fault's: only different software excuses it.
+    """
+    legs = portable_legs(pair)
+    found = next(leg_parts(*legs), None) if legs is not None else None
+    if legs is None or found is None:
+        return None
+    stage, step, _ = found
+    ours = next(each for each in legs[0].steps if each.step == step)
+    is_small = _limit(legs[0], ours, stage) < _ORDER_OF_ONE_SLICE
+    return reordered(pair) if is_small or other_software(pair) else None
+
+
+_SOFTWARE = ("accelerate", "apex", "bitsandbytes", "flash-attn", "peft", "torch", "transformers", "triton")
+"""Packages whose code decides the order of a model's or an optimizer's operations."""
+
+
+def other_software(pair: Pair) -> bool:
+    """Return whether a version differs of the packages that decide the order of operations.
+
+    The same code computes in the same order on every device: without a different version, no difference is excused.
+    """
+    left, right = (side.record.fingerprint.packages for side in (pair.reference, pair.candidate))
+    return any(left.get(name) != right.get(name) for name in _SOFTWARE)
 
 
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
@@ -124,7 +160,7 @@ def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
     return _ORDER if leg.slices > 1 and step.outputs else _ORDER_OF_ONE_SLICE
 
 
-def _sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
+def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
     """Return the relative differences of a stage's tensors; empty if a sketch is missing."""
     ours, theirs = ({key: value for key, value in side.sketches if "#" not in key} for side in (left, right))
     if ours.keys() != theirs.keys() or not ours or left.loss is None or right.loss is None:
@@ -174,32 +210,3 @@ def portable_findings(pair: Pair) -> list[Finding]:
                 )
             )
     return findings
-
-
-def _parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
-    """Yield (stage, step, name) of each difference, in the order of computation."""
-    for ours, theirs in zip(left.steps, right.steps, strict=False):
-        yield from (("forward", ours.step, name) for name in _differing(ours.outputs, theirs.outputs))
-        if ours.loss is None or ours.loss != theirs.loss:
-            yield _loss(ours)
-        # The backward pass starts at the model's end.
-        gradients = [*_differing(ours.gradients, theirs.gradients)]
-        yield from (("gradient", ours.step, name) for name in reversed(gradients))
-        yield from (("optimizer", ours.step, name) for name in _differing(ours.weights, theirs.weights))
-
-
-def _loss(step: PortableStep) -> tuple[Stage, int, str]:
-    """Return the place of a different loss: the loss function, or the model."""
-    return ("loss", step.step, "loss") if step.outputs else ("forward", step.step, "logits")
-
-
-def _differing(left: Digests, right: Digests) -> Iterator[str]:
-    """Yield the names whose digests differ, are missing, or are not finite.
-
-    A repeated call (`#`) of a module on one side only, as by checkpointing, computes nothing new.
-    """
-    ours, theirs = dict(left), dict(right)
-    for name, digest in left:
-        if digest is None or (theirs.get(name) != digest and (name in theirs or "#" not in name)):
-            yield name
-    yield from (name for name, _ in right if name not in ours and "#" not in name)

@@ -25,12 +25,12 @@ from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
-__all__ = ["PortableLeg"]
+__all__ = ["PortableLeg", "short_digest"]
 
 _DIGITS = 16
 
 
-def _digest(array: NDArray[Any]) -> str | None:
+def short_digest(array: NDArray[Any]) -> str | None:
     """Return the start of an array's digest; `None` if not finite. The sign of zero is ignored."""
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
@@ -40,7 +40,7 @@ def _digest(array: NDArray[Any]) -> str | None:
 
 
 def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
-    return tuple((name, _digest(host_array(value))) for name, value in tensors.items())
+    return tuple((name, short_digest(host_array(value))) for name, value in tensors.items())
 
 
 class _Observer(Observer):
@@ -62,7 +62,7 @@ class _Observer(Observer):
         if np.isfinite(array).all():
             self._sketches.append((f"{stage} {name}", tuple(map(float, small_sketch(array)))))
         if stage == "forward":
-            self.outputs.append((name, _digest(array)))
+            self.outputs.append((name, short_digest(array)))
 
     def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> None:
         """Sketch one tensor per parameter, at tap steps through the book."""

@@ -37,7 +37,10 @@ BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
         "arange", "empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided",
         "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like",
     ),
-    "one IEEE operation": ("abs", "ceil", "floor", "mul", "neg", "relu", "round", "sign", "trunc"),
+    "one IEEE operation": (
+        "abs", "ceil", "floor", "mul", "neg", "relu", "round", "sign", "trunc",
+        "_amp_foreach_non_finite_check_and_unscale", "_amp_update_scale",
+    ),
     "comparisons and choices": (
         "_local_scalar_dense", "all", "amax", "amin", "any", "argmax", "argmin", "clamp", "clamp_max", "clamp_min",
         "copysign", "eq", "equal", "ge", "gt", "isfinite", "isinf", "isnan", "le", "lt", "max", "maximum", "min",

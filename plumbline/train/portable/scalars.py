@@ -9,6 +9,9 @@ import torch
 
 __all__ = ["PortableFloat", "make_portable"]
 
+_MOST_PRODUCTS = 256
+"""Largest exponent of plain repeated products; larger ones are squared, as a step of a learning curve may be."""
+
 
 class PortableFloat(float):
     """Float with powers by repeated products and the IEEE square root.
@@ -22,9 +25,13 @@ class PortableFloat(float):
             return PortableFloat(math.sqrt(self))
         if float(exponent) < 0 or float(exponent) != int(exponent):
             raise ValueError(f"no portable form of the power {exponent}")
-        result = 1.0
-        for _ in range(int(exponent)):
-            result *= float(self)
+        result, factor, left = 1.0, float(self), int(exponent)
+        if left > _MOST_PRODUCTS:
+            while left:
+                result, factor, left = result * factor if left & 1 else result, factor * factor, left >> 1
+            return PortableFloat(result)
+        for _ in range(left):
+            result *= factor
         return PortableFloat(result)
 
     def __rsub__(self, other: Any) -> Any:

@@ -48,6 +48,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         "off.fp64",
         "data.changed-both",
         "data.changed-label",
+        *(f"curve-legs.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
     }  # made for the code in a variable
     assert sorted(templates().keys() - made_facts().keys() - by_name) == []
 

@@ -1,0 +1,54 @@
+"""Places at which two portable steps differ, in the order of computation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep
+from plumbline.schema.verdict import Stage
+
+__all__ = ["DROPOUT_INPUT", "curve_leg_parts", "leg_parts", "step_parts"]
+
+DROPOUT_INPUT = " input"
+"""Ending of the name under which a leg digests a dropout module's input."""
+Digests = tuple[tuple[str, str | None], ...]
+
+
+def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
+    """Yield (stage, step, name) of each difference."""
+    for ours, theirs in zip(left.steps, right.steps, strict=False):
+        yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs))
+
+
+def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:
+    """Yield (stage, name) of each difference of one step; `clipped` names clipped gradients that differ."""
+    yield from (("forward", name) for name in differing(ours.outputs, theirs.outputs))
+    if ours.loss is None or ours.loss != theirs.loss:
+        # Without outputs, a different loss may be the loss function's or the model's.
+        yield ("loss", "loss") if ours.outputs else ("forward", "logits")
+    # The backward pass starts at the model's end.
+    gradients = [*differing(ours.gradients, theirs.gradients)]
+    yield from (("gradient", name) for name in reversed(gradients))
+    yield from (("gradient", f"clipped {name}") for name in clipped)
+    yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
+
+
+def curve_leg_parts(ours: CurveLeg, theirs: CurveLeg) -> Iterator[tuple[Stage, str]]:
+    """Yield (stage, name) of each difference of two legs of a learning curve, with their evaluations."""
+    clipped = tuple(differing(ours.clipped, theirs.clipped))
+    yield from step_parts(ours.training, theirs.training, clipped)
+    yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
+    if ours.evaluation != theirs.evaluation:
+        yield "evaluation", "evaluation"
+
+
+def differing(left: Digests, right: Digests) -> Iterator[str]:
+    """Yield the names whose digests differ, are missing, or are not finite.
+
+    A repeated call (`#`) of a module on one side only, as by checkpointing, computes nothing new.
+    """
+    ours, theirs = dict(left), dict(right)
+    for name, digest in left:
+        if digest is None or (theirs.get(name) != digest and (name in theirs or "#" not in name)):
+            yield name
+    yield from (name for name, _ in right if name not in ours and "#" not in name)

@@ -1,0 +1,156 @@
+"""The portable legs of two learning curves: equal bits prove the curve's formulas on any machine, others name the part.
+
+Each leg starts from the same weights and moments on both sides, so that a place does not inherit an earlier
+difference. Where torch or transformers differ in version, a different order of the same operations changes bits too:
+there, and only there, a difference within rounding proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.pair import Pair
+from plumbline.judge.portable_parts import DROPOUT_INPUT, curve_leg_parts
+from plumbline.judge.rungs.portable import other_software, sizes
+from plumbline.judge.tolerance import floor_of
+from plumbline.schema.evidence import CurveLeg, LearnEvidence
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
+
+__all__ = ["curve_legs", "leg_findings", "leg_notes", "resumes", "with_legs"]
+
+_CODES: dict[Stage, CauseCode] = {
+    "forward": "operator", "loss": "loss", "gradient": "gradient", "optimizer": "optimizer", "evaluation": "evaluation",
+}  # fmt: skip
+_RESTORED: dict[str, CauseCode] = {
+    "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
+}  # fmt: skip
+
+
+def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    return (left, right) if left is not None and right is not None else None
+
+
+def _common(pair: Pair) -> Iterator[tuple[CurveLeg, CurveLeg]]:
+    """Yield the legs that both curves ran before the same step."""
+    curves = _curves(pair)
+    if curves is None or curves[0].legs is None or curves[1].legs is None:
+        return
+    theirs = {leg.at: leg for leg in curves[1].legs.legs}
+    yield from ((leg, theirs[leg.at]) for leg in curves[0].legs.legs if leg.at in theirs)
+
+
+def curve_legs(pair: Pair) -> Mismatch | None:
+    """Return the first part of a leg that differs: between the processes of one side, or between the sides."""
+    if (differing := _rank(pair)) is not None:
+        return differing
+    for ours, theirs in _common(pair):
+        place = next(curve_leg_parts(ours, theirs), None)
+        if place is not None and not _is_order(pair, ours, theirs, place[0]):
+            stage, name = place
+            code, why = _named(stage, name)
+            evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
+            return _mismatch(Suspicion(code, why, evidence, (name,)), ours.at, stage)
+    return None
+
+
+def _named(stage: Stage, name: str) -> tuple[CauseCode, Statement]:
+    """Return cause and reason of a part that differs first."""
+    if stage == "forward" and name.endswith(DROPOUT_INPUT):
+        return "operator", fact("curve-legs.forward", name=name.removesuffix(DROPOUT_INPUT).rpartition(".")[0])
+    if stage == "forward" and "drop" in name.rpartition(".")[2]:
+        return "rng", fact("curve-legs.mask", name=name)
+    if name.startswith("clipped "):
+        return "gradient", fact("curve-legs.clipping")
+    if stage == "evaluation" and name == "labels":
+        return "data.labels", fact("curve-legs.evaluated-labels")
+    return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
+
+
+def _mismatch(suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
+    finding = Finding(
+        check="learn.portable", outcome="drift", metric=fact("curve-legs.bits", stage=stage, step=step),
+        observed=suspicion.names[0], limit="equal", detail=fact("portable.no-rounding"),
+    )  # fmt: skip
+    at = Divergence(stage="learn", step=step, at=suspicion.names[0])
+    return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
+
+
+def _rank(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of a process whose legs differ from those of the other processes of its run."""
+    curves = _curves(pair)
+    for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
+        for found in curve.legs.ranks[:1] if curve.legs is not None else ():
+            stage: Stage = found.stage if found.stage in _CODES else "forward"
+            code, part = _named(stage, found.name)
+            why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
+            return _mismatch(Suspicion(code, why, (), (found.name,)), found.at, stage)
+    return None
+
+
+def _is_order(pair: Pair, ours: CurveLeg, theirs: CurveLeg, stage: Stage) -> bool:
+    """Return whether different versions explain the difference by the order of operations alone."""
+    if stage == "evaluation" or not other_software(pair):
+        return False
+    found, spec = sizes(ours.training, theirs.training, stage), pair.reference.record.spec.learn
+    kind = {"forward": "forward", "optimizer": "weight"}.get(stage, "gradient")
+    return bool(found) and all(size <= floor_of(kind, spec.precision if spec else "fp32") for size in found)
+
+
+def _proven(pair: Pair) -> int:
+    """Return the number of places at which both legs have equal bits."""
+    return sum(next(curve_leg_parts(ours, theirs), None) is None for ours, theirs in _common(pair))
+
+
+def leg_findings(pair: Pair) -> list[Finding]:
+    """Return the proof of equal formulas in the curve."""
+    num, places = _proven(pair), len(list(_common(pair)))
+    if not num:
+        return []
+    metric = fact("curve-legs.equal")
+    return [Finding(check="learn.portable", outcome="pass", metric=metric, observed=num, limit=places)]
+
+
+def leg_notes(pair: Pair) -> list[Note]:
+    """Return what the legs prove about the curve, and where they ended without a proof."""
+    curves, notes = _curves(pair), []
+    if num := _proven(pair):
+        spec = pair.reference.record.spec.learn
+        precision = spec.precision if spec else ""
+        notes.append(Note(code="portable", text=fact("curve-legs.proven", num=num, precision=precision)))
+    for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
+        why = (curve.legs.unportable or curve.legs.lost) if curve.legs is not None else ""
+        if why:
+            notes.append(Note(text=fact("curve-legs.ended", side=side, why=why)))
+    return notes
+
+
+def resumes(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of a resume that did not restore what its own run had saved."""
+    for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
+        for part in curve.resumed_wrongly[:1]:
+            step = curve.resumed_at[-1] if curve.resumed_at else 0
+            why = fact("curve-legs.resumed", side=side, part=part, step=step)
+            finding = Finding(check="learn.resume", outcome="drift", metric=fact("curve-legs.restored"), observed=part)
+            suspicion = Suspicion(_RESTORED.get(part, "unattributed"), why, names=(part,), shown=True)
+            at = Divergence(stage="learn", step=step, at=part)
+            return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
+    return None
+
+
+_GUESSES = ("learning.parts-after-resume",)
+"""Reasons that rest on the place alone, and give way to a part that differs in itself."""
+
+
+def with_legs(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
+    """Return a curve's mismatch, named by its legs where its logs do not name it."""
+    if apart is None or formula is None:
+        return apart or formula
+    suspicion = apart.suspicions[0]
+    guessed = getattr(suspicion.why, "code", "") in _GUESSES
+    if suspicion.code == "unattributed" or guessed:
+        return replace(formula, findings=(*apart.findings, *formula.findings))
+    return replace(apart, findings=(*apart.findings, *formula.findings))

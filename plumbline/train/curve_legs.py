@@ -1,0 +1,340 @@
+"""Legs of the learning curve: single steps of the running training in portable arithmetic.
+
+A leg starts from weights and optimizer moments that are equal on every machine, and executes the training's own
+objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
+so equal legs prove equal formulas where the curves themselves separate by rounding. The training's state is restored
+afterwards, and its bits are those of a training without legs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.digest import digest_json
+from plumbline.judge.portable_parts import DROPOUT_INPUT, curve_leg_parts
+from plumbline.schema.evidence import CurveLeg, CurveLegs, EvaluationEvidence, PortableStep, RankDifference
+from plumbline.sketch import small_sketch
+from plumbline.train.batches import Batch
+from plumbline.train.digests import finite, host_array
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.generators import pack_states, read_states, restore_states
+from plumbline.train.machine_errors import is_out_of_memory
+from plumbline.train.model import named_once
+from plumbline.train.portable.arithmetic import portable_arithmetic
+from plumbline.train.portable.leg import short_digest
+from plumbline.train.portable.operations import UnportableOperationError
+from plumbline.train.portable.products import check_products
+from plumbline.train.portable.scalars import make_portable
+from plumbline.train.ranks import Ranks
+from plumbline.train.taps import first_tensor, named_gradients
+
+__all__ = ["LegRunner", "LegSetting", "leg_rows"]
+
+_ROWS = 4
+_SLICES = 1
+_SAMPLED = 4096
+_MOMENT = 2.0**-8
+"""Factor of a weight in its moments: a power of two, so that the product is exact."""
+_LOSS_SCALE = 1024.0
+_THREADS = 8
+
+
+def leg_rows(attention_mask: NDArray[Any], parts: int = 1) -> list[int]:
+    """Return the places of a leg's rows: a few per micro-batch, the shortest first, so that padding is among them."""
+    num_rows = min(len(attention_mask), parts * max(1, _ROWS // parts))
+    shortest = np.argsort(attention_mask.sum(axis=1), kind="stable")
+    return sorted(shortest[:num_rows].tolist())
+
+
+def _sampled(array: NDArray[Any]) -> tuple[float, ...]:
+    """Return a small sketch of evenly spaced elements."""
+    flat = array.reshape(-1)
+    return tuple(map(float, small_sketch(flat[:: max(1, flat.size // _SAMPLED)])))
+
+
+@dataclass
+class _Outputs:
+    """Hooks that digest each module's outputs, in the order of execution, over the micro-batches of one pass."""
+
+    model: torch.nn.Module
+    digests: dict[str, list[str | None]] = field(default_factory=dict)
+    sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    _calls: dict[str, int] = field(default_factory=dict)
+
+    def feeds(self) -> None:
+        """Start a micro-batch."""
+        self._calls.clear()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hook all modules."""
+        handles = [
+            module.register_forward_hook(self._hook(name or "model")) for name, module in self.model.named_modules()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], None]:
+        def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+            value = first_tensor(output)
+            if value is None:
+                return
+            calls = self._calls.get(name, 0)
+            self._calls[name] = calls + 1
+            key, array = (f"{name}#{calls}" if calls else name), host_array(value)
+            if "dropout" in type(module).__name__.lower() and inputs:
+                # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
+                given = short_digest(host_array(inputs[0]))
+                self.digests.setdefault(f"{key}{DROPOUT_INPUT}", []).append(given)
+            self.digests.setdefault(key, []).append(short_digest(array))
+            if np.isfinite(array).all():
+                self.sketches.setdefault(f"forward {key}", _sampled(array))
+
+        return hook
+
+    def named(self) -> tuple[tuple[str, str | None], ...]:
+        """Return one digest per module call."""
+        return tuple((name, _joined(found)) for name, found in self.digests.items())
+
+
+def _joined(digests: list[str | None]) -> str | None:
+    """Return one digest of several, `None` if one of them is missing."""
+    if len(digests) == 1 or None in digests:
+        return None if None in digests else digests[0]
+    return digest_json(digests)[:16]
+
+
+class _LegObserver(Observer):
+    """The training's own observer, and digests of the step beside it."""
+
+    def __init__(self, engine: Engine, live: Observer, *, is_clipped: bool) -> None:
+        self._engine, self._live, self._is_clipped = engine, live, is_clipped
+        self.outputs = _Outputs(engine.bare)
+        self.gradients: tuple[tuple[str, str | None], ...] = ()
+        self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
+        self.sketches: list[tuple[str, tuple[float, ...]]] = []
+
+    def starts(self, step: int) -> None:
+        self._live.starts(step)
+
+    def batch(self, batch: Batch) -> Batch:
+        return self._live.batch(batch)
+
+    def feeds(self, local: Batch, micro: int) -> None:
+        self.outputs.feeds()
+        self._live.feeds(local, micro)
+
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        return self._live.loss(outputs, labels)
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
+        self._live.forward_done(outputs, loss)
+
+    def backward_done(self) -> None:
+        """Digest the gradients, then scale them by a power of two, so that clipping acts or does not, as required."""
+        gradients = named_gradients(self._engine.bare)
+        self.gradients = self._digests("gradient", gradients)
+        wanted = self._engine.spec.optimizer.max_grad_norm * (2.0 if self._is_clipped else 0.25)
+        norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
+        if math.isfinite(norm) and (norm < wanted if self._is_clipped else norm > wanted):
+            factor = 2.0 ** (math.frexp(wanted)[1] - math.frexp(norm or 1.0)[1] + 1)
+            for value in gradients.values():
+                value.mul_(factor)
+        self._live.backward_done()
+
+    def clipped(self) -> None:
+        """Digest the last clipped gradient: the factor of all others is the same."""
+        self.clipped_gradient = _digests(dict(list(named_gradients(self._engine.bare).items())[-1:]))
+        self._live.clipped()
+
+    def update(self) -> bool:
+        return self._live.update()
+
+    def done(self, outcome: Outcome) -> None:
+        self._live.done(outcome)
+
+    def weights(self) -> tuple[tuple[str, str | None], ...]:
+        """Return the digests of the weights after the step."""
+        return self._digests("weight", dict(self._engine.bare.named_parameters()))
+
+    def _digests(self, stage: str, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
+        arrays = {name: host_array(value) for name, value in tensors.items()}
+        self.sketches += [(f"{stage} {name}", _sampled(array)) for name, array in arrays.items()]
+        return _digests(tensors)
+
+
+def _fed(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, short_digest(arrays[name])) for name in ("labels", "inputs"))
+
+
+def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
+    """Return (name, digest) of tensors, hashed in threads."""
+    arrays = [host_array(value) for value in tensors.values()]
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        return tuple(zip(tensors, pool.map(short_digest, arrays), strict=True))
+
+
+@dataclass(frozen=True)
+class LegSetting:
+    """What the legs of one training share."""
+
+    weights: Mapping[str, torch.Tensor]
+    """The shipped weights, from which each leg starts."""
+    places: frozenset[int]
+    """Steps before which a leg runs."""
+    evaluate: Callable[[Engine, int], tuple[EvaluationEvidence, dict[str, NDArray[Any]]]]
+    """The training's evaluation of a few rows, with its arrays, after a number of steps."""
+    alone: Callable[[Ranks], contextlib.AbstractContextManager[None]]
+    """Context in which the training's observer numbers rows as a single process does."""
+
+
+class LegRunner:
+    """Runs legs beside a training, and keeps their evidence."""
+
+    def __init__(self, ranks: Ranks, setting: LegSetting, found: list[dict[str, Any]]) -> None:
+        self._ranks, self._setting, self._found = ranks, setting, found
+        self._lost = self._unportable = ""
+        self._differing: list[RankDifference] = []
+
+    def before(self, engine: Engine, step: int, batch: Batch) -> None:
+        """Run the leg that is due before `step`, if any, on the first rows of its batch."""
+        if step not in self._setting.places or self._lost or self._unportable:
+            return
+        leg, reason = None, ""
+        try:
+            if not self._found:
+                check_products(self._ranks.device)
+            leg = self._run(engine, step, batch)
+        except UnportableOperationError as error:
+            self._unportable = error.operation
+        except (RuntimeError, MemoryError, TrainingFailedError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error)[:500] or OUT_OF_MEMORY
+        self._lost = next(filter(None, self._ranks.gather(reason)), "")
+        self._unportable = next(filter(None, self._ranks.gather(self._unportable)), "")
+        if leg is not None and not self._lost and not self._unportable:
+            self._compare_ranks(leg)
+            self._found.append(leg.to_json())
+
+    def _compare_ranks(self, leg: CurveLeg) -> None:
+        """Keep the first difference of each process whose leg differs from most others'."""
+        digests = self._ranks.gather(digest_json(leg.to_json()))
+        usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
+        if len(set(digests)) == 1:
+            return
+        legs = [CurveLeg.model_validate(each) for each in self._ranks.gather(leg.to_json())]
+        known = legs[digests.index(usual)]
+        for rank, (digest, other) in enumerate(zip(digests, legs, strict=True)):
+            place = next(curve_leg_parts(known, other), None)
+            if digest != usual and place is not None:
+                self._differing.append(RankDifference(rank=rank, at=leg.at, stage=place[0], name=place[1]))
+
+    def _run(self, engine: Engine, step: int, batch: Batch) -> CurveLeg:
+        rows = leg_rows(batch["attention_mask"].numpy(), engine.spec.optimizer.accumulation_steps)
+        few = {name: values[rows] for name, values in batch.items()}
+        alone = Ranks(device=self._ranks.device)
+        observer = _LegObserver(engine, engine.observer, is_clipped=step > 0)
+        evaluated = _Outputs(engine.bare)
+        with (
+            _borrowed(engine, self._setting.weights, alone, observer),
+            self._setting.alone(alone),
+            # A compiled model runs its own Python code here: compiled kernels are no portable operations.
+            torch.compiler.set_stance("force_eager"),
+            portable_arithmetic(_SLICES),
+        ):
+            with observer.outputs.watching():
+                outcome = engine.step(step, few)
+            weights, loss = observer.weights(), outcome.loss(alone)
+            with evaluated.watching():
+                evaluation, arrays = self._setting.evaluate(engine, step)
+        return CurveLeg(
+            at=step,
+            training=PortableStep(
+                step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
+                gradients=observer.gradients, weights=weights,
+                sketches=(*observer.outputs.sketches.items(), *observer.sketches),
+            ),
+            clipped=observer.clipped_gradient,
+            evaluation=evaluation,
+            evaluated=(*_fed(arrays), *evaluated.named()),
+        )  # fmt: skip
+
+    def evidence(self) -> CurveLegs:
+        """Return the evidence of all legs so far."""
+        return CurveLegs(
+            legs=tuple(CurveLeg.model_validate(each) for each in self._found), unportable=self._unportable,
+            lost=self._lost, ranks=tuple(self._differing),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _borrowed(engine: Engine, weights: Mapping[str, torch.Tensor], ranks: Ranks, observer: Observer) -> Iterator[None]:
+    """Give the engine a state that is equal everywhere, and its own state back at the end.
+
+    The training's tensors are set aside, not copied: no leg can change one of them.
+    """
+    generators, parameters = read_states(), named_once(engine.bare)
+    data = {name: value.data for name, value in parameters.items()}
+    states = {value: dict(state) for value, state in engine.optimizer.state.items()}
+    groups = [
+        {key: value for key, value in group.items() if key != "params"} for group in engine.optimizer.param_groups
+    ]
+    schedule, scaler = dict(vars(engine.schedule)), engine.scaler.state_dict() if engine.scaler else None
+    live = engine.ranks, engine.model, engine.observer
+    modes = {module: module.training for module in engine.bare.modules()}
+    try:
+        engine.ranks, engine.model, engine.observer = ranks, engine.bare, observer
+        _impose(engine, weights, parameters, states)
+        make_portable(engine.optimizer)
+        if engine.scaler:
+            engine.scaler.load_state_dict({**(scaler or {}), "scale": _LOSS_SCALE})
+        yield
+    finally:
+        for name, value in parameters.items():
+            value.data, value.grad = data[name], None
+        engine.optimizer.state.clear()
+        engine.optimizer.state.update(states)
+        for group, saved in zip(engine.optimizer.param_groups, groups, strict=True):
+            group.update(saved)
+        vars(engine.schedule).update(schedule)
+        if engine.scaler and scaler is not None:
+            engine.scaler.load_state_dict(scaler)
+        engine.ranks, engine.model, engine.observer = live
+        for module, mode in modes.items():
+            module.training = mode
+        drawn = {name for name, state in read_states().items() if state != generators.get(name)}
+        restore_states(pack_states({name: state for name, state in generators.items() if name in drawn}))
+
+
+def _impose(
+    engine: Engine,
+    weights: Mapping[str, torch.Tensor],
+    parameters: Mapping[str, torch.nn.Parameter],
+    states: Mapping[torch.Tensor, dict[str, Any]],
+) -> None:
+    """Set the shipped weights; the optimizer keeps the keys and counts of its state, with moments from the weights."""
+    for name, value in parameters.items():
+        shipped = weights[name].to(device=value.device, dtype=value.dtype, copy=True)
+        if value in states:
+            small = shipped * _MOMENT
+            engine.optimizer.state[value] = {
+                key: (small * small if "sq" in key else small.clone()).to(entry.dtype)
+                if isinstance(entry, torch.Tensor) and entry.shape == value.shape and entry.dim()
+                else entry.clone() if isinstance(entry, torch.Tensor) else entry
+                for key, entry in states[value].items()
+            }  # fmt: skip
+        value.data = shipped

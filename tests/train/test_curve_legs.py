@@ -1,0 +1,217 @@
+"""Legs of the learning curve: faults of `learn` alone, on a machine whose rounding differs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from plumbline.errors import StoppedError
+from plumbline.judge import compare
+from plumbline.records import load_record
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.verdict import Judgement
+from plumbline.train import batches, curve_legs, dropout, engine, evaluation
+from plumbline.train import learn as learn_module
+from plumbline.train.engine import Engine
+from tests.said import said
+from tests.train.conftest import Trained, Workshop
+
+LEARN = {"steps": 10, "evaluate_every": 5, "checkpoint_every": 4, "evaluation_rows": 24}
+Patch = pytest.MonkeyPatch
+
+
+def spec_of(workshop: Workshop, **changes: Any) -> RunSpec:
+    return workshop.spec(probe=None, learn={**LEARN, **changes})
+
+
+@contextlib.contextmanager
+def other_rounding() -> Iterator[None]:
+    """Train with another number of threads than the reference: a difference that explains different rounding."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if before > 1 else 2)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def reference(workshop: Workshop) -> Trained:
+    return workshop.train(spec_of(workshop))
+
+
+def judged(reference: Trained, candidate: Trained) -> Judgement:
+    return compare(load_record(reference.folder), load_record(candidate.folder))
+
+
+def on_model(patch: Patch, change: Any) -> None:
+    """Change the model of `learn` once it is built."""
+    plain = learn_module.LearnRun._engine
+
+    def changed(self: Any) -> Engine:
+        made = plain(self)
+        change(made)
+        return made
+
+    patch.setattr(learn_module.LearnRun, "_engine", changed)
+
+
+def no_decay(patch: Patch) -> None:
+    on_model(patch, lambda made: made.optimizer.param_groups[0].update(weight_decay=0.0))
+
+
+def beta2(patch: Patch) -> None:
+    on_model(patch, lambda made: [group.update(betas=(0.9, 0.99)) for group in made.optimizer.param_groups])
+
+
+def tanh_gelu(patch: Patch) -> None:
+    def change(made: Engine) -> None:
+        made.bare.bert.encoder.layer[1].intermediate.intermediate_act_fn = nn.GELU("tanh")
+
+    on_model(patch, change)
+
+
+def frozen_encoder(patch: Patch) -> None:
+    on_model(patch, lambda made: made.bare.bert.encoder.requires_grad_(requires_grad=False))
+
+
+def bf16_softmax(patch: Patch) -> None:
+    plain = nn.functional.softmax
+
+    def narrow(scores: torch.Tensor, dim: int) -> torch.Tensor:
+        return plain(scores.bfloat16(), dim=dim).float()
+
+    functional = SimpleNamespace(softmax=narrow)
+    patch.setattr(dropout, "nn", SimpleNamespace(functional=functional, Module=nn.Module, Dropout=nn.Dropout))
+
+
+def hidden_tokens(patch: Patch) -> None:
+    """Hide the tokens beyond the eighth, from step 6 on."""
+    plain, forward, steps = Engine.step, Engine._forward, [0]
+
+    def step(self: Engine, place: int, batch: Any) -> Any:
+        steps[0] = place
+        return plain(self, place, batch)
+
+    def narrow(self: Engine, piece: Any, share: float) -> torch.Tensor:
+        if steps[0] >= 6:
+            piece = {**piece, "attention_mask": piece["attention_mask"].clone()}
+            piece["attention_mask"][:, 8:] = 0
+        return forward(self, piece, share)
+
+    patch.setattr(Engine, "step", step)
+    patch.setattr(Engine, "_forward", narrow)
+
+
+def frozen_masks(patch: Patch) -> None:
+    patch.setattr(learn_module._DropoutSetter, "starts", lambda *_: None)
+
+
+def no_clipping(patch: Patch) -> None:
+    patch.setattr(engine.torch.nn.utils, "clip_grad_norm_", lambda *_: None)
+
+
+def class_weights(patch: Patch) -> None:
+    def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 1.2]))
+
+    patch.setattr(learn_module._DropoutSetter, "loss", loss)
+
+
+def reversed_labels(patch: Patch) -> None:
+    """Reverse the labels of 16 evaluated rows, behind those of a leg."""
+    plain = batches.EvaluationRows.__getitems__
+
+    def reverse(self: Any, positions: list[int]) -> Any:
+        fields = plain(self, positions)
+        for place, position in enumerate(positions):
+            if 8 <= position < 24:
+                fields["labels"][place] = 1 - fields["labels"][place]
+        return fields
+
+    patch.setattr(batches.EvaluationRows, "__getitems__", reverse)
+
+
+def half_evaluation(patch: Patch) -> None:
+    """Evaluate in bf16."""
+    plain = evaluation.autocast
+    patch.setattr(evaluation, "autocast", lambda _, device: plain("bf16", device))
+
+
+FAULTS = {
+    "optimizer": (no_decay, beta2), "operator": (tanh_gelu, bf16_softmax, hidden_tokens),
+    "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
+    "data.labels": (reversed_labels,), "evaluation": (half_evaluation,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "plant"),
+    [pytest.param(code, plant, id=plant.__name__) for code, plants in FAULTS.items() for plant in plants],
+)
+def test_a_fault_of_learn_is_named_where_rounding_differs(
+    workshop: Workshop, reference: Trained, monkeypatch: Patch, code: str, plant: Any
+) -> None:
+    with monkeypatch.context() as patch, other_rounding():
+        plant(patch)
+        candidate = workshop.train(spec_of(workshop))
+    judgement = judged(reference, candidate)
+    assert judgement.verdict == "drift"
+    assert judgement.causes[0].code == code
+
+
+def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Trained) -> None:
+    with other_rounding():
+        candidate = workshop.train(spec_of(workshop))
+    judgement = judged(reference, candidate)
+    assert judgement.verdict == "pass"
+    assert [note.code for note in judgement.notes] == ["portable"]
+    assert "equal at 2 places" in said(judgement.notes[0].text)
+
+
+def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Trained, monkeypatch: Patch) -> None:
+    spec, out, plain = spec_of(workshop), workshop.out(), Engine.step
+
+    def stop(self: Engine, place: int, batch: Any) -> Any:
+        if place == 7:
+            raise StoppedError("the machine ends")
+        return plain(self, place, batch)
+
+    load = learn_module.load_checkpoint
+
+    def lose(folder: Any, made: Engine, identity: str) -> Any:
+        progress = load(folder, made, identity)
+        for state in made.optimizer.state.values():
+            state["exp_avg"].zero_()
+        return progress
+
+    with other_rounding():
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "step", stop)
+            with pytest.raises(StoppedError):
+                workshop.train(spec, out=out)
+        with monkeypatch.context() as patch:
+            patch.setattr(learn_module, "load_checkpoint", lose)
+            lost = workshop.train(spec, out=out)
+    judgement = judged(reference, lost)
+    assert lost.record.evidence.learn.resumed_at == (4,)
+    assert (judgement.verdict, judgement.causes[0].code) == ("drift", "optimizer")
+    assert "did not restore its moments" in said(judgement.causes[0].why)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_legs_leave_the_training_as_it_was(workshop: Workshop, monkeypatch: Patch, precision: str) -> None:
+    """In half precision, with micro-batches: loss scale, generators, moments and modes are the training's again."""
+    spec = spec_of(workshop, precision=precision).replace(optimizer={"accumulation_steps": 2})
+    with_legs = workshop.train(spec).record.evidence.learn
+    monkeypatch.setattr(curve_legs.LegRunner, "before", lambda *_: None)
+    without = workshop.train(spec).record.evidence.learn
+    assert [leg.at for leg in with_legs.legs.legs] == [0, 9]
+    assert (with_legs.legs.unportable, with_legs.legs.lost) == ("", "")
+    assert with_legs.replace(legs=None) == without.replace(legs=None)
