@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from plumbline.schema.spec import RunSpec
 
-__all__ = ["curve_places"]
-
 _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
 """A curve has two legs, and one more for each 250 steps up to ten, so that their cost stays a small share."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep
 from plumbline.schema.verdict import Stage
 
-__all__ = ["DROPOUT_INPUT", "curve_leg_parts", "leg_parts", "step_parts"]
-
 DROPOUT_INPUT = " input"
 """Ending of the name under which a leg digests a dropout module's input."""
 Digests = tuple[tuple[str, str | None], ...]

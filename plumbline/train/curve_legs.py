@@ -38,8 +38,6 @@ from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
 from plumbline.train.taps import first_tensor, named_gradients
 
-__all__ = ["LegRunner", "LegSetting", "leg_rows"]
-
 _ROWS = 4
 _SLICES = 1
 _SAMPLED = 4096

@@ -19,8 +19,6 @@ from plumbline.schema.evidence import CurveLeg, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
-__all__ = ["curve_legs", "leg_findings", "leg_notes", "resumes", "with_legs"]
-
 _CODES: dict[Stage, CauseCode] = {
     "forward": "operator", "loss": "loss", "gradient": "gradient", "optimizer": "optimizer", "evaluation": "evaluation",
 }  # fmt: skip
