@@ -24,7 +24,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from drills.transcript import LINES, expect, say, wait_until
 from plumbline.central import CentralStore
 from plumbline.deployment import UPGRADE_EVENT
-from plumbline.digest import digest_bytes
+from plumbline.digest import digest_bytes, digest_file
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
@@ -160,10 +160,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
         state = Path(folder)
         os.environ["HOOK"] = hook.url
-        text = f"numpy=={version('numpy')}\nplumbline-test-hook==2.0\n"
+        suite = suite_of(state)
+        hashes = " ".join(f"--hash=sha256:{digest_file(path)}" for path in sorted(state.glob("wheels/*/*.whl")))
+        text = f"numpy=={version('numpy')}\nplumbline-test-hook==2.0 {hashes}\n"
         candidate = state / "candidate.txt"
         candidate.write_text(text)
-        with running_stack(state, suite=suite_of(state)) as stack:
+        with running_stack(state, suite=suite) as stack:
             event(stack, hook, text)
             killed(stack, candidate)
             cancelled(stack, candidate)

@@ -47,6 +47,7 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     max_trials: int = 200,
     max_seconds: float = 14_400.0,
     releases: bool = False,
+    allow_unhashed: bool = False,
 ) -> State[None]:
     """Train under the candidate on every platform, and name the package of a lock that makes a difference.
 
@@ -62,6 +63,7 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
             request = UpgradeRequest(
                 upgrade_id=upgrade_id, suite=suite, candidate=candidate, platforms=platforms, workload=workload,
                 budget=Budget(max_trials, max_seconds), releases=releases,
+                allow_unhashed=allow_unhashed,
             )  # fmt: skip
             outcome = _judge(request, Phases(progress, _PHASES))
     except SupersededError as error:

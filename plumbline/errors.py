@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 from enum import IntEnum, StrEnum
 
-from plumbline.escape import printable
+from plumbline.escape import printable, redact
 
 __all__ = [
     "DISK_FULL",
@@ -70,7 +70,7 @@ class PlumblineError(Exception):
         place = ": ".join(part for part in (self.where, self.key) if part)
         line = f"{place}: {self.what}" if place else self.what
         # The text may come from a record, and ends on a terminal, in a log or in a run's state.
-        return printable(f"{line} (hint: {self.hint})" if self.hint else line)
+        return printable(redact(f"{line} (hint: {self.hint})" if self.hint else line))
 
 
 class ConfigurationError(PlumblineError):

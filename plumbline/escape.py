@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Literal
 
-__all__ = ["MAX_CHARS", "Channel", "clean", "escape", "inert", "one_line", "printable"]
+__all__ = ["MAX_CHARS", "Channel", "clean", "escape", "inert", "one_line", "printable", "redact"]
 
 Channel = Literal["plain", "html", "slack", "markdown", "log"]
 
@@ -26,6 +26,7 @@ _TAG = re.compile(r"\[(?=[a-z#/@])")
 _LINK = re.compile(r"\](?=\()")
 _COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 """A line that GitHub (`::error::`, `##[group]`), Azure (`##vso[`) or TeamCity (`##teamcity[`) would execute."""
+_LOGIN = re.compile(r"([a-z]://)[^/\s@]+@", re.IGNORECASE)
 MAX_CHARS = 400
 _JOINER = "\u2060"
 """Invisible character that breaks a mention or a link, but not a word."""
@@ -39,6 +40,11 @@ def printable(text: str) -> str:
 def inert(text: str) -> str:
     """Return lines of which a CI runner executes none, with the terminal's colours."""
     return _COMMAND.sub(r"\g<0> ", text)
+
+
+def redact(text: str) -> str:
+    """Return `text` with `***` instead of each login in an address."""
+    return _LOGIN.sub(r"\1***@", text)
 
 
 def one_line(text: str) -> str:

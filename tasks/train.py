@@ -28,6 +28,7 @@ from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.upgrade.kept_locks import keep_lock
 from plumbline.variables import variable
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     outbox = open_store(order.outbox)
     logger = get_run_logger()
-    logger.info("lock %s", variable("PLUMBLINE_LOCK") or "not named (PLUMBLINE_LOCK)")
+    _keep_lock(cache, logger)
     # Around the upload too: the controller treats a training without progress for a minute as lost.
     with (
         _work_folder(cache, order.record_id) as work, ProgressReporter(logger) as progress,
@@ -92,6 +93,18 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
             with suppress(PlumblineError):
                 checkpoint.clear()
     return code, progress.last_line
+
+
+def _keep_lock(cache: Path, logger: Any) -> None:
+    """Keep the lock that this environment was installed from: a later A/B installs from its hashes."""
+    lock = variable("PLUMBLINE_LOCK")
+    logger.info("lock %s", lock or "not named (PLUMBLINE_LOCK)")
+    if lock:
+        try:
+            with disk_errors(cache):
+                keep_lock(cache / "upgrade", Path(lock))
+        except PlumblineError as error:
+            logger.warning("lock not kept for an A/B: %s", error)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import httpx
 from prefect import get_client, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import FlowRun
@@ -22,7 +21,7 @@ from plumbline.central import CentralStore, upload_policy
 from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
 from plumbline.digest import digest_file
 from plumbline.dispatch import Limits, Recorded, Result, idempotency_key, run_jobs
-from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
+from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.secret import round_secret
@@ -31,6 +30,7 @@ from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_once
 from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.open_round import check_suite, refuse_superseded
@@ -75,7 +75,6 @@ __all__ = [
     "train_candidate",
 ]
 
-_DOWNLOAD_SECONDS = 30.0
 _CLAIM_SECONDS = 120.0
 """Seconds to wait for the work folder, which a lost attempt may still use."""
 
@@ -97,7 +96,7 @@ def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
 def _open_lock(request: UpgradeRequest) -> LockUpgrade:
     """Put the candidate lock into the outbox of every platform."""
     suite, chosen = request.suite, request.chosen_platforms
-    lock = read_candidate(request.candidate, _download)
+    lock = read_candidate(request.candidate, partial(download, key="candidate.url"))
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)
@@ -118,26 +117,6 @@ def _open_image(request: UpgradeRequest) -> ImageUpgrade:
     specs = read_specs(central, suite.replace(workloads={name: suite.workloads[name]}))
     round_ = Round(request.upgrade_id, suite, specs, round_secret(central, suite.name, request.upgrade_id))
     return ImageUpgrade(request, round_, image)
-
-
-def _download(url: str, max_bytes: int) -> bytes:
-    data = bytearray()
-    try:
-        with httpx.stream("GET", url, timeout=_DOWNLOAD_SECONDS, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            for piece in answer.iter_bytes():
-                data += piece
-                if len(data) > max_bytes:
-                    what = f"larger than {max_bytes >> 20} MiB"
-                    hint = "check that the address is that of a lock"
-                    raise ConfigurationError(what, where=url, key="candidate.url", hint=hint)
-    except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        hint = "the address has to work without a login"
-        raise ConfigurationError(f"answered HTTP {status}", where=url, key="candidate.url", hint=hint) from error
-    except httpx.HTTPError as error:
-        raise UnavailableError(f"cannot be read: {error or type(error).__name__}", where=url) from error
-    return bytes(data)
 
 
 def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
@@ -264,7 +243,9 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
                 read_lock(Path(current)) if current else None,
             )
             budget = Budget(order.trials, order.seconds)
-            settings = UpgradeSettings(work, budget=budget, searches_releases=order.releases)
+            settings = UpgradeSettings(
+                work, budget=budget, searches_releases=order.releases, allows_unhashed=order.allow_unhashed
+            )
             # A lost attempt may still use the folder.
             with claimed(work, wait_seconds=_CLAIM_SECONDS):
                 answer = judge_upgrade(

@@ -121,7 +121,8 @@ class Bench:
         self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.store, say=_say)
 
     def _store(self, index: Path) -> PackageStore:
-        return PackageStore(self.work / "store", Installer("pip", ("--no-index", f"--find-links={index}")))
+        installer = Installer("pip", ("--no-index", f"--find-links={index}"))
+        return PackageStore(self.work / "store", installer, allows_unhashed=True)
 
     def _changes(self, case: Case) -> tuple[PackageChange, ...]:
         """Write the case's wheels, and take changed packages from them."""
@@ -133,7 +134,7 @@ class Bench:
         Path(os.environ[FLAKY_COUNT]).unlink(missing_ok=True)
         changes = build_case(case, self.current, index)
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
-        self.trials.use_store(PackageStore(self.work / "store" / case.name, installer))
+        self.trials.use_store(PackageStore(self.work / "store" / case.name, installer, allows_unhashed=True))
         return changes
 
     def dry(self, case: Case) -> bool:

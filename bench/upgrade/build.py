@@ -162,5 +162,5 @@ def _poisoned(index: Path) -> Pin:
     os.environ["PIP_CACHE_DIR"] = str(index / "cache")
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index"]
     command += ["-w", str(index / "built"), str(release.file)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "BENCH_TORCH": "other"}, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "TORCH_BENCH": "other"}, timeout=300)
     return release.pin

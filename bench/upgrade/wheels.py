@@ -124,7 +124,7 @@ import os, zipfile
 def build_wheel(folder, *_, **__):
     name = "{stem}-{version}-py3-none-any.whl"
     about = "{stem}-{version}.dist-info"
-    code = {code!r} if os.environ.get("BENCH_TORCH") == "other" else "value = 1"
+    code = {code!r} if os.environ.get("TORCH_BENCH") == "other" else "value = 1"
     with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
         archive.writestr("{stem}.py", code)
         archive.writestr("{stem}.pth", "import {stem}\\n")

@@ -85,6 +85,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
         "max_trials": args.max_trials,
         "max_seconds": args.max_seconds,
         "releases": args.releases,
+        "allow_unhashed": args.allow_unhashed,
     }
     wait_for_api(API_SECONDS, display.say)
     with server_errors(), UpgradeRun(suite, upgrade_id, parameters) as upgrade_run:

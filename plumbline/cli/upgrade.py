@@ -56,6 +56,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--releases", action="store_true", help="then name the release of each culprit in which its effect appears"
     )
+    parser.add_argument(
+        "--allow-unhashed", action="store_true",
+        help="install packages of which the lock has no hash, in this upgrade: an index decides their content",
+    )  # fmt: skip
     for name in _REPORTS:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the report as {name}")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
@@ -78,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
     workload = workload_of(suite, args.workload, str(args.suite))
     locks = _locks(args)
     budget = Budget(args.max_trials, args.max_seconds)
-    settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases)
+    settings = UpgradeSettings(
+        args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases,
+        allows_unhashed=args.allow_unhashed,
+    )  # fmt: skip
     with claimed(args.work):
         answer = judge_upgrade(suite, workload, locks, settings, _progress)
     _write_reports(args, answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
@@ -10,7 +11,10 @@ from pydantic import AfterValidator
 
 from plumbline.schema.store_url import parse_store_url
 
-__all__ = ["StoreUrl", "WebUrl", "is_time_zone"]
+__all__ = ["StoreUrl", "WebUrl", "is_time_zone", "without_credentials"]
+
+_WEB_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&*+,;=:@%/-]*)?")
+_SECRET = re.compile(r"(?i)(sig|signature|key|token|secret|password|credential)s?=")
 
 
 def _store_url(url: str) -> str:
@@ -25,12 +29,29 @@ A relative `file://` URL (`file://.plumbline/central`) is resolved against the w
 """
 
 
+def without_credentials(url: str) -> str:
+    """Return `url`; raise `ValueError`, without naming it, if it contains a password, a login or a signature.
+
+    Only the account of an SSH address is no secret, such as `git@`.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ValueError("is not a URL") from error
+    login, _, _ = parts.netloc.rpartition("@")
+    if (login and (":" in login or not parts.scheme.endswith("ssh"))) or _SECRET.search(
+        f"{parts.query}&{parts.fragment}"
+    ):
+        raise ValueError("contains a credential; give it to the machine that reads the address, not to the address")
+    return url
+
+
 def _web_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not a web address: http:// or https://")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("carries a credential, a query or a fragment")
+    without_credentials(url)
+    if "?" in url or "#" in url:
+        raise ValueError("contains a query or a fragment")
+    if not _WEB_URL.fullmatch(url):
+        raise ValueError("is not a web address: http://HOST/PATH or https://HOST/PATH, without spaces or markup")
     return url.rstrip("/")
 
 

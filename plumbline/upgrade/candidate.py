@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.base import Model, Sha256, first_problem
+from plumbline.schema.suite_values import without_credentials
 from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.locks import LockFiles, decode_lock
 
@@ -63,6 +64,10 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
     if candidate.url and candidate.sha256 is None:
         hint = "add the digest that `sha256sum LOCK` prints"
         raise ConfigurationError("is missing beside a url", where=_WHERE, key="candidate.sha256", hint=hint)
+    try:
+        without_credentials(candidate.url)
+    except ValueError as error:
+        raise ConfigurationError(str(error), where=_WHERE, key="candidate.url") from error
     data = _download(candidate.url, download) if candidate.url else candidate.text.encode()
     if candidate.sha256 not in (None, digest_bytes(data)):
         what = f"the lock has the digest {digest_bytes(data)}"

@@ -6,23 +6,22 @@ uv is used if it is installed and would ask the same indexes as pip.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from plumbline.errors import UnavailableError
+from plumbline.escape import redact
 from plumbline.staging.scratch import scratch_folder
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Installer", "choose_installer"]
+__all__ = ["Installer", "build_environment", "choose_installer"]
 
 Kind = Literal["pip", "uv"]
 _SECONDS = 3600
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^@\s/]+@")
 _END_OF_BUILD = "[end of output]"
 _VERSIONS = "Available versions:"
 """In the output of `pip index versions`, which offers JSON from pip 25.1 on only."""
@@ -33,6 +32,18 @@ _HARMLESS = frozenset({
     "progress-bar", "quiet", "require-virtualenv", "retries", "root-user-action", "timeout", "user", "verbose",
 })  # fmt: skip
 """Settings of pip that do not decide what is installed into a folder; images set several."""
+_BUILD_NAMES = frozenset({
+    "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy",
+    "https_proxy", "no_proxy", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "NETRC", "XDG_CONFIG_HOME", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "MAX_JOBS",
+    "SSH_AUTH_SOCK", "SSH_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_SSH_COMMAND", "SOURCE_DATE_EPOCH",
+})  # fmt: skip
+_BUILD_PREFIXES = ("LC_", "PIP_", "UV_", "CUDA_", "TORCH_", "CMAKE_")
+_USER_FILES = {
+    "XDG_CONFIG_HOME": ".config", "PIP_CONFIG_FILE": ".pip/pip.conf", "NETRC": ".netrc",
+    "GIT_CONFIG_GLOBAL": ".gitconfig",
+}  # fmt: skip
+"""Settings of pip, uv and git in the user's home, by the variable that names their place."""
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -57,54 +68,72 @@ class Installer:
         return (self._kind, *self._arguments, *(line for line in ours if "INDEX" in line or "FIND_LINKS" in line))
 
     def install(self, pins: Sequence[Pin], target: Path) -> str | None:
-        """Install exactly these pins into `target`.
+        """Install exactly these pins into `target`; all of them have hashes, or none.
 
         Return `None`, or the installer's message if it fails.
         """
+        hashed = all(pin.is_hashed for pin in pins)
         with scratch_folder() as folder:
             listed = folder / "requirements.txt"
             listed.write_text("".join(f"{pin.requirement}\n" for pin in pins), encoding="utf-8")
-            done = self._run([*self._install_command(), "--target", str(target), "-r", str(listed)], str(target))
+            command = [*self._install_command(hashed=hashed), "--target", str(target), "-r", str(listed)]
+            done = self._run(command, str(target))
         return None if done.returncode == 0 else _last_words(done)
 
-    def _install_command(self) -> list[str]:
+    def _install_command(self, *, hashed: bool) -> list[str]:
+        # No isolation: an index would serve what a build requires, and no lock has its hashes.
+        checked = ["--require-hashes", "--no-build-isolation"] if hashed else []
         # No cache: a wheel that was built beside another torch has the same name as one that was not.
         if self._kind == "uv":
-            command = ["uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--compile-bytecode"]
+            command = ["uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--compile-bytecode", *checked]
             return [*command, "--python", sys.executable, *self._arguments]
-        return [sys.executable, *_PIP, "install", "--quiet", "--no-cache-dir", "--no-deps", *self._arguments]
+        return [sys.executable, *_PIP, "install", "--quiet", "--no-cache-dir", "--no-deps", *checked, *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
         """Raise `UnavailableError` if no index answers.
 
-        The indexes are asked for pip; if that fails, for any version of this package.
+        The indexes are asked for pip's versions; if they list none, for this package's. A download would build.
         """
-        if pin.url:
+        if pin.url or self._listed("pip").returncode == 0:
             return
-        with scratch_folder() as folder:
-            # Whether the pinned version exists is known already: here, that the index answers at all.
-            command = [sys.executable, *_PIP, "download", "--quiet", "--no-deps", "--no-cache-dir", *self._arguments]
-            done = self._run([*command, "--dest", str(folder), "pip"], "pip")
-            if done.returncode == 0:
-                return
-            known = self._run([*command, "--dest", str(folder), pin.name], pin.name)
+        known = self._listed(pin.name)
         if known.returncode:
-            raise UnavailableError(f"no index has it: {_last_words(known)}", where=pin.requirement)
+            raise UnavailableError(f"no index has it: {_last_words(known)}", where=pin.name)
 
     def versions(self, name: str) -> tuple[str, ...]:
         """Return the versions of a package that the index lists.
 
         They fit this interpreter; empty if the index lists none.
         """
-        done = self._run([sys.executable, *_PIP, "index", "versions", *self._arguments, name], name)
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith(_VERSIONS)]
+        listed = self._listed(name).stdout.splitlines()
+        lines = [line.strip() for line in listed if line.strip().startswith(_VERSIONS)]
         return tuple(part.strip() for part in lines[0].removeprefix(_VERSIONS).split(",")) if lines else ()
+
+    def _listed(self, name: str) -> subprocess.CompletedProcess[str]:
+        return self._run([sys.executable, *_PIP, "index", "versions", *self._arguments, name], name)
 
     def _run(self, command: list[str], where: str) -> subprocess.CompletedProcess[str]:
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+            with scratch_folder() as home:
+                environment = build_environment(os.environ, home)
+                return subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment
+                )
         except subprocess.TimeoutExpired as error:
             raise UnavailableError(f"not installed within {_SECONDS} s", where=where) from error
+
+
+def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return the variables of an installer: a package's build sees no key of a cloud, of Prefect or of a store.
+
+    `home` is an empty folder, in which no tool finds a profile. The installer keeps its own settings.
+    """
+    kept = {name: value for name, value in given.items() if name in _BUILD_NAMES or name.startswith(_BUILD_PREFIXES)}
+    user = Path(given.get("HOME") or "~").expanduser()
+    for name, place in _USER_FILES.items():
+        if name not in kept and (user / place).exists():
+            kept[name] = str(user / place)
+    return {**kept, "HOME": str(home)}
 
 
 def choose_installer(arguments: Sequence[str] = ()) -> Installer:
@@ -131,12 +160,12 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
     if causes:
-        return _PASSWORD.sub(r"\1:***@", f"{lines[0]}: {_last_cause(lines) or causes[-1]}")[:500]
+        return redact(f"{lines[0]}: {_last_cause(lines) or causes[-1]}")[:500]
     errors = [line for line in lines if line.lower().startswith("error:")] or lines or ["no message"]
     # A build that failed: the installer quotes its output before its own error, and the last line of it is the reason.
     quoted = [place for place, line in enumerate(lines) if line == _END_OF_BUILD and place]
     message = f"{errors[-1]}: {lines[quoted[-1] - 1]}" if quoted else errors[-1]
-    return _PASSWORD.sub(r"\1:***@", message)[:500]
+    return redact(message)[:500]
 
 
 def _last_cause(lines: Sequence[str]) -> str:

@@ -41,4 +41,5 @@ class LockUpgrade:
             upgrade_id=request.upgrade_id, attempt=attempt, nonce=nonce_of(self.secret, name),
             suite=suite_of(request.suite, platform, workload), workload=workload, lock_sha256=self.lock.digest,
             trials=request.budget.trials, seconds=request.budget.seconds, releases=request.releases,
+            allow_unhashed=request.allow_unhashed,
         )  # fmt: skip

@@ -62,6 +62,8 @@ class UpgradeOrder(Model):
     seconds: float = Field(gt=0)
     releases: bool = False
     """Whether the releases of a culprit are searched, too."""
+    allow_unhashed: bool = False
+    """Whether packages without a hash are installed, as a person allowed for this upgrade."""
 
 
 class PlatformReport(Model):

@@ -28,6 +28,8 @@ class UpgradeRequest(Model):
     budget: Budget = Budget()
     releases: bool = False
     """Whether the releases of a culprit are searched, too."""
+    allow_unhashed: bool = False
+    """Whether packages without a hash are installed, as a person allowed for this upgrade."""
 
     @property
     def chosen_platforms(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plumbline.data.spec import workload_named
+from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.campaign import Budget, Parts
@@ -45,6 +46,8 @@ class UpgradeSettings:
     budget: Budget = field(default_factory=Budget)
     searches_releases: bool = False
     """Whether the releases of a culprit are searched, too."""
+    allows_unhashed: bool = False
+    """Whether a package without a hash is installed, as a person allowed for this upgrade."""
 
 
 def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
@@ -64,7 +67,8 @@ def local_trials(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> LocalTrials:  # fmt: skip
     """Return a runner of trials on this machine."""
-    store = PackageStore(settings.work / "store", choose_installer(settings.pip_arguments))
+    installer = choose_installer(settings.pip_arguments)
+    store = PackageStore(settings.work / "store", installer, allows_unhashed=settings.allows_unhashed)
     environments = Environments(settings.work / "environments", store)
     return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
 
@@ -103,6 +107,9 @@ def judge_upgrade(
 
     By default all trials run here.
     """
+    if settings.searches_releases and not settings.allows_unhashed:
+        hint = "leave it out, or add --allow-unhashed"
+        raise ConfigurationError("no lock has the hashes of releases in between", key="--releases", hint=hint)
     say("comparing the locks with the installed packages")
     here = local_trials(suite, workload, settings, say, should_stop)
     changes = changes_of(locks, here)

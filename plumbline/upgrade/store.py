@@ -14,7 +14,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from plumbline.digest import digest_json
-from plumbline.errors import DISK_FULL, DiskFullError, UnavailableError
+from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.folders import build_once, link_files, locked
 from plumbline.upgrade.installed import Installed, read_distribution
@@ -34,9 +34,10 @@ class PackageStore:
     The pin includes source and hashes; the installer includes its arguments.
     """
 
-    def __init__(self, root: Path, installer: Installer) -> None:
+    def __init__(self, root: Path, installer: Installer, *, allows_unhashed: bool = False) -> None:
         self._root = root
         self._installer = installer
+        self._allows_unhashed = allows_unhashed
 
     def folder(self, pin: Pin) -> Path:
         """Return the folder of a pin's package.
@@ -51,20 +52,34 @@ class PackageStore:
     def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
         """Install missing packages; return a failure for each failed one.
 
-        Raise `UnavailableError` if the index does not answer: then nothing is known of the packages.
+        Raise `UnavailableError` if the index does not answer: then nothing is known of the packages. Raise
+        `ConfigurationError` for a missing package without a hash, unless the store allows it.
         """
         missing = [pin for pin in pins if not self.folder(pin).is_dir()]
         if not missing:
             return ()
+        self._check_hashes(missing)
         with locked(self._root / "install"), _full_disk(self._root):
             missing = [pin for pin in missing if not self.folder(pin).is_dir()]
             # With hashes for one requirement, installers ask for the hashes of all.
-            groups = [[pin for pin in missing if bool(pin.hashes) == hashed] for hashed in (False, True)]
+            groups = [[pin for pin in missing if pin.is_hashed == hashed] for hashed in (False, True)]
             failures = tuple(failure for group in groups if group for failure in self._install(group))
         if failures and len(failures) == len(missing):
             # Nothing could be installed: that may be the index, and no package's fault.
             self._installer.check_index(missing[0])
         return failures
+
+    def _check_hashes(self, pins: Sequence[Pin]) -> None:
+        """Raise `ConfigurationError` for packages that an index alone would decide.
+
+        A public index may serve a private package's name, and a build runs its code.
+        """
+        unknown = [f"{pin.name} {pin.shown}" for pin in pins if not pin.is_hashed]
+        if unknown and not self._allows_unhashed:
+            names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
+            what = f"cannot be built from hashes: no lock here has a SHA-256 of {names}"
+            hint = "write locks with hashes; or a person allows one upgrade with --allow-unhashed"
+            raise ConfigurationError(what, where="packages", hint=hint)
 
     def releases(self, change: PackageChange) -> tuple[Pin, ...]:
         """Return the releases in the index between both pins."""

@@ -20,6 +20,7 @@ import pytest
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore, publish_record
 from plumbline.central.series import extend_series, read_series
+from plumbline.digest import digest_file
 from plumbline.dispatch import TrainingOrder
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
@@ -31,6 +32,7 @@ from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
+from plumbline.upgrade.kept_locks import keep_lock
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.said import said
 from tests.train.wheels import make_wheel
@@ -64,7 +66,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
         installed[version] = tmp_path_factory.mktemp("installed")
         with zipfile.ZipFile(folder / f"{MODULE}-{version}-py3-none-any.whl") as wheel:
             wheel.extractall(installed[version])
-    return Wheels(folder, installed, tmp_path_factory.mktemp("upgrade"))
+    built = tmp_path_factory.mktemp("upgrade")
+    (lock := folder / "lock.txt").write_text(
+        f"{PACKAGE}==1.0 --hash=sha256:{digest_file(folder / f'{MODULE}-1.0-py3-none-any.whl')}\n"
+    )
+    keep_lock(built, lock)
+    return Wheels(folder, installed, built)
 
 
 @functools.cache

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import UnavailableError
+from plumbline.digest import digest_file
+from plumbline.errors import ConfigurationError
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
 from plumbline.launch import run_training
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
+from plumbline.upgrade.kept_locks import keep_lock
 from tests.train.conftest import Workshop
 from tests.train.wheels import make_wheel
 
@@ -41,6 +43,10 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
             record_id="ab", environment=side, python=built.tonight if is_tonight else built.baseline,
         )  # fmt: skip
 
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"abmark==1.5 --hash=sha256:{digest_file(wheel)}\n")
+    keep_lock(tmp_path / "upgrade", lock)
     order = AbOrder(packages=(("abmark", "1.5"),), num_blocks=5, seconds=0.001)
     code, folder = run_ab(
         order,
@@ -59,5 +65,5 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
     assert set(sides) == {"baseline"}
 
     gone = AbOrder(packages=(("abmark", "0.1"),), num_blocks=5, seconds=0.001)
-    with pytest.raises(UnavailableError, match="abmark"):
+    with pytest.raises(ConfigurationError, match=r"cannot be built from hashes: .* abmark 0\.1"):
         build_environments(gone, tmp_path / "upgrade")

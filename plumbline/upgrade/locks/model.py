@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import parse_qs
 
 from packaging.utils import canonicalize_name, canonicalize_version
@@ -9,11 +10,14 @@ from pydantic import Field, field_validator
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
+from plumbline.schema.suite_values import without_credentials
 
 __all__ = ["Lock", "LockFiles", "Pin", "referenced_url", "repository_url"]
 
 _MAX_FILES = 64
 _MAX_PINS = 20_000
+_STRONG = ("sha256:", "sha384:", "sha512:")
+Hash = Annotated[str, Field(pattern=r"^[a-z0-9_]+:[0-9a-f]+$", max_length=300)]
 
 
 class Pin(Model):
@@ -22,17 +26,30 @@ class Pin(Model):
     The URL is that of an archive or a repository.
     """
 
+    # Each is part of an installer's line, and the version of a folder's name: no space, newline, path or option fits.
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=200)
-    version: str = Field(default="", max_length=200)
+    version: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?$", max_length=200)
     """Empty where only the URL is known."""
-    url: str = Field(default="", max_length=2000)
-    hashes: tuple[str, ...] = Field(default=(), max_length=10_000)
+    url: str = Field(default="", pattern=r"^[!-~]*$", max_length=2000)
+    hashes: tuple[Hash, ...] = Field(default=(), max_length=10_000)
     """`ALGORITHM:HEX`; the installer accepts archives with one of these only."""
 
     @field_validator("name", mode="before")
     @classmethod
     def _canonical(cls, value: object) -> object:
         return canonicalize_name(value) if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _is_inert(cls, url: str) -> str:
+        if "${" in url:
+            raise ValueError("contains a variable, which the installer would replace by this machine's value")
+        return without_credentials(url)
+
+    @property
+    def is_hashed(self) -> bool:
+        """Return whether hashes alone decide what is installed."""
+        return bool(self.hashes) and all(value.startswith(_STRONG) for value in self.hashes)
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -46,9 +63,9 @@ class Pin(Model):
     def shown(self) -> str:
         """Return the version for display.
 
-        If it is unknown: the URL without credentials.
+        If it is unknown: the URL without its scheme.
         """
-        return self.version or self.url.partition("://")[2].rpartition("@")[2] or self.url
+        return self.version or self.url.partition("://")[2] or self.url
 
     @property
     def requirement(self) -> str:

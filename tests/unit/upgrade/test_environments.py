@@ -43,7 +43,9 @@ def kind(request):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, index, kind):
     """A store that holds all of them, installed in two calls of the installer."""
-    found = PackageStore(tmp_path_factory.mktemp("store"), Installer(kind, ("--no-index", f"--find-links={index}")))
+    found = PackageStore(
+        tmp_path_factory.mktemp("store"), Installer(kind, ("--no-index", f"--find-links={index}")), allows_unhashed=True
+    )
     old = [pin("demo-outer", "1.0"), pin("demo-inner", "1.0"), pin("demo-hook", "1.0"), pin("demo-native", "1.0+cpu")]
     assert found.add(old) == ()
     assert found.add([pin("demo-outer", "2.0"), pin("demo-inner", "2.0")]) == ()
@@ -97,7 +99,9 @@ def test_files_are_linked_not_copied(tmp_path, store):
 
 def test_bytecode_that_the_installer_does_not_list_is_linked_too(tmp_path, kind, index):
     """uv lists none: without it every training would compile all that it imports."""
-    store = PackageStore(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")))
+    store = PackageStore(
+        tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={index}")), allows_unhashed=True
+    )
     current = installed(store, pin("demo-inner", "1.0"))
     site = current["demo-inner"].root
     assert list(site.glob("demo_space/__pycache__/inner.*.pyc"))
@@ -114,7 +118,7 @@ def test_of_two_packages_with_one_file_the_later_one_wins_and_both_keep_their_ow
 
 
 def test_what_cannot_be_installed_is_named_and_the_rest_is_kept(tmp_path, index, kind):
-    store = PackageStore(tmp_path, Installer(kind, ("--no-index", f"--find-links={index}")))
+    store = PackageStore(tmp_path, Installer(kind, ("--no-index", f"--find-links={index}")), allows_unhashed=True)
     (failure,) = store.add([pin("demo-outer", "1.0"), pin("demo-inner", "9.9")])
     assert (failure.stage, failure.package) == ("install", "demo-inner")
     assert store.folder(pin("demo-outer", "1.0")).is_dir()
@@ -148,13 +152,15 @@ def test_a_wheel_that_was_built_beside_another_torch_is_not_used(tmp_path, kind,
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     installer = Installer(kind, ("--no-index", f"--find-links={tmp_path / 'index'}"))
     for torch, value in (("other", "value = 2"), ("own", "value = 1")):
-        monkeypatch.setenv("BENCH_TORCH", torch)
+        monkeypatch.setenv("TORCH_BENCH", torch)
         assert installer.install([pin("demo-native", "1.0")], tmp_path / torch) is None
         assert (tmp_path / torch / "demo_native.py").read_text() == value
 
 
 def test_an_index_that_answers_nothing_accuses_no_package(tmp_path, kind):
-    store = PackageStore(tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={tmp_path}")))
+    store = PackageStore(
+        tmp_path / "store", Installer(kind, ("--no-index", f"--find-links={tmp_path}")), allows_unhashed=True
+    )
     with pytest.raises(UnavailableError, match="no index has it"):
         store.add([pin("demo-outer", "1.0")])
 

@@ -13,7 +13,7 @@ import pytest
 from plumbline.cli.main import main
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
-from plumbline.upgrade.locks import Pin, conda, load_lock, parse_lock, read_lock
+from plumbline.upgrade.locks import LockFiles, Pin, conda, load_lock, parse_lock, read_lock
 from tests.train.test_upgrade import SUITE
 
 FILES = Path(__file__).with_name("locks")
@@ -225,7 +225,7 @@ BAD = {
     "archive without a name": ("lock.txt", "./a-1-py3-none-any.whl\n", "is no requirement"),
     "branch": ("lock.txt", "a @ git+https://host/a@main\n", "a: 'main' is a moving reference"),
     "tag": ("lock.txt", "a @ git+ssh://git@host/team/a.git@v1.2#subdirectory=b\n", "a: 'v1.2' is a moving reference"),
-    "branch of two words": ("lock.txt", "a @ git+https://me@host/a@team/x\n", "a: 'team/x' is a moving reference"),
+    "branch of two words": ("lock.txt", "a @ git+ssh://git@host/a@team/x\n", "a: 'team/x' is a moving reference"),
     "short commit": ("lock.txt", "a @ git+https://host/a@0123abc\n", "'0123abc' is a moving reference"),
     "no commit": ("lock.txt", "a @ git+https://host/a\n", "a: names no commit"),
     "twice": ("lock.txt", "a==1\na==2\n", "is pinned before"),
@@ -268,11 +268,20 @@ def test_changes_are_compared_as_versions_and_name_what_comes_and_goes():
     assert all(isinstance(change, PackageChange) for change in found)
 
 
-def test_a_url_that_changes_is_a_change_and_shows_no_password():
-    before = {"a": Pin(name="a", url="git+https://me:secret@host/a@1")}
-    after = {"a": Pin(name="a", url="git+https://me:secret@host/a@2")}
+def test_a_url_that_changes_is_a_change():
+    before = {"a": Pin(name="a", url="git+https://host/a@1")}
+    after = {"a": Pin(name="a", url="git+https://host/a@2")}
     (change,) = changes_between(before, after)
-    assert "secret" not in str(change)
+    assert str(change) == "a host/a@1 → host/a@2"
+
+
+@pytest.mark.parametrize(
+    "line", ["-e git+https://me:secret@host/a", "a b @ https://me:secret@host/a", "a @ https://me:secret@h/a.zip"]
+)
+def test_a_password_in_a_line_is_not_repeated(line):
+    with pytest.raises(ConfigurationError) as caught:
+        parse_lock(LockFiles(name="lock.txt", files={"lock.txt": f"{line}\n"}))
+    assert "secret" not in str(caught.value)
 
 
 def test_a_lock_travels_as_json():

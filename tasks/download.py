@@ -1,0 +1,77 @@
+"""Reader of web addresses that people and events name: HTTPS only, also behind redirects."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from plumbline.errors import ConfigurationError, UnavailableError
+
+__all__ = ["download"]
+
+_SECONDS = 30.0
+_REDIRECTS = 5
+
+
+def download(url: str, max_bytes: int, *, key: str) -> bytes:
+    """Return the content of an `https://` address without credentials.
+
+    A redirect may lead to a public address by HTTPS only. The named address may be private, such as a company's
+    server. A host that changes its address between check and request has no certificate for its name there.
+    """
+    place = url
+    try:
+        with httpx.Client(timeout=_SECONDS, follow_redirects=False) as client:
+            for _ in range(_REDIRECTS + 1):
+                with client.stream("GET", place) as answer:
+                    if not answer.has_redirect_location:
+                        return _content(answer, url, max_bytes, key)
+                    place = _next_place(place, answer.headers["Location"], url, key)
+    except httpx.HTTPError as error:
+        # By its kind: the text may name the address that a redirect signed.
+        raise UnavailableError(f"cannot be read: {type(error).__name__}", where=url) from error
+    raise ConfigurationError(f"redirects more than {_REDIRECTS} times", where=url, key=key)
+
+
+def _content(answer: httpx.Response, url: str, max_bytes: int, key: str) -> bytes:
+    if answer.status_code != httpx.codes.OK:
+        hint = "the address has to work without a login"
+        raise ConfigurationError(f"answered HTTP {answer.status_code}", where=url, key=key, hint=hint)
+    data = bytearray()
+    for piece in answer.iter_bytes():
+        data += piece
+        if len(data) > max_bytes:
+            hint = "check that the address is that of a lock"
+            raise ConfigurationError(f"larger than {max_bytes >> 20} MiB", where=url, key=key, hint=hint)
+    return bytes(data)
+
+
+def _next_place(place: str, location: str, url: str, key: str) -> str:
+    """Return a redirect's address; raise `ConfigurationError` unless it is public, and read by HTTPS."""
+    hint = "name the final address"
+    try:
+        following = urljoin(place, location)
+        parts = urlsplit(following)
+        host, port = parts.hostname or "", parts.port or 443
+    except ValueError as error:
+        raise ConfigurationError(
+            "redirects to an address that cannot be read", where=url, key=key, hint=hint
+        ) from error
+    if parts.scheme != "https" or not host or "@" in parts.netloc:
+        what = "redirects to an address that is not https://, or contains a credential"
+        raise ConfigurationError(what, where=url, key=key, hint=hint)
+    if not _is_public(host, port):
+        raise ConfigurationError("redirects to a private address", where=url, key=key, hint=hint)
+    return following
+
+
+def _is_public(host: str, port: int) -> bool:
+    """Return whether all of a host's addresses are public; an unknown name fails in the request."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return True
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global for *_, address in found)
