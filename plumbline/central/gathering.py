@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,14 +13,17 @@ from plumbline.central.central_store import CentralStore
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
 from plumbline.dispatch.states import Recorded, RecordKind
 from plumbline.dispatch.training_order import TrainingOrder
-from plumbline.errors import InvalidInputError, PlumblineError
+from plumbline.errors import DiskFullError, InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.staging.part import disk_errors
 from plumbline.stores.protocol import ObjectMissingError, Store
 from plumbline.stores.writing import read_bytes
 
 T = TypeVar("T")
 
 _LOOKS = 3
+_MAX_PLATFORM_BYTES = 16 << 30
+"""Maximum bytes of all records of one platform in one round, on the controller's disk."""
 
 State = Literal["complete", "missing", "partial", "foreign", "corrupt", "unreachable"]
 
@@ -50,14 +54,19 @@ def gather(
     """Collect each platform's expected record, in parallel, into `into` and the central store.
 
     A record that does not match its platform's order is `foreign`, and is not kept. A repeated call fetches only new
-    records. A failure of one platform does not affect others.
+    records. A failure of one platform does not affect others, and no platform takes more than its share of the disk.
     """
     if not expected:
         return {}
+    share = _disk_share(into, len(outboxes))
     with ThreadPoolExecutor(max_workers=min(16, len(expected)), thread_name_prefix="gather") as pool:
         jobs = {
             platform: pool.submit(
-                _one, outboxes.get(platform), _Wanted(platform, record_id, (orders or {}).get(platform)), central, into
+                _one,
+                outboxes.get(platform),
+                _Wanted(platform, record_id, (orders or {}).get(platform), share),
+                central,
+                into,
             )
             for platform, record_id in expected.items()
         }
@@ -88,11 +97,12 @@ def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Expected record of one platform, with its order."""
+    """Expected record of one platform, with its order and the bytes that the platform may use."""
 
     platform: str
     record_id: str
     order: TrainingOrder | None
+    share_bytes: int
 
 
 def _one(outbox: Store | None, wanted: _Wanted, central: CentralStore, into: Path) -> Gathered:
@@ -142,8 +152,32 @@ def _fetch(outbox: Store, wanted: _Wanted, into: Path) -> Gathered:
     foreign = order.foreign_fields(record) if order else ()
     if foreign:
         return Gathered("foreign", record_id, why=f"does not match this round's order: {', '.join(foreign)} differ")
+    _check_share(record, into / platform, wanted.share_bytes)
     folder = receive(outbox, record, data, into / platform, lambda part: record_key(record_id, part.key))
     return Gathered("complete", record_id, folder, record)
+
+
+def _disk_share(into: Path, num_platforms: int) -> int:
+    """Return the bytes that one platform's records may take in the round's folder: an equal share, and one is left."""
+    with disk_errors(into):
+        into.mkdir(parents=True, exist_ok=True)
+        available = shutil.disk_usage(into).free + _bytes_in(into)
+    return min(_MAX_PLATFORM_BYTES, available // (num_platforms + 1))
+
+
+def _check_share(record: RunRecord, folder: Path, share_bytes: int) -> None:
+    """Raise `DiskFullError` if the platform's records would take more than its share; nothing is downloaded then."""
+    if (folder / record.record_id).is_dir():
+        return
+    size = sum(part.size for part in record.parts)
+    used = _bytes_in(folder)
+    if used + size > share_bytes:
+        text = f"{used + size} bytes of records in one round, more than the platform's share of {share_bytes}"
+        raise DiskFullError(text, where=str(folder), hint="free some space on the controller")
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _absent(outbox: Store, record_id: str) -> Gathered:

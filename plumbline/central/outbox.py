@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.records.part_sizes import check_parts
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import (
     MAX_RECORD_BYTES,
@@ -70,11 +71,12 @@ def fetch_record(store: Store, record_id: str, into: Path) -> Path:
 
 
 def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
-    """Parse an untrusted record; check its id and content."""
+    """Parse an untrusted record; check its id, its content, and the names and sizes of its parts."""
     record = parse_record(data, where=where)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
     check_content(record, where)
+    check_parts(record, where)
     return record
 
 

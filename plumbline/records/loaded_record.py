@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from plumbline.errors import CorruptDataError
-from plumbline.records.part_sizes import MAX_ROW_BYTES, max_part_bytes, max_rows, unpacked_bytes
+from plumbline.records.part_sizes import MAX_ROW_BYTES, PART_FILES, max_part_bytes, max_rows, unpacked_bytes
 from plumbline.records.tensors import Arrays, check_tensors, read_tensors
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
@@ -98,7 +98,7 @@ class LoadedRecord:
 
     def _path(self, name: str) -> Path | None:
         """Return the file of a part, of a size that the spec explains; `None` without that part."""
-        key = f"{name}.parquet" if name == "rows" else f"{name}.safetensors"
+        key = PART_FILES[name]
         part = next((part for part in self.record.parts if part.key == key), None)
         if part is None:
             return None

@@ -1,4 +1,4 @@
-"""Maximum sizes of a record's parts, and the sizes that a Parquet file's pages declare. Pure.
+"""Names and maximum sizes of a record's parts, and the sizes that a Parquet file's pages declare. Pure.
 
 A file's footer declares how much a column unpacks to, and nothing makes it true: what the reader allocates is the size
 in the header of each page (`PageHeader` of the Parquet format, in Thrift's compact protocol).
@@ -6,6 +6,7 @@ in the header of each page (`PageHeader` of the Parquet format, in Thrift's comp
 
 from __future__ import annotations
 
+from plumbline.errors import CorruptDataError
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
@@ -20,6 +21,30 @@ _STATE_BYTES = 1 << 16
 _OVERHEAD = 1 << 20
 """For headers, and for a faulty run that evaluates more rows than the spec asks for."""
 _FOOTER = 1 << 16
+_UNFINISHED_BYTES = 64 << 20
+"""For a failed training: its evidence may lack taps whose sketches are there."""
+PART_FILES = {
+    "rows": "rows.parquet",
+    **{name: f"{name}.safetensors" for name in ("batches", "sketches", "state", "evaluation", "answers", "capture")},
+}
+"""File of each part that a training writes."""
+
+
+def check_parts(record: RunRecord, where: str) -> None:
+    """Raise `CorruptDataError` for a part that the spec does not ask for, or of a size that it does not explain.
+
+    Called before any part is downloaded.
+    """
+    names = {file: name for name, file in PART_FILES.items()}
+    has_capture = record.experiment is not None and bool(record.experiment.captures)
+    for part in record.parts:
+        name = names.get(part.key)
+        if name is None or (name == "capture" and not has_capture):
+            raise CorruptDataError(f"{part.key[:80]!r} was not ordered", where=where, key="parts")
+        most = max_part_bytes(record, name) + (0 if record.exit.status == "completed" else _UNFINISHED_BYTES)
+        if part.size > most:
+            text = f"{part.key} has {part.size} bytes, more than the {most} that the spec explains"
+            raise CorruptDataError(text, where=where, key="parts")
 
 
 def max_rows(spec: RunSpec) -> int:

@@ -19,7 +19,7 @@ from tests.memory_store import BreakingStore, MemoryStore
 
 
 def test_a_record_is_kept_as_artifacts_and_a_marker(tmp_path: Path) -> None:
-    folder = make_record(tmp_path / "made", "record-1", "aws", extra={"more.bin": b"more"})
+    folder = make_record(tmp_path / "made", "record-1", "aws", extra={"state.safetensors": b"more"})
     central = CentralStore(MemoryStore())
     for _ in range(2):
         assert central.put_record(folder) == read_record(folder)
@@ -39,7 +39,10 @@ def test_equal_parts_of_two_records_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_a_marker_in_the_central_store_is_written_last(tmp_path: Path) -> None:
-    folder, store = make_record(tmp_path / "made", "record-1", "aws", extra={"more.bin": b"more"}), BreakingStore()
+    folder, store = (
+        make_record(tmp_path / "made", "record-1", "aws", extra={"state.safetensors": b"more"}),
+        BreakingStore(),
+    )
     central = CentralStore(store)
     for left in range(3):
         store.left = left

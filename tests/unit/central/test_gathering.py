@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_the_reasons_name_what_was_found(tmp_path: Path) -> None:
     results = gather({"aws": outbox}, {"aws": "record-1", "gcp": "record-2"}, central, tmp_path / "into")
     assert results["aws"].why == "is a record of the platform 'azure'"
     assert (results["gcp"].state, results["gcp"].why) == ("unreachable", "the platform has no outbox")
-    assert not (tmp_path / "into").exists()
+    assert not (tmp_path / "into" / "aws").exists()
 
 
 def test_a_central_store_that_cannot_be_written_ends_the_gathering(tmp_path: Path) -> None:
@@ -193,3 +194,57 @@ def test_a_foreign_record_is_not_fetched_three_times(tmp_path: Path) -> None:
     outbox.create("records/record-1/record.json", made / RECORD_NAME)
     result = gather({"aws": outbox}, {"aws": "record-1"}, CentralStore(MemoryStore()), tmp_path / "into")["aws"]
     assert (result.state, outbox.opened) == ("foreign", 1)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "why"),
+    [
+        ("payload.bin", GIB, "'payload.bin' was not ordered"),
+        ("capture.safetensors", GIB, "'capture.safetensors' was not ordered"),
+        ("deep/rows.parquet", GIB, "'deep/rows.parquet' was not ordered"),
+        ("batches.safetensors", GIB, "more than the"),
+        ("state.safetensors", GIB, "more than the"),
+    ],
+)
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_part_that_nobody_ordered_is_neither_downloaded_nor_kept(
+    tmp_path: Path, key: str, size: int, why: str, status: str
+) -> None:
+    read: list[str] = []
+
+    class Outbox(MemoryStore):
+        def open(self, key: str, *args: Any, **kwargs: Any) -> Any:
+            read.append(key)
+            return super().open(key, *args, **kwargs)
+
+    outbox, central = Outbox(), CentralStore(MemoryStore())
+    path = make_record(tmp_path / "made", "record-1", "aws") / RECORD_NAME
+    content = {**json.loads(path.read_bytes()), "round_id": "round-1", "nonce": "secret"}
+    content["parts"].append({"key": key, "size": size, "sha256": "0" * 64})
+    content["exit"] = {"status": status}
+    outbox.create("records/record-1/record.json", json.dumps(content).encode())
+    order = make_order(tmp_path / "order")
+    result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into", {"aws": order})["aws"]
+    assert result.state == "corrupt"
+    assert why in result.why
+    assert set(read) <= {"records/record-1/record.json"}
+    assert central.list_records() == []
+
+
+def test_no_platform_takes_the_disk_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox, central = MemoryStore(), CentralStore(MemoryStore())
+    deliver(tmp_path / "made", outbox)
+    into = tmp_path / "into"
+    earlier = into / "aws" / "record-0"
+    earlier.mkdir(parents=True)
+    (earlier / "capture.safetensors").write_bytes(bytes(90))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("plumbline.central.gathering.shutil.disk_usage", lambda _: usage._replace(free=210))
+    outboxes = {"aws": outbox, "azure": MemoryStore()}
+    result = gather(outboxes, {"aws": "record-1"}, central, into)["aws"]
+    assert result.state == "unreachable", "too little room is the controller's, and no platform's fault"
+    assert "106 bytes of records in one round, more than the platform's share of 100" in result.why
+    assert not (into / "aws" / "record-1").exists()
