@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -90,8 +90,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
             policy = upload_policy(time.monotonic() - began)
             publish_record(open_store(order.outbox, policy=policy), record)
         if code == ExitCode.PASS and checkpoint is not None:
-            with suppress(PlumblineError):
-                checkpoint.clear()
+            _clear(checkpoint, logger)
     return code, progress.last_line
 
 
@@ -140,6 +139,14 @@ def _checkpoint(
     if order.spec.learn is None or order.experiment_id is not None or order.ab is not None:
         return nullcontext()
     return shared_checkpoint(outbox, order.job, folder, on_problem=logger.warning)
+
+
+def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
+    """Empty the checkpoint's slots; a refusal costs room in the outbox, not the record."""
+    try:
+        checkpoint.clear()
+    except PlumblineError as error:
+        logger.warning("checkpoint: not emptied: %s", error)
 
 
 @contextmanager

@@ -65,6 +65,8 @@ class GoogleServer:
         """Whether requests without a token are answered."""
         self.session_host = ""
         """Another host in the address of an upload session."""
+        self.grants: list[tuple[frozenset[str], str]] | None = None
+        """Permissions with the prefix of the objects' names; `None`: every permission."""
         self._next_generation = 1_700_000_000_000_000
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.owner = self
@@ -102,6 +104,18 @@ class GoogleServer:
             self._next_generation += 1
             self.objects[name] = (self._next_generation, data, content_type)
         return self.describe(name)
+
+    def is_granted(self, permission: str, name: str) -> bool:
+        """Return whether a grant has `storage.objects.{permission}` for this object."""
+        whole = f"storage.objects.{permission}"
+        return self.grants is None or any(
+            whole in permissions and name.startswith(prefix) for permissions, prefix in self.grants
+        )
+
+    def lacks(self, name: str) -> str:
+        """Return the permission that a write of this object lacks: replacing needs `delete`, too."""
+        needed = ("create", "delete") if name in self.objects else ("create",)
+        return next((permission for permission in needed if not self.is_granted(permission, name)), "")
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return the object resource."""
@@ -192,8 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._object(unquote(path[len(listing) + 1 :]), query)
         return self._refuse(404, "notFound")
 
-    def _object(self, name: str, query: dict[str, str]) -> None:
+    def _object(self, name: str, query: dict[str, str]) -> None:  # noqa: PLR0911 - each refusal of the protocol
         owner = self.server.owner
+        if not owner.is_granted("delete" if self.command == "DELETE" else "get", name):
+            return self._refuse(403, "forbidden")
         result = owner.objects.get(name)
         if result is None:
             return self._refuse(404, "notFound")
@@ -224,6 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, query: dict[str, str]) -> None:
         owner = self.server.owner
+        if not owner.is_granted("list", ""):
+            return self._refuse(403, "forbidden")
         after = base64.b64decode(query.get("pageToken", "")).decode()
         names = sorted(name for name in owner.objects if name.startswith(query.get("prefix", "")) and name > after)
         page: dict[str, Any] = {"kind": "storage#objects"}
@@ -256,17 +274,21 @@ class _Handler(BaseHTTPRequestHandler):
     def _finish(self, told: dict[str, Any], data: bytes, generation: str | None) -> None:
         if told.get("md5Hash") not in (None, base64.b64encode(hashlib.md5(data).digest()).decode()):  # noqa: S324
             return self._refuse(400, "invalid")
+        if self.server.owner.lacks(told["name"]):
+            return self._refuse(403, "forbidden")
         made = self.server.owner.put(told["name"], data, generation, told["contentType"])
         return self._refuse(412, "conditionNotMet") if made is None else self._json(made)
 
     def _begin(self, told: dict[str, Any], generation: str | None) -> None:
         owner = self.server.owner
+        if owner.lacks(told["name"]):
+            return self._refuse(403, "forbidden")
         session = secrets.token_hex(8)
         size = int(self.headers["X-Upload-Content-Length"])
         owner.sessions[session] = Session(told["name"], size, generation, told["md5Hash"], told["contentType"])
         root = owner.session_host or owner.url
         location = f"{root}/upload/storage/v1/b/{owner.bucket}/o?uploadType=resumable&upload_id={session}"
-        self._reply(200, headers={"Location": location})
+        return self._reply(200, headers={"Location": location})
 
     def _chunk(self, name: str, body: bytes) -> None:  # noqa: PLR0911 - each refusal of the protocol
         owner = self.server.owner
