@@ -70,7 +70,7 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
         platform = suite.platforms.get(name)
         # Controllers run without torch and without a GPU.
         expected = (
-            ExpectedStack(torch=torch, accelerator=platform.accelerator)
+            ExpectedStack(torch=torch, accelerator=platform.accelerator, gpus=platform.gpus)
             if platform
             else ExpectedStack(torch=report.torch)
         )

@@ -25,6 +25,7 @@ from plumbline.errors import ExitCode, InvalidInputError
 from plumbline.launch import trainer_environment
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import SelfcheckEvidence
+from plumbline.schema.machines import accelerator_names, accelerator_text
 
 LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """Minimum driver branch on Linux, by CUDA's major version."""
@@ -103,6 +104,7 @@ class ExpectedStack(Model):
     plumbline: str = __version__
     torch: str = ""
     accelerator: str = ""
+    gpus: int = 1
 
 
 def look_here(
@@ -175,9 +177,14 @@ def examine_report(
 def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> CheckResult:
     wanted = expected.accelerator
     devices = ", ".join(report.gpus) or "no GPU"
-    right = wanted in ("", "cpu") or wanted in report.gpus
+    names = accelerator_names(wanted)
+    num_right = sum(name in names for name in report.gpus[: expected.gpus]) if wanted else len(report.gpus)
+    # Process N trains on GPU N, so that the first GPUs count; a platform of any device may have none.
+    right = wanted == "cpu" or (not wanted and not report.gpus) or num_right >= expected.gpus
+    count = f"{expected.gpus} x " if expected.gpus > 1 else ""
     hint = "check that the driver is loaded, and that the cloud provided the requested machine"
-    return _one(f"{platform}'s accelerator", right, f"{devices}; expected: {wanted or 'any'}", hint)
+    text = f"{devices}; expected: {count}{accelerator_text(wanted) or 'any'}"
+    return _one(f"{platform}'s accelerator", right, text, hint)
 
 
 def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from plumbline.schema.base import Count, Label, Model, Scalar, Text
+from plumbline.schema.machines import accelerator_names, accelerator_text
 
 _MANY = 10_000
 _MAX_CHARACTERS = 1 << 18
@@ -95,7 +96,7 @@ class Expected(Model):
     """Device, number of processes and lock of a platform; empty values accept any."""
 
     accelerator: str = ""
-    """`cpu`, or the GPU's whole name as its driver gives it, as in `NVIDIA A10G`."""
+    """`cpu`, the GPU's whole name as its driver gives it, as in `NVIDIA A10G`, or a family of `machines.toml`."""
     gpus: int = Field(default=1, ge=1, le=64)
     """Processes on the machine, one for each GPU."""
     lock_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
@@ -124,9 +125,10 @@ def _mismatches(expected: Expected, fingerprint: Fingerprint) -> Iterator[Machin
     # Process N trains on GPU N: further GPUs do not matter.
     used = [gpu.name for gpu in fingerprint.gpus[: expected.gpus]]
     devices = set(used) or {CPU}
-    if expected.accelerator and devices != {expected.accelerator}:
+    accepted = accelerator_names(expected.accelerator)
+    if expected.accelerator and (len(devices) > 1 or not devices <= set(accepted)):
         devices_found = ", ".join(sorted(devices)) + ("" if used else f" ({fingerprint.cpu.model})")
-        yield MachineMismatch("accelerator", devices_found, expected.accelerator)
+        yield MachineMismatch("accelerator", devices_found, accelerator_text(expected.accelerator))
     elif used and len(used) < expected.gpus:
         yield MachineMismatch("gpus", str(len(used)), str(expected.gpus))
     if fingerprint.num_processes != expected.gpus:

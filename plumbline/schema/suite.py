@@ -56,7 +56,7 @@ class Platform(Model):
     data: StoreUrl
     outbox: StoreUrl
     accelerator: str = ""
-    """The device expected, `cpu` or the GPU's whole name; empty: any. A record of a different device is invalid."""
+    """`cpu`, the GPU's whole name or a family; empty: any. A record of a different device is invalid."""
     gpus: int = Field(default=1, ge=1, le=64)
     """Processes on the machine, one for each GPU."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")

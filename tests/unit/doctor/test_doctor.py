@@ -72,6 +72,23 @@ def test_a_cpu_platform_needs_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpus", "accelerator", "count", "text"),
+    [
+        (("NVIDIA A10-24Q",), "A10", 1, ""),
+        (("NVIDIA A10G",), "A10", 1, "NVIDIA A10G; expected: A10 (NVIDIA A10 or NVIDIA A10-24Q)"),
+        (("NVIDIA L4", "NVIDIA L4"), "NVIDIA L4", 2, ""),
+        (("NVIDIA L4",), "NVIDIA L4", 2, "NVIDIA L4; expected: 2 x NVIDIA L4"),
+        (("NVIDIA L4",), "", 2, "NVIDIA L4; expected: 2 x any"),
+        ((), "", 2, ""),
+    ],
+)
+def test_a_family_of_gpus_and_their_number(gpus: tuple[str, ...], accelerator: str, count: int, text: str) -> None:
+    expected = ExpectedStack(torch="2.13.0", accelerator=accelerator, gpus=count)
+    found = [item.what for item in sick(GOOD.replace(gpus=gpus), expected) if "accelerator" in item.where]
+    assert found == ([text] if text else [])
+
+
+@pytest.mark.parametrize(
     ("driver", "cuda", "runs"),
     [
         ("580.65.06", "13.0.96", True), ("580", "13.1", True), ("610.43.02", "13.0.96", True),

@@ -1,0 +1,58 @@
+"""Table of the clouds' GPU machines, and the names that an `accelerator` accepts."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Model
+from plumbline.schema.suite_file import with_tuples
+
+
+class Machine(Model):
+    """One type of machine with an image that trains."""
+
+    cloud: Literal["aws", "azure", "gcp"]
+    type: str = Field(min_length=1)
+    gpu: str = Field(min_length=1)
+    """The GPU's name, as its driver reports it."""
+    image: str = Field(min_length=1)
+    """Exact image, with its date."""
+    driver: str = Field(pattern=r"^\d+(\.\d+)*$")
+    """The image's NVIDIA driver, or at least its branch."""
+    python: str = Field(pattern=r"^3\.\d+$")
+    cuda: str = Field(pattern=r"^\d+$")
+    """Major version of the CUDA runtime that trains there."""
+    price_per_hour: float = Field(gt=0)
+    """USD."""
+    source: str = Field(min_length=1)
+    """Origin of these values, and which of them are not verified."""
+
+
+class MachineTable(Model):
+    """All machines, and the families of GPU names."""
+
+    families: dict[str, tuple[str, ...]]
+    machines: tuple[Machine, ...]
+
+
+@cache
+def machine_table() -> MachineTable:
+    """Return the table of this installation."""
+    text = resources.files(__package__).joinpath("machines.toml").read_text(encoding="utf-8")
+    return MachineTable.model_validate(with_tuples(tomllib.loads(text)))
+
+
+def accelerator_names(accelerator: str) -> tuple[str, ...]:
+    """Return the names of GPUs that `accelerator` accepts: its own, or those of its family."""
+    return machine_table().families.get(accelerator, (accelerator,))
+
+
+def accelerator_text(accelerator: str) -> str:
+    """Return `accelerator` for a message, with the names of a family."""
+    names = accelerator_names(accelerator)
+    return accelerator if names == (accelerator,) else f"{accelerator} ({' or '.join(names)})"
