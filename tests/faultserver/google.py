@@ -241,7 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, query: dict[str, str]) -> None:
         owner = self.server.owner
         if not owner.is_granted("list", ""):
-            return self._refuse(403, "forbidden")
+            self._refuse(403, "forbidden")
+            return
         after = base64.b64decode(query.get("pageToken", "")).decode()
         names = sorted(name for name in owner.objects if name.startswith(query.get("prefix", "")) and name > after)
         page: dict[str, Any] = {"kind": "storage#objects"}
