@@ -38,6 +38,7 @@ Reason = Literal[
     "learning",  # too few nights for a reference
     "missing",  # tonight has no finite value
     "open-question",  # an experiment is needed and has not been answered
+    "too-soon",  # too few nights show it, and no experiment can be run
     "went-away",  # the reruns do not show it
     "software",  # the A/B shows it
     "machine",  # the reruns show it, and it is not the software: it passes within the limit
@@ -354,10 +355,9 @@ class _SuspectedLoss:
         """Decide where no experiment can be run."""
         lost = _lasting(self.here, self.reference, self.allowed)
         if not lost.holds or lost.size <= self.allowed.least_change:
-            return self._open("")
+            return replace(self._open(""), reason="too-soon")
         dated = onset(self.here, self.reference)
-        open_loss = self._open("")
-        return replace(open_loss, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+        return replace(self._open(""), verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
 
     def _by_experiment(self, rerun: RerunTest) -> Decision:
         if self.answers.tonight is None or self.answers.baseline is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plumbline.history.limits import Allowed, cusum_height, detection_limit
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import WINSOR, Reference
+from plumbline.history.reference import ENOUGH, WINSOR, Reference
 
 __all__ = ["Detection", "detect"]
 
@@ -42,13 +42,19 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
     `values` are finite and of one level; higher is worse. The CUSUM starts at `start`: experiments have already tested
     the earlier nights.
     """
-    lost = float(values[-1]) - reference.centre
-    beyond = [Detection("limit", lost, allowed.drop)] if allowed.is_limited and lost > allowed.drop else []
     return (
-        *beyond,
+        *_limit(values, reference, allowed),
         *_sudden(values, reference, allowed),
         *_creep(values, start, reference, allowed),
     )
+
+
+def _limit(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
+    """Report a loss of throughput beyond the team's limit, or beyond half of it while few nights know little."""
+    lost = float(values[-1]) - reference.centre
+    limit = allowed.drop if reference.count >= ENOUGH else allowed.drop / 2
+    if allowed.is_limited and lost > limit:
+        yield Detection("limit", lost, limit)
 
 
 def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:

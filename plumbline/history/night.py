@@ -27,6 +27,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "learning": "too few nights for a reference",
     "missing": "no finite value tonight",
     "open-question": "a detector reports a loss, and no experiment has tested it yet",
+    "too-soon": "a detector reports a loss, and too few nights show it",
     "went-away": "a detector reported a loss, and reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
     "machine": "reruns show the loss, and the software does not cause it: the cause is this night's machine",
