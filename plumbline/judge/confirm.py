@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from plumbline.judge import limits
 from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import MOST_LOST, NO_RECORD, Request, next_of_causes, next_request, unanswered
+from plumbline.judge.confirm_requests import NO_RECORD, Request, next_of_causes, next_request, unanswered
 from plumbline.judge.confirm_state import ConfirmationState
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
@@ -29,10 +30,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
 
 __all__ = ["Confirmation"]
-
-_MOST_KINDS = 3
-_TO_WIDEN = 2
-"""Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 
 
 class Confirmation(ConfirmationState):
@@ -143,7 +140,7 @@ class Confirmation(ConfirmationState):
 
     def _lost(self, request: Request, why: Statement) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
-        if self.lost < MOST_LOST:
+        if self.lost < limits.MOST_LOST:
             return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
@@ -251,8 +248,8 @@ class Confirmation(ConfirmationState):
 
     def _may_widen(self, way: Intervention) -> bool:
         """Return whether one more kind of module leaves budget for every other suspicion."""
-        left_over = self.budget - self.spent - _TO_WIDEN
-        return len(way.kinds) < _MOST_KINDS and left_over >= len(self.suspicions) - 1
+        left_over = self.budget - self.spent - limits.TO_WIDEN
+        return len(way.kinds) < limits.MOST_KINDS and left_over >= len(self.suspicions) - 1
 
     def _located(self, mismatch: Mismatch | None) -> Confirmation:
         """Continue with the first module that differs, or without any."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from plumbline.judge import limits
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_requests import MOST_LOST, NO_RECORD, Request, experiment_name, unanswered
+from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
 from plumbline.judge.exoneration import Doubt, exonerate
@@ -87,7 +88,7 @@ class WindowSearch:
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record)):
             record, why = None, problem
-        if record is None and self.lost < MOST_LOST:
+        if record is None and self.lost < limits.MOST_LOST:
             return replace(spent, budget=self.budget + 1, lost=self.lost + 1)
         if record is None or record.record.exit.status != "completed":
             reason = why if record is None else record.record.exit.message

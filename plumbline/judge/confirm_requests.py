@@ -16,12 +16,10 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.fact import Statement, fact
 
-__all__ = ["MOST_LOST", "NO_RECORD", "Request", "experiment_name", "next_of_causes", "next_request", "unanswered"]
+__all__ = ["NO_RECORD", "Request", "experiment_name", "next_of_causes", "next_request", "unanswered"]
 
 
 NO_RECORD = fact("experiment.no-record")
-MOST_LOST = 1
-"""Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 _NAMES = {"experiment_id": "x", "suspect": ""}
 """Fields of an experiment that do not change what it runs."""
 

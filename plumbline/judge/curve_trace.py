@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from plumbline.judge import limits
 from plumbline.judge.rungs.learning import first_logged_difference
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
@@ -11,9 +12,6 @@ from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 
 __all__ = ["Window", "earlier_window", "first_window", "trace_problem", "with_envelope"]
-
-_STEPS = 4
-"""The step before the first difference, the step itself, and two more that show its consequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    return Window(first, min(first + _STEPS, steps))
+    return Window(first, min(first + limits.STEPS_TRACED, steps))
 
 
 def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:

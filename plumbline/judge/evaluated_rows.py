@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.judge import limits
 from plumbline.judge.pair import Pair
 
 __all__ = ["changed_answers", "loss_reach"]
-
-_STORED = 2.0**-23
-"""Relative rounding of a logit, stored in fp32."""
-_FLIPS = 64.0
-"""Maximum share of hidden tokens whose two likeliest answers are closer than the rounding, in units of the logits'
-relative limit."""
 
 
 def loss_reach(pair: Pair) -> float:
@@ -61,7 +56,7 @@ def _may_change(side: int, logits: Any, predicted: Any, place: int) -> bool:
     if not all(0 <= answer < len(row) for answer in (own, other)):
         return False
     difference = np.linalg.norm(row - logits[1 - side][place].astype(np.float64))
-    stored = _STORED * float(np.abs(row).max())
+    stored = limits.UNIT["fp32"] * float(np.abs(row).max())
     return bool(row[own] - row[other] <= math.sqrt(2) * difference + 2 * stored)
 
 
@@ -75,7 +70,7 @@ def _changed_tokens(pair: Pair, predicted: tuple[NDArray[Any], NDArray[Any]], li
     changed = int(np.abs(predicted[0] - predicted[1]).sum())
     if not totals or not changed:
         return 0.0
-    return changed / max(totals) if changed <= max(1.0, _FLIPS * limit * max(totals)) else None
+    return changed / max(totals) if changed <= max(1.0, limits.FLIPS * limit * max(totals)) else None
 
 
 def _is_masked(pair: Pair) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from plumbline.judge import limits
 from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
@@ -12,9 +13,6 @@ from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
 __all__ = ["interventions", "steps_of"]
-
-_AFTER = 2
-"""Steps compared after the first divergence, so that a restored value shows in the weights and in later steps."""
 
 
 def interventions(
@@ -29,7 +27,7 @@ def interventions(
         return ()
     last = len(probe.steps)
     step = min(mismatch.at.step or 0, last - 1)
-    steps = min(step + 1 + _AFTER, last)
+    steps = min(step + 1 + limits.STEPS_AFTER, last)
     if suspicion.shown or _unread(mismatch):
         return (Intervention("no restored value, as the record shows the difference itself", steps, "observed"),)
     if suspicion.code == "kernel":
@@ -77,7 +75,7 @@ def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
     """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
-    return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + _AFTER, last)
+    return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
 
 
 def _unread(mismatch: Mismatch) -> bool:

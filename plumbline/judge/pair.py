@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.judge import limits
 from plumbline.judge.own_distance import OwnDistances, without_signal
-from plumbline.judge.tolerance import ROUNDING_ONLY, is_head, limit, relative
+from plumbline.judge.tolerance import is_head, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement
@@ -244,7 +245,7 @@ class Pair:
         here = self.common[step][0].gradient_norm
         cancelled = max(norms, default=1.0) / here if here else 1.0
         own = max(self.scale * limit(None, "norm", self.precision, step), self.loss_limit(step))
-        return max(own, min(own * max(cancelled, 1.0), ROUNDING_ONLY))
+        return max(own, min(own * max(cancelled, 1.0), limits.ROUNDING_ONLY))
 
 
 def _places_of(probe: ProbeEvidence | None) -> dict[tuple[int, str, str], int]:

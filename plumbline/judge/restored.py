@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from plumbline.judge import limits
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -15,16 +16,6 @@ from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 
 __all__ = ["Outcome", "agree_exactly", "check_restored", "disagreement", "located"]
-
-_VANISHED = 0.01
-"""Maximum share of a rounding difference that fp64 leaves. Rounding shrinks a million times."""
-
-_EXACT = 1e-12
-"""Maximum difference of two fp64 runs at the place of a rounding difference, if fp64 reaches all of its operations. A
-difference in a later step is then no rounding, also far below the limits of the spec's precision."""
-
-_CLOSER = 0.25
-"""A difference below the envelope has disappeared if at most this share is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +115,7 @@ def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
     worst = max(common, key=lambda key: was[key], default=None)
     if worst is None or was[worst] == 0:
         return False
-    return now[worst] <= _CLOSER * was[worst]
+    return now[worst] <= limits.CLOSER * was[worst]
 
 
 def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
@@ -145,10 +136,10 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> Outcome:
     """Decide whether fp64 runs agree where the spec's precision did not."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
-    if now > _VANISHED * min(was, 1.0):
+    if now > limits.VANISHED * min(was, 1.0):
         return Outcome(restored=False, text=fact("restored.differ", now=now))
     known |= {mismatch.suspicions[0].code, "precision"}
-    scale = _VANISHED if now <= _EXACT else 1.0
+    scale = limits.VANISHED if now <= limits.EXACT_PLACE else 1.0
     found = [
         # Above the first of them all evidence agrees in fp64: its place is certain.
         replace(other, is_certain=scale < 1 and place == 0)

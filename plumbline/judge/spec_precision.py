@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from plumbline.judge import limits
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
-from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Finding
 
 __all__ = ["different_precision", "precision_findings"]
 
-_BITS: dict[Precision, int] = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
-_DIFFERENT = 3
-"""Bits between the closest formats, bf16 and fp16. A product by one is exact: no rounding comes near."""
 _PRODUCTS = ("linear", "matmul", "bmm")
 """Operators that every precision computes in its own format; autocast leaves others in fp32."""
 
@@ -26,10 +23,10 @@ def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
     if record.spec.probe is None:
         return None
     precision = record.spec.probe.precision
-    wanted, kept = _BITS[precision], record.fingerprint.mantissa_bits
+    wanted, kept = limits.MANTISSA_BITS[precision], record.fingerprint.mantissa_bits
     for name in _PRODUCTS:
         off = kept.get(name, wanted) - wanted
-        if off <= -_DIFFERENT or (off >= _DIFFERENT and precision != "tf32"):
+        if off <= -limits.FEWER_BITS or (off >= limits.FEWER_BITS and precision != "tf32"):
             return name, kept[name], wanted
     return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
@@ -116,17 +117,6 @@ def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_righ
     return bool(ours) and (ours & theirs).total() == ours.total()
 
 
-_SHARE_OF_EXPECTED = 0.5
-"""Minimum share of the rows expected after a permutation."""
-_COPIES = 0.25
-"""Maximum share of repeated rows among moved rows; more means copied content, not a different order."""
-_LABELS_FOLLOW = 0.9
-"""Minimum share of the texts found that kept their labels. A permutation moves whole rows: only repeated texts with
-different labels lower the share. Where texts alone move, chance keeps the labels, half of them of two classes."""
-_MIN_EXPECTED = 4.0
-"""Minimum expected number of rows; below it, chance decides."""
-
-
 def _is_permuted(pair: Pair, at_right: Any) -> bool:
     """Return whether the moved rows are as many as in a permuted dataset.
 
@@ -136,16 +126,16 @@ def _is_permuted(pair: Pair, at_right: Any) -> bool:
     sides = (pair.reference.record.evidence.data, pair.candidate.record.evidence.data)
     total = sum(shard.num_rows for shard in sides[0].shards) if sides[0] else 0
     expected = len(at_right) * len(left["text"]) / total if total else 0.0
-    if expected < _MIN_EXPECTED:
+    if expected < limits.MIN_EXPECTED:
         return False
     ours, theirs = (Counter(zip(side["text"].tolist(), side["label"].tolist(), strict=True)) for side in (left, right))
     texts = {text for text, _ in ours}
     moved = list(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
     found = sum(row in ours for row in moved)
-    if found < _LABELS_FOLLOW * sum(text in texts for text, _ in moved):
+    if found < limits.LABELS_FOLLOW * sum(text in texts for text, _ in moved):
         return False  # the texts stand at different labels: these are different rows
     copies = [side.total() - len(side) for side in (ours, theirs)]
-    return found >= _SHARE_OF_EXPECTED * expected and copies[1] - copies[0] <= _COPIES * found
+    return found >= limits.SHARE_OF_EXPECTED * expected and copies[1] - copies[0] <= limits.COPIES * found
 
 
 def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Mismatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.dropout import drew_differently, operator_of
@@ -15,13 +16,8 @@ from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["dtypes", "forward", "forward_numbers"]
 
-_OWN_SHARE = 0.3
-"""A run at least this share of the difference away from its own fp64 run explains the difference by rounding."""
 
 _AUTOCAST = ("bf16", "fp16")
-
-_FEWER_BITS = 4
-"""Minimum number of bits by which number formats differ; a different formula may round away one or two."""
 
 
 def dtypes(pair: Pair, step: int) -> Mismatch | None:
@@ -129,7 +125,7 @@ def precision_signs(pair: Pair) -> tuple[Statement, ...]:
     lines = [
         fact("forward.mantissa", name=name, bits=right.mantissa_bits[name], reference=bits)
         for name, bits in left.mantissa_bits.items()
-        if abs(right.mantissa_bits.get(name, bits) - bits) >= _FEWER_BITS
+        if abs(right.mantissa_bits.get(name, bits) - bits) >= limits.FEWER_BITS
     ]
     lines += [
         fact("forward.setting", name=name, value=right.numerics[name], reference=value)
@@ -148,7 +144,9 @@ def _product_lost_bits(pair: Pair, kind: str) -> bool:
     The rule also holds if a run agrees with its own fp64 run: a device that rounds every product rounds fp64's too.
     """
     left, right = (side.record.fingerprint.mantissa_bits.get("linear") for side in (pair.reference, pair.candidate))
-    return kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= _FEWER_BITS
+    return (
+        kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS
+    )
 
 
 def owes_to_rounding(tap: TapError) -> bool:
@@ -156,7 +154,7 @@ def owes_to_rounding(tap: TapError) -> bool:
     ours, theirs = tap.own
     if ours is None or theirs is None:
         return False
-    return max(ours, theirs) >= _OWN_SHARE * tap.error > 0 and max(ours, theirs) > tap.limit
+    return max(ours, theirs) >= limits.OWN_SHARE * tap.error > 0 and max(ours, theirs) > tap.limit
 
 
 def _agrees_with_itself(tap: TapError) -> tuple[Statement, ...]:

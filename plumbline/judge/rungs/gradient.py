@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
@@ -17,9 +18,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
 __all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
-
-_SAME_RATIO = 1e-3
-"""Gradients were scaled if they differ by a single factor, up to this residual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
     first = over[-1]
     scale = _scale(pair, over)
     lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
-    if scale is not None and scale.residual < _SAME_RATIO:
+    if scale is not None and scale.residual < limits.SAME_RATIO:
         why = fact("gradient.factor", factor=scale.factor)
     else:
         why = fact("gradient.different")

@@ -6,6 +6,7 @@ learning rates, evaluations. Every other cause is named by a trace (`confirm_lea
 
 from __future__ import annotations
 
+from plumbline.judge import limits
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
@@ -16,10 +17,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 __all__ = ["evaluating", "first_logged_difference", "learning", "logged"]
-
-_SAME_RATE = 1e-12
-_HIGHEST = 100.0
-"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
 
 
 def learning(pair: Pair) -> Mismatch | None:
@@ -53,7 +50,7 @@ def logged(pair: Pair) -> Mismatch | None:
     if left is None or right is None:
         return None
     masked = not pair.reference.record.spec.has_row_labels
-    found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=_SAME_RATE)
+    found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.SAME_RATE)
     if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
         return evaluated
     place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
@@ -79,7 +76,7 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
     # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
     if abs(theirs - ours) > limit_of(None, "gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
         return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
-    most = _HIGHEST * max(abs(loss) for loss in left.losses if loss is not None)
+    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
     if place is None:
         return None

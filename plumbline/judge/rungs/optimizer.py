@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import restructured
@@ -24,7 +25,6 @@ _ADAMW = frozenset({"class", "weight_decay", "betas.0", "betas.1", "eps"})
 _ABSENT = "absent"
 
 _NAMED = 4
-_SAME_RATE = 1e-12
 
 
 def schedule(pair: Pair, step: int) -> Mismatch | None:
@@ -35,7 +35,7 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     ours, theirs = max(left, default=None), max(right, default=None)
     rate = fact("optimizer.rates", rates=_listed(right), reference=_listed(left))
     if len(left) == len(right):
-        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > _SAME_RATE]
+        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > limits.SAME_RATE]
         if not differing:
             return None
         ours, theirs = max(differing, key=max)
@@ -164,21 +164,11 @@ def after_clipping(step: int) -> Suspicion:
     return Suspicion("gradient", why, (fact("optimizer.recorded-after-clipping"),))
 
 
-_STEPS_OF_A_RATE = 3
-"""One step cannot distinguish a learning rate from Adam's bias correction, which scales the first update. Later steps
-start from weights that differ: factors measured on a rate of 1.1 stay within 0.3% for three steps and within 3% for
-twelve."""
-
-_SAME_FACTOR = 0.02
-"""Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the
-learning rate; a bias correction off by one step varies by 20% and more between the first two steps."""
-
-
 def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
     """Suspect the schedule if all updates are scaled by the same factor."""
-    norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + _STEPS_OF_A_RATE]]
+    norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + limits.STEPS_OF_A_RATE]]
     factors = [theirs / ours for ours, theirs in norms if ours and theirs]
-    if len(factors) < _STEPS_OF_A_RATE or not _is_one_factor(factors):
+    if len(factors) < limits.STEPS_OF_A_RATE or not _is_one_factor(factors):
         return ()
     if factors[0] == 1 or not _is_collinear(pair, step, factors[0]):
         return ()
@@ -195,7 +185,7 @@ def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
 def _is_one_factor(factors: list[float]) -> bool:
     """Return whether the factors vary clearly less than their distance from 1."""
     spread = max(factors) - min(factors)
-    return spread <= _SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
+    return spread <= limits.SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
 
 
 def _is_collinear(pair: Pair, step: int, factor: float) -> bool:

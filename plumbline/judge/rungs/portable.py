@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.portable_parts import leg_parts
@@ -30,17 +31,6 @@ __all__ = [
     "sizes",
 ]
 
-_ORDER = 1e-12
-"""Maximum relative effect of a different order of products on outputs and gradients. A product of two
-slices keeps 42 bits of a row at 768 columns, 2e-13. Seen: 2.5e-14; LayerNorm's eps 1.01e-12 instead of 1e-12: 5e-12."""
-_ORDER_OF_ONE_SLICE = 2.5e-6
-"""The same for a step whose products have a single slice of 21 bits at 768 columns: as for two slices, five times the
-last bit, 2^-21. The legs seldom differ by so much: a difference of 1e-16 must first move an operand across a rounding
-limit of its slice. Seen: 8e-7."""
-_ORDER_OF_UPDATE = 2e-15
-"""The same for a weight after its update from an equal gradient: a few fp64 operations. Seen: 4e-16."""
-_SMALL_GRADIENT = 1e-3
-"""A gradient below this share of the largest, such as a mathematical zero, is measured relative to the largest."""
 
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {
     "forward": ("operator", "computes a different result"),
@@ -136,7 +126,7 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
         return None
     stage, step, _ = found
     ours = next(each for each in legs[0].steps if each.step == step)
-    is_small = _limit(legs[0], ours, stage) < _ORDER_OF_ONE_SLICE
+    is_small = _limit(legs[0], ours, stage) < limits.ORDER_OF_ONE_SLICE
     return reordered(pair) if is_small or other_software(pair) else None
 
 
@@ -156,8 +146,8 @@ def other_software(pair: Pair) -> bool:
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
     """Return the maximum effect of a different order; products have all slices only where outputs were tapped."""
     if stage == "optimizer":
-        return _ORDER_OF_UPDATE
-    return _ORDER if leg.slices > 1 and step.outputs else _ORDER_OF_ONE_SLICE
+        return limits.ORDER_OF_UPDATE
+    return limits.ORDER if leg.slices > 1 and step.outputs else limits.ORDER_OF_ONE_SLICE
 
 
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
@@ -169,7 +159,7 @@ def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
     largest = {kind: max((math.hypot(*ours[key]) for key in ours if _is(key, kind)), default=0.0) for kind in kinds}
     found = [relative(_number(left.loss), _number(right.loss))]
     for kind in kinds:
-        least = _SMALL_GRADIENT * largest[kind] if kind == "gradient" else 0.0
+        least = limits.SMALL_GRADIENT * largest[kind] if kind == "gradient" else 0.0
         for key in (key for key in ours if _is(key, kind)):
             distance = math.dist(ours[key], theirs[key])
             scale = max(math.hypot(*ours[key]), least)

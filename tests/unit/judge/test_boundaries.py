@@ -127,8 +127,8 @@ def test_an_error_over_its_limit_or_not_finite_counts() -> None:
     assert not tap((None, None), 1e300, math.inf).over
 
 
-@pytest.mark.parametrize(("bits", "is_named"), [(19, True), (20, False), (23, False), (27, True)])
-def test_four_bits_of_mantissa_are_another_format(bits: int, is_named: bool) -> None:
+@pytest.mark.parametrize(("bits", "is_named"), [(20, True), (21, False), (23, False), (26, True)])
+def test_three_bits_of_mantissa_are_another_format(bits: int, is_named: bool) -> None:
     pair = Pair(*(make_record(fingerprint={"mantissa_bits": {"linear": n}}) for n in (23, bits)))
     assert bool(precision_signs(pair)) is is_named
 

@@ -76,7 +76,7 @@ def test_fewer_bits_are_suspected_first_where_a_sign_of_them_was_measured() -> N
         return [[each.code for each in mismatch.suspicions] for mismatch in found]
 
     first, last = [["precision", "operator"]] * 2, [["operator", "precision"]] * 2
-    bits = [fingerprint(mantissa_bits={"linear": count, "conv": 23}) for count in (23, 20, 19)]
+    bits = [fingerprint(mantissa_bits={"linear": count, "conv": 23}) for count in (23, 21, 20)]
     assert likely(linear, bits[2], reference=(bits[0],)) == first
     assert likely(linear, bits[1], reference=(bits[0],)) == last
     assert likely(linear, bits[2]) == last
@@ -102,7 +102,7 @@ def test_signs_of_precision_are_lost_bits_and_settings_of_number_formats() -> No
     left = side(fingerprint(mantissa_bits={"linear": 23, "conv": 23, "sum": 20}, numerics=flags))
     changed = flags | {"matmul_precision": "high", "deterministic": "False", "reduced_sum": "True"}
     del changed["allow_tf32"]
-    right = side(fingerprint(mantissa_bits={"linear": 10, "conv": 20, "extra": 2}, numerics=changed))
+    right = side(fingerprint(mantissa_bits={"linear": 10, "conv": 21, "extra": 2}, numerics=changed))
     lines, other = both(precision_signs, left, right)
     assert said(lines) == (
         "linear keeps 10 bits of mantissa instead of 23",
