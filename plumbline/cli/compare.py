@@ -13,7 +13,7 @@ from plumbline.central.outbox import RECORDS, fetch_record
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.judge import compare
-from plumbline.judge.reruns import rerun_problem
+from plumbline.judge.rounds import rerun_problem
 from plumbline.judge.spec_differences import named_rows
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import note_line, sentence_of, spoken

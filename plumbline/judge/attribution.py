@@ -9,8 +9,6 @@ from plumbline.judge.mismatches import Mismatch
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause
 
-__all__ = ["SPEED", "Attribution", "still_likely", "unattributed", "unsteady"]
-
 SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
 """Causes of a drop in throughput."""
 

@@ -20,8 +20,6 @@ from plumbline.schema.fact import fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, Outcome
 
-__all__ = ["CanaryResult", "canary_findings", "prove"]
-
 _SLOWER = 1.2
 """Slowdown of the canary, in units of the smallest drop that the gate can call drift."""
 _EPS_ERROR = 5e-3

@@ -18,8 +18,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Finding
 
-__all__ = ["Compared", "Comparisons"]
-
 _OTHER_TASK = fact("compared.one-spec")
 
 

@@ -21,8 +21,6 @@ from plumbline.schema.fact import fact, joined
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Finding, Judgement, Note, worst
 
-__all__ = ["cause_of", "compare"]
-
 
 def compare(
     reference: LoadedRecord,

@@ -15,8 +15,14 @@ from plumbline.judge import limits
 from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import NO_RECORD, Request, next_of_causes, next_request, unanswered
-from plumbline.judge.confirm_state import ConfirmationState
+from plumbline.judge.confirm_requests import (
+    NO_RECORD,
+    ConfirmationState,
+    Request,
+    next_of_causes,
+    next_request,
+    unanswered,
+)
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without
@@ -28,8 +34,6 @@ from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
-
-__all__ = ["Confirmation"]
 
 
 class Confirmation(ConfirmationState):

@@ -18,9 +18,9 @@ from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
+from plumbline.judge.consensus import Doubt, exonerate
 from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
-from plumbline.judge.exoneration import Doubt, exonerate
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.curve_legs import curve_legs, with_legs
@@ -31,8 +31,6 @@ from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
-
-__all__ = ["WindowSearch", "begin_confirmation"]
 
 _WAYS: dict[str, tuple[ReplayRung, str]] = {
     "schedule": ("schedule", "the learning rates by the schedule's definition"),

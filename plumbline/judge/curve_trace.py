@@ -11,8 +11,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 
-__all__ = ["Window", "earlier_window", "first_window", "trace_problem", "with_envelope"]
-
 
 @dataclass(frozen=True, slots=True)
 class Window:

@@ -6,8 +6,6 @@ from plumbline.judge.suspects import differences, explains_rounding
 from plumbline.judge.tolerance import limit, relative
 from plumbline.records import LoadedRecord
 
-__all__ = ["has_equal_bits", "has_equal_evaluations", "machine_changes", "was_interrupted"]
-
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
     """Compare two curves over the first steps; over all steps, also weights and evaluations."""

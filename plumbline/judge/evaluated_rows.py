@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from plumbline.judge import limits
 from plumbline.judge.pair import Pair
 
-__all__ = ["changed_answers", "loss_reach"]
-
 
 def loss_reach(pair: Pair) -> float:
     """Return the maximum change of the mean loss by the difference of the logits; infinite without them."""

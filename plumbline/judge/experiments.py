@@ -12,8 +12,6 @@ from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["interventions", "steps_of"]
-
 
 def interventions(
     mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]

@@ -8,8 +8,6 @@ from typing import Literal
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Finding, Outcome
 
-__all__ = ["Gap", "Role", "counts", "lacks"]
-
 Role = Literal["reference", "candidate"]
 
 

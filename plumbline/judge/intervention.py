@@ -11,8 +11,6 @@ from plumbline.schema.evidence import Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 
-__all__ = ["CAPTURED", "Intervention", "Kept", "Source", "forward_of", "only_trained"]
-
 CAPTURED = "capture.safetensors"
 
 Method = Literal["replay", "exact", "observed", "locate"]

@@ -8,8 +8,6 @@ from typing import Literal
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["Basis", "Mismatch", "Suspicion", "is_same_place", "with_kernel_last", "without"]
-
 Basis = Literal["given", "computed", "portable"]
 """What a mismatch rests on: evidence that no other rung can change, the computation, or its portable bits."""
 

@@ -14,8 +14,6 @@ from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.spec import Precision
 from plumbline.sketch import reduced, relative_error
 
-__all__ = ["OwnDistances", "without_signal"]
-
 
 @dataclass(frozen=True)
 class OwnDistances:

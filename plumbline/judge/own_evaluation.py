@@ -20,8 +20,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Cause, CauseCode
 
-__all__ = ["OwnEvaluation", "deviation", "may_hide"]
-
 _LEAVE_ROWS_AND_MODES: frozenset[CauseCode] = frozenset(
     {
         "model.architecture",

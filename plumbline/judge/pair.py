@@ -20,8 +20,6 @@ from plumbline.schema.fact import Statement
 from plumbline.schema.spec import Precision
 from plumbline.sketch import relative_error
 
-__all__ = ["Pair", "TapError"]
-
 
 @dataclass(frozen=True, slots=True)
 class TapError:

@@ -15,8 +15,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 
-__all__ = ["Outcome", "agree_exactly", "check_restored", "disagreement", "located"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plumbline.errors import InvalidInputError
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
-from plumbline.judge.consensus import TrustedReference, own_error, trusted_reference
-from plumbline.judge.exoneration import Doubt, exonerate
-from plumbline.judge.reruns import rerun_problem
+from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, own_error, trusted_reference
+from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
-
-__all__ = ["judge_round", "merge"]
 
 _NO_BASELINE = Note(code="no-baseline", text=fact("round.no-baseline"))
 
@@ -174,3 +172,19 @@ def _fp64(table: Comparisons, records: Mapping[str, LoadedRecord], name: str, ot
     if ours is None or theirs is None:
         return ""
     return fact("round.own-fp64", name=name, ours=ours, other=other, theirs=theirs)
+
+
+def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:
+    """Return why a rerun of `record` neither confirms nor refutes a drop; empty if it may."""
+    own, other = (side.record.fingerprint.hardware_class for side in (record, rerun))
+    if other != own:
+        return fact("rerun.ran-on", machine=other, training=own)
+    if rerun.record.spec.speed != record.record.spec.speed:
+        return fact("rerun.different-spec")
+    try:
+        missing = next((finding.detail for finding in whole(rerun).defects("rerun")), "")
+    except InvalidInputError as error:
+        return fact("rerun.unreadable", error=error)
+    if rerun.record.evidence.speed is None:
+        return fact("rerun.no-speed")
+    return fact("rerun.lacked", what=missing) if missing else ""

@@ -17,8 +17,6 @@ from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Finding
 
-__all__ = ["label_names", "named_rows", "spec_findings"]
-
 _MAX_KEYS = 40
 _MAX_NAMED = 5
 _MAX_VALUE = 120

@@ -8,8 +8,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Finding
 
-__all__ = ["different_precision", "precision_findings"]
-
 _PRODUCTS = ("linear", "matmul", "bmm")
 """Operators that every precision computes in its own format; autocast leaves others in fp32."""
 

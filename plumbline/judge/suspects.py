@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import CauseCode
 
-__all__ = ["differences", "explains_rounding", "rounding_fields", "suspects_for"]
-
 _ARITHMETIC = (
     r"cpu\.(model|isa|num_threads)|gpus|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*|mantissa_bits\..*"
     r"|packages\.(torch|triton|pytorch-triton|numpy|transformers|mkl|intel-openmp|onednn|nvidia-.*|jax.*)"

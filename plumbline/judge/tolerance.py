@@ -11,16 +11,6 @@ import math
 from plumbline.judge import limits
 from plumbline.schema.spec import Precision
 
-__all__ = [
-    "floor_of",
-    "growth",
-    "is_head",
-    "is_rounding_only",
-    "least_gradient",
-    "limit",
-    "relative",
-]
-
 
 def floor_of(stage: str, precision: Precision) -> float:
     """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""

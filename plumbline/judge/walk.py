@@ -14,7 +14,6 @@ from typing import Literal
 from plumbline.judge.mismatches import Mismatch, without
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
-from plumbline.judge.rungs.between_steps import between_steps
 from plumbline.judge.rungs.bits import RUNGS as BITS
 from plumbline.judge.rungs.bits import bits, different_place, evaluation_bits, other_kernels
 from plumbline.judge.rungs.data import data
@@ -26,9 +25,8 @@ from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.rng import rng
+from plumbline.judge.rungs.traced import between_steps
 from plumbline.schema.fact import Statement
-
-__all__ = ["RUNGS", "Likeness", "Standing", "Walk", "position", "walk"]
 
 RUNGS = (
     "data", "batch", "architecture", "weights", "state", "rng", "forward", "loss", "gradient", "clipped", "schedule",

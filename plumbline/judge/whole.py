@@ -19,8 +19,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
 
-__all__ = ["WholeRecord", "missing_evidence", "stands_alone", "unequal_evidence", "whole"]
-
 
 @dataclass(frozen=True)
 class WholeRecord(LoadedRecord):

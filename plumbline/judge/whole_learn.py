@@ -12,8 +12,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec
 
-__all__ = ["missing_curve"]
-
 _LOGGED_STEPS = 10_000
 """The trainer logs the first steps of a long curve."""
 

@@ -17,8 +17,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import Precision, ProbeSpec
 
-__all__ = ["missing_probe"]
-
 _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
 _SETTINGS = frozenset({"class", "lr"})

@@ -15,8 +15,6 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.schema.verdict import Finding
 
-__all__ = ["missing_evaluation_rows", "missing_rows", "unequal_rows"]
-
 _EVALUATION = "evaluation/"
 """Prefix of the keys of a dataset's evaluation shards."""
 _MAX_SHARDS_KEPT = 10_000

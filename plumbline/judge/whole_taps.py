@@ -15,8 +15,6 @@ from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, Ta
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Finding
 
-__all__ = ["missing_taps", "unequal_taps"]
-
 _STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
 _ROOT = "model"
 """Name of the whole model's tap."""

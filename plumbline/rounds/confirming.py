@@ -11,7 +11,7 @@ from plumbline.judge import Comparisons, compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
-from plumbline.judge.exoneration import CHECK, Doubt, exonerate
+from plumbline.judge.consensus import CHECK, Doubt, exonerate
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.isolation import Defect, isolated

@@ -9,7 +9,7 @@ from plumbline.history.decision import Answers, Software
 from plumbline.history.metrics import read_metrics
 from plumbline.history.night import LineDecision
 from plumbline.history.segments import MetricHistory
-from plumbline.judge.reruns import rerun_problem
+from plumbline.judge.rounds import rerun_problem
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.rounds.gathered import GatheredRecords

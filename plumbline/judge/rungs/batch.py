@@ -14,8 +14,6 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["batch"]
-
 _HIDDEN = -100
 
 

@@ -17,8 +17,6 @@ from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-__all__ = ["RUNGS", "bits", "different_place", "evaluation_bits", "other_kernels"]
-
 RUNGS: dict[str, tuple[Stage, str]] = {
     "forward": ("forward", "logits_sha256"),
     "loss": ("loss", "loss"),

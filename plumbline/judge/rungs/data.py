@@ -18,8 +18,6 @@ from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["RowChange", "data", "row_changes"]
-
 _NAMED = 5
 
 

@@ -17,8 +17,6 @@ from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["distance", "evaluation", "evaluation_numbers"]
-
 
 def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
     if pair.probes is None:

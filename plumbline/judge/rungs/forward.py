@@ -7,15 +7,12 @@ import math
 from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
+from plumbline.judge.rungs.traced import drew_differently, operator_of
 from plumbline.judge.tolerance import relative
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
-
-__all__ = ["dtypes", "forward", "forward_numbers"]
-
 
 _AUTOCAST = ("bf16", "fp16")
 

@@ -17,8 +17,6 @@ from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["clipping", "frozen", "gradient", "gradient_numbers"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Scale:

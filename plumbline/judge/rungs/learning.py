@@ -16,8 +16,6 @@ from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-__all__ = ["evaluating", "first_logged_difference", "learning", "logged"]
-
 
 def learning(pair: Pair) -> Mismatch | None:
     """Return the mismatch of two learning curves that should be bitwise equal."""

@@ -11,8 +11,6 @@ from plumbline.judge.tolerance import floor_of, relative
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["loss"]
-
 
 def loss(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if only one side's loss contradicts its logits."""

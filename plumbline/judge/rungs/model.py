@@ -8,8 +8,6 @@ from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["architecture", "other_modules", "restructured", "weights"]
-
 _NAMED = 4
 
 

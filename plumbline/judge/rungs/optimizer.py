@@ -14,8 +14,6 @@ from plumbline.schema.fact import fact, joined
 from plumbline.schema.verdict import Divergence, Finding
 from plumbline.sketch import ERROR_FACTOR
 
-__all__ = ["after_clipping", "rate_suspicions", "schedule", "settings", "update", "update_numbers"]
-
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Settings of how the update is computed, not of its value."""

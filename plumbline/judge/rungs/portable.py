@@ -19,19 +19,6 @@ from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-__all__ = [
-    "device",
-    "excused",
-    "other_software",
-    "portable",
-    "portable_findings",
-    "portable_legs",
-    "proven_steps",
-    "reordered",
-    "sizes",
-]
-
-
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {
     "forward": ("operator", "computes a different result"),
     "loss": ("loss", "the loss is a different function of equal logits"),

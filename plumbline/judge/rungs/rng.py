@@ -7,8 +7,6 @@ from plumbline.judge.pair import Pair
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["rng", "rng_differs"]
-
 
 def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
     """Return the generators whose states differ at the start of `step`."""

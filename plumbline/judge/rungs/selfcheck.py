@@ -6,8 +6,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Cause, Finding
 
-__all__ = ["failed_at", "selfcheck"]
-
 
 def failed_at(record: LoadedRecord) -> str | None:
     """Return the place of a selfcheck's first wrong bits; `None` if passed or unknown."""

@@ -19,8 +19,6 @@ from plumbline.judge.tolerance import relative
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
-__all__ = ["TOKENS", "tokenizer"]
-
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.between_steps import between_steps
-from plumbline.judge.rungs.dropout import drew_differently, operator_of
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
+from plumbline.judge.rungs.traced import between_steps, drew_differently, operator_of
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import said
