@@ -164,6 +164,7 @@ def test_a_fault_of_learn_is_named_where_rounding_differs(
     judgement = judged(reference, candidate)
     assert judgement.verdict == "drift"
     assert judgement.causes[0].code == code
+    assert not judgement.first_divergence.at.endswith(" input")
 
 
 def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Trained) -> None:

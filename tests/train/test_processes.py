@@ -15,12 +15,15 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from plumbline.judge import compare
 from plumbline.launch import run_training
+from plumbline.records import load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train import engine
 from plumbline.train.portable.leg import PortableLeg
+from tests.said import said
 from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_ranks
 
@@ -189,3 +192,29 @@ def test_a_training_of_which_the_system_kills_one_process_was_not_judged(worksho
     assert (code, record.fingerprint.num_processes) == (3, 2)
     assert (record.exit.status, record.exit.code) == ("failed", "unavailable")
     assert not processes_below(tmp_path)
+
+
+@contextlib.contextmanager
+def without_decay_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
+    """Train without weight decay in the second process alone."""
+    plain = engine.make_optimizer
+
+    def make(*given: Any, **options: Any) -> torch.optim.Optimizer:
+        optimizer = plain(*given, **options)
+        optimizer.param_groups[0].update(weight_decay=0.0 if rank else optimizer.param_groups[0]["weight_decay"])
+        return optimizer
+
+    engine.make_optimizer = make
+    yield
+
+
+def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Workshop, tmp_path: Path) -> None:
+    spec = workshop.spec(probe=None, learn=LEARN)
+    codes, trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
+    assert codes == [0, 0]
+    found = trained.record.evidence.learn.legs.ranks[0]
+    assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
+    loaded = load_record(trained.folder)
+    cause = compare(loaded, loaded).causes[0]
+    assert cause.code == "optimizer"
+    assert said(cause.why).startswith("process 1 of the reference differs from its other processes: ")

@@ -51,14 +51,14 @@ def curve_legs(pair: Pair) -> Mismatch | None:
             stage, name = place
             code, why = _named(stage, name)
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
-            return _mismatch(Suspicion(code, why, evidence, (name,)), ours.at, stage)
+            return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
 
 
 def _named(stage: Stage, name: str) -> tuple[CauseCode, Statement]:
     """Return cause and reason of a part that differs first."""
     if stage == "forward" and name.endswith(DROPOUT_INPUT):
-        return "operator", fact("curve-legs.forward", name=name.removesuffix(DROPOUT_INPUT).rpartition(".")[0])
+        return "operator", fact("curve-legs.forward", name=_place(name))
     if stage == "forward" and "drop" in name.rpartition(".")[2]:
         return "rng", fact("curve-legs.mask", name=name)
     if name.startswith("clipped "):
@@ -66,6 +66,11 @@ def _named(stage: Stage, name: str) -> tuple[CauseCode, Statement]:
     if stage == "evaluation" and name == "labels":
         return "data.labels", fact("curve-legs.evaluated-labels")
     return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
+
+
+def _place(name: str) -> str:
+    """Return the module that computes a part: a dropout's input belongs to the module around it."""
+    return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
 
 
 def _mismatch(suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
@@ -85,7 +90,7 @@ def _rank(pair: Pair) -> Mismatch | None:
             stage: Stage = found.stage if found.stage in _CODES else "forward"
             code, part = _named(stage, found.name)
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
-            return _mismatch(Suspicion(code, why, (), (found.name,)), found.at, stage)
+            return _mismatch(Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
     return None
 
 
