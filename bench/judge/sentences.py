@@ -92,10 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--readers", type=Path, help="result of before, whose tests are run instead of all")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     began = time.perf_counter()
-    failed, readers = failing("*", ["tests/unit"])
+    tests = json.loads(arguments.readers.read_bytes())["all_reworded"] if arguments.readers else ["tests/unit"]
+    failed, readers = failing("*", tests)
     print(f"{len(failed)} tests read a sentence", flush=True)
     codes = random.Random(arguments.seed).sample(sorted(sentences.templates()), arguments.count)
     often = sorted(code for code, tests in readers.items() if len(tests) > _MOST and code not in codes)

@@ -75,9 +75,14 @@ def recipe(title: str) -> str:
 
 def named(title: str) -> set[str]:
     """Return the product's files that a recipe names, without those of a new module."""
-    return {
-        name for name in re.findall(r"`((?:plumbline|tasks|flows)/[\w/.]+\.\w+)`", recipe(title)) if "NAME" not in name
-    }
+    names = re.findall(r"`((?:plumbline|tasks|flows)/[\w/.]+\.\w+)`", recipe(title))
+    return {name for name in names if "NAME" not in name}
+
+
+def test_every_file_that_the_guide_names_exists() -> None:
+    names = re.findall(r"`((?:plumbline|tasks|flows|tests|bench)/[\w/.]+)`", GUIDE)
+    assert len(names) > 20
+    assert [name for name in names if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 def test_a_gate(copy: Copy) -> None:
