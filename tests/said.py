@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.fact import Fact
 
-__all__ = ["said"]
+__all__ = ["failures_of", "said"]
 
 
 def said(value: Any) -> Any:
@@ -15,3 +16,9 @@ def said(value: Any) -> Any:
     if isinstance(value, Fact):
         return sentence_of(value)
     return type(value)(map(said, value)) if type(value) in (tuple, list) else value
+
+
+def failures_of(tried: Iterable[Any]) -> list[str]:
+    """Return why each experiment that could not be run failed."""
+    failed = [line for line in tried if isinstance(line, Fact) and line.code == "experiment.failed"]
+    return [said(line.values["why"]) for line in failed]

@@ -19,7 +19,7 @@ from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.verdict import Cause, Finding
 from tests.kept_results import keep
-from tests.said import said
+from tests.said import failures_of, said
 
 from .conftest import make_record, other_kernel
 from .test_causes import failed
@@ -57,7 +57,7 @@ def test_a_trace_is_asked_for_around_the_step_that_differs(parted: int) -> None:
     assert {request.experiment.trace for request in asked} == {first}
     assert [request.experiment.experiment_id for request in asked] == [f"unit-x{n + 1}" for n in range(len(asked))]
     assert asked[0].experiment.steps == asked[1].experiment.steps == min(first + 4, CURVE)
-    assert ("counted from its step" in said(state.judgement.causes[0].why)) is (first > 0)
+    assert ("curve.counted-from" in repr(state.judgement.causes[0].why)) is (first > 0)
 
 
 @pytest.mark.parametrize("budget", range(1, 8))
@@ -91,7 +91,7 @@ def test_an_experiment_that_gives_no_record_confirms_nothing(how: str, place: in
         assert named(state) == [("gradient", "likely")]
     reason = {"failed": "too large", "lost twice": "no record was returned"}.get(how, "")
     if how != "lost" and place <= 3:
-        assert f"could not be run: {reason}" in tried(state)
+        assert any(why.startswith(reason) for why in failures_of(state.judgement.causes[0].tried))
     assert state.spent <= len(asked)
 
 

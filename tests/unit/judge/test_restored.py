@@ -14,6 +14,7 @@ from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
 from tests.kept_results import keep
 from tests.said import said
@@ -95,9 +96,8 @@ def test_a_difference_below_the_limits_has_to_shrink_to_a_quarter(
 
     outcome = check(off(0.0), off(was), off(now), mismatch("loss", 3), DEFINED)
     assert outcome.restored is is_closer
-    assert said(outcome.text) == (
-        "all later evidence equals the reference's again" if is_closer else "the difference stays"
-    )
+    assert isinstance(outcome.text, Fact)
+    assert outcome.text.code == ("restored.equal" if is_closer else "restored.stays")
     # A separate mismatch, and a value with the reference's bits, need no such measure.
     assert check(off(0.0), off(was), off(now), replace(mismatch("loss", 3), basis="given"), DEFINED).restored
 
@@ -238,9 +238,8 @@ def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
         pair = Pair(reference, made(**plan))
         outcome = keep(agree_exactly(mismatch(rung, step), pair, Pair(reference, reference), NONE))
         assert outcome.restored or (rung, step) == ("optimizer", 5)
-        assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or "differed by 0" in said(
-            outcome.text
-        )
+        has_differed = not isinstance(outcome.text, Fact) or outcome.text.values.get("was") != 0
+        assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or not has_differed
 
 
 def test_the_first_module_that_differs_is_located(reference: LoadedRecord) -> None:
