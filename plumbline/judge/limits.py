@@ -35,6 +35,17 @@ ROUNDING_ONLY = 0.5
 key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
 by half of its size (bf16 rounds one operation by 2^-8)."""
 
+PRODUCTION_FACTOR = 4.0
+"""Limit of an error at production settings in units of the error of the plain model rounded to the same format. Kernels
+round at up to three times as many places (a factor of 1.7), and sketches add up to 1.5 on each side."""
+
+MOST_IN_PRODUCTION = {"forward": 0.5, "loss": 0.5, "gradient": 1.0}
+"""Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
+output that is half wrong is not rounded, nor is a gradient as wrong as one that is zero."""
+
+CLIPPED_FLOORS = 4.0
+"""Maximum deviation of a clipped norm at production settings, in units of the norm's floor in fp32."""
+
 HEAD = 8
 """Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to hundreds
 of features, which are enough to measure an envelope; a head narrows to a few classes."""

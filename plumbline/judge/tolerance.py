@@ -48,6 +48,18 @@ def limit(envelope: float | None, stage: str, precision: Precision, steps: int =
     return max(limits.FACTOR * measured, floor_of(stage, precision)) * growth(steps)
 
 
+def production_limit(envelope: float | None, stage: str, precision: Precision) -> float:
+    """Return the maximum error of a tensor at production settings against the portable leg.
+
+    `envelope` is the error of the plain model in fp32 whose values are rounded to the format of `precision`.
+    """
+    most = limits.MOST_IN_PRODUCTION[stage]
+    if envelope is None or not math.isfinite(envelope):
+        return most
+    factor = limits.FACTOR if precision in ("fp32", "fp64") else limits.PRODUCTION_FACTOR
+    return min(max(factor * envelope, floor_of(stage, "fp32")), most)
+
+
 def relative(reference: float | None, candidate: float | None) -> float:
     """Return |candidate - reference| / |reference|; infinite if a number is missing."""
     if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):

@@ -29,6 +29,7 @@ from pydantic import FailFast, Field
 from plumbline.schema.ab import AbEvidence
 from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.manifest import Receipt, Shard
+from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage
 
 __all__ = [
@@ -273,6 +274,10 @@ class SpeedEvidence(Model):
     samples: dict[Label, Samples] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
+    trail: SpeedTrail | None = None
+    """What the part trained; `None` in records of releases without it."""
+    production: ProductionEvidence | None = None
+    """Replay of the first steps; `None` if the spec asks for none, or has no portable leg."""
 
 
 class CurveLeg(Model):

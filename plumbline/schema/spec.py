@@ -42,6 +42,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("data", "class_names", []),
     ("model", "family", "bert"),
     ("model", "settings", {}),
+    ("speed", "production_steps", 3),
 )
 
 
@@ -134,6 +135,8 @@ class SpeedSpec(Model):
     compile: bool = False
     fused_optimizer: bool = True
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    production_steps: int = Field(default=3, ge=0, le=20)
+    """Steps of the production leg, which judges these settings module by module; 0 switches it off."""
 
 
 class LearnSpec(Model):
@@ -169,7 +172,7 @@ class RunSpec(Model):
         """Return plain JSON values, without new keys at their defaults, so that digests stay."""
         content = super().to_json()
         for part, key, plain in _NEWER:
-            if content[part][key] == plain:
+            if content[part] is not None and content[part][key] == plain:
                 del content[part][key]
         return content
 

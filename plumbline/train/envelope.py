@@ -20,7 +20,7 @@ from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
-__all__ = ["measure_envelope", "perturbed"]
+__all__ = ["measure_envelope", "of_one_process", "perturbed"]
 
 _NOISE = 0.5
 """Relative error against the leg above which a tensor is pure rounding; no number format puts a real tensor there."""
@@ -93,7 +93,7 @@ def _rerun(
     model.train()
     book = TapBook(digests=False)
     observer = _Observer(book, taps)
-    spec, alone = _of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
+    spec, alone = of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
     engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe", observer=observer)
     observer.engine = engine
     seed_generators(context.spec.seed)
@@ -103,7 +103,7 @@ def _rerun(
     return book, observer.losses
 
 
-def _of_one_process(spec: RunSpec, world: int) -> RunSpec:
+def of_one_process(spec: RunSpec, world: int) -> RunSpec:
     """Return the spec with the micro-batches of `world` processes for one."""
     return spec.replace(optimizer=spec.optimizer.replace(accumulation_steps=spec.optimizer.accumulation_steps * world))
 

@@ -126,6 +126,8 @@ def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
         findings.speed = SpeedRun(context, spec.speed)
         with findings.timed("speed"):
             findings.speed.run()
+        with findings.timed("production"):
+            findings.speed.replay(findings.probe)
         if spec.learn:
             context.release()
     if spec.learn:

@@ -155,6 +155,7 @@ class ProbeRun:
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
+        self.leg: PortableLeg | None = None
         self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None, "portable": None}
         self._lost: dict[str, str] = {}
 
@@ -207,6 +208,7 @@ class ProbeRun:
                 leg = PortableLeg(self.context, self.probe)
             else:
                 leg.compare_processes()
+                self.leg = leg
             self._found["portable"] = leg.evidence
         if self.probe.envelope_seeds:
             with auxiliary("envelope", self.context, self._lost):

@@ -11,16 +11,22 @@ import torch
 
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.spec import SpeedSpec
+from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.flops import step_flops
 from plumbline.train.microbench import microbenchmarks
-from plumbline.train.model import attention_of, build_model, load_weights
+from plumbline.train.model import attention_of
 from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.probe import ProbeRun
+from plumbline.train.production.choices import choices_of, make_engine
+from plumbline.train.production.leg import ProductionLeg
 from plumbline.train.sampler import Sampler
+from plumbline.train.trail import TrailObserver
 from plumbline.variables import variable
 
 __all__ = ["WINDOW", "SpeedRun", "found_warm"]
@@ -28,6 +34,8 @@ __all__ = ["WINDOW", "SpeedRun", "found_warm"]
 WINDOW = 8
 _STEADY = 0.05
 _LONGEST_WARMUP = 200
+_WEIGHED = 2 * WINDOW
+"""Number of steps after which the weights are summed: the fewest of any warm-up, and so comparable."""
 
 
 def found_warm(seconds: list[float]) -> bool:
@@ -61,19 +69,18 @@ class SpeedRun:
         self._peak_host_memory: int | None = None
         self._sampler = Sampler(context.ranks.device)
         self._losses: list[torch.Tensor] = []
+        self._trail: SpeedTrail | None = None
+        self._production: ProductionEvidence | None = None
 
-    def _engine(self) -> Engine:
+    def _engine(self, trail: TrailObserver) -> Engine:
         context, speed = self.context, self.speed
         settings = apply_settings(speed.precision, strict=False, part="speed")
-        device = context.ranks.device
-        model = build_model(context.spec, attention=speed.attention, dropout=speed.dropout, device=device)
-        load_weights(model, context.weights)
-        context.note("speed", settings | speed.to_json() | {"attention": attention_of(model)})
-        model.train()
-        engine = Engine(
-            context.spec, model, context.ranks, steps=speed.steps + _LONGEST_WARMUP, precision=speed.precision,
-            part="speed", fused=speed.fused_optimizer, clock=self._clock,
+        engine = make_engine(
+            context, context.spec, choices_of(speed), dropout=speed.dropout, steps=speed.steps + _LONGEST_WARMUP,
+            ranks=context.ranks, clock=self._clock,
         )  # fmt: skip
+        context.note("speed", settings | speed.to_json() | {"attention": attention_of(engine.bare)})
+        engine.observer = trail
         self._clock.watch(engine.model)
         if speed.compile:
             engine.model.compile()
@@ -98,7 +105,8 @@ class SpeedRun:
         apply_settings(speed.precision, strict=False, part="speed")
         self._microbenchmarks = self._measure_machine()
         seed_generators(context.spec.seed)
-        engine = self._engine()
+        trail = TrailObserver(context.ranks, context.spec.batch_size)
+        engine = self._engine(trail)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
@@ -108,6 +116,8 @@ class SpeedRun:
                 outcome = engine.step(step, batch)
                 self._losses = [loss for loss, _ in outcome.losses]
                 self._clock.stop()
+                if step + 1 == _WEIGHED:
+                    trail.weigh(engine.bare, step + 1)
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
@@ -123,8 +133,29 @@ class SpeedRun:
         self._peak_memory = _peak_memory(context.ranks.device, self._peak_host_memory)
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
+        trail.weigh(engine.bare, self._warmup + speed.steps)
+        self._trail = trail.trail(engine, compiled=speed.compile)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+
+    def replay(self, probe: ProbeRun | None) -> None:
+        """Run the production leg, if the probe's portable leg can judge it."""
+        context, speed = self.context, self.speed
+        if not speed.production_steps or probe is None:
+            return
+        leg = probe.leg
+        if leg is None or not leg.exact_steps:
+            self._production = ProductionEvidence(lost="the probe has no portable leg that is exact at step 0")
+            return
+        lost: dict[str, str] = {}
+        context.release()
+        with auxiliary("production", context, lost):
+            if context.ranks.is_first:
+                replayed = ProductionLeg(context, speed, probe.probe, leg)
+                replayed.run()
+                self._production = replayed.evidence
+        if lost:
+            self._production = ProductionEvidence(lost=lost["production"])
 
     def _measure_machine(self) -> dict[str, float]:
         """Return the machine's rates; none where the parent needs none."""
@@ -165,6 +196,8 @@ class SpeedRun:
             peak_host_memory_bytes=self._peak_host_memory,
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),
+            trail=self._trail,
+            production=self._production,
         )
 
 

@@ -52,6 +52,8 @@ def _of_all_parts(content: Content) -> None:
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
+        "trail": {"num_rows": [], "marks": {}, "losses": [], "learning_rates": [], "weights": []},
+        "production": {"lost": "out of memory"},
     }  # fmt: skip
 
 

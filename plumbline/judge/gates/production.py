@@ -1,0 +1,221 @@
+"""Production gate: what `speed` trained, and its replay against the portable leg and the definitions.
+
+A record shows by itself whether its production kernels compute what the portable leg computes: the gate needs the
+reference for bits only. Where equal bits are due, a first different bit is a drift of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from plumbline.judge import limits
+from plumbline.judge.gates.gate import GateRequest, GateResult
+from plumbline.judge.gates.trail import batch_difference, later_difference
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.tolerance import floor_of, production_limit, relative
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
+from plumbline.schema.spec import Precision, RunSpec
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
+
+
+def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
+    """Judge the candidate's training at production settings."""
+    sides = tuple(side.record.evidence.speed for side in (pair.reference, pair.candidate))
+    if sides[1] is None or pair.candidate.record.experiment is not None:
+        return GateResult()
+    off = batch_difference(pair) or next(_excesses(pair.candidate), None)
+    if off is None and sides[0] is not None:
+        off = _different_bit(pair, sides[0], sides[1]) or later_difference(pair, is_due=_bits_due(pair))
+    if off is not None:
+        return off
+    return GateResult(tuple(_proven(pair, sides[1])))
+
+
+def _excesses(side: LoadedRecord) -> Iterator[GateResult]:
+    """Yield what the replay shows without any other record, in the order of consequence."""
+    spec, speed = side.record.spec, side.record.evidence.speed
+    replay = speed.production if speed is not None else None
+    if spec.speed is None or replay is None or replay.lost:
+        return
+    precision = spec.speed.precision
+    yield from _beyond(replay, "forward", precision)
+    yield from _losses(replay, precision)
+    yield from _beyond(replay, "gradient", precision)
+    yield from _clipping(replay, spec)
+    yield from _updates(replay)
+
+
+def _beyond(replay: ProductionEvidence, stage: Stage, precision: Precision) -> Iterator[GateResult]:
+    """Yield the first tensor of a stage beyond its limit: outputs forwards, gradients from the loss backwards."""
+    taps = [tap for tap in replay.taps if tap.stage == stage]
+    ordered = taps if stage == "forward" else list(reversed(taps))
+    over = [tap for tap in ordered if _is_over(tap, precision)]
+    if not over:
+        return
+    first = over[0]
+    limit = production_limit(first.envelope, first.stage, precision)
+    finding = Finding(
+        check=f"production.{stage}", outcome="drift",
+        metric=fact("production.error", stage=stage, name=first.name or "model", precision=precision),
+        observed=first.error, limit=limit, detail=fact("production.over", num=len(over), total=len(taps)),
+    )  # fmt: skip
+    codes: dict[Stage, CauseCode] = {"forward": "operator", "gradient": "gradient"}
+    why = fact("production.module", kind=first.kind, name=first.name, stage=stage)
+    evidence = (fact("production.exact", error=first.error, limit=limit),)
+    trials = [trial for trial in replay.trials if (trial.stage, trial.name) == (first.stage, first.name)]
+    # A module whose output is wrong in the replay that has module taps is nearer to the cause than the whole model.
+    at = next((trial.name for trial in replay.trials if trial.stage == stage), first.name)
+    chosen = trials or [trial for trial in replay.trials if trial.stage == stage]
+    yield _drift(finding, codes[stage], why, Divergence(stage=stage, step=0, at=at), evidence=evidence, trials=chosen)
+
+
+def _is_over(tap: ProductionTap, precision: Precision) -> bool:
+    limit = production_limit(tap.envelope, tap.stage, precision)
+    return tap.error is None or not tap.error <= limit
+
+
+def _losses(replay: ProductionEvidence, precision: Precision) -> Iterator[GateResult]:
+    """Yield a loss that is not that of its own logits, or that is too far from the portable leg's."""
+    for step in replay.steps:
+        gap, limit = relative(step.loss_reference, step.loss), floor_of("loss", "fp32")
+        if not gap <= limit and not step.skipped:
+            finding = Finding(
+                check="production.loss", outcome="drift", metric=fact("production.loss", step=step.step),
+                observed=gap, limit=limit,
+            )  # fmt: skip
+            why, at = (
+                fact("production.loss-definition", format=step.loss_dtype),
+                Divergence(stage="loss", step=step.step),
+            )
+            yield _drift(finding, "loss", why, at)
+            return
+    limit = production_limit(replay.loss_envelope, "loss", precision)
+    if replay.loss_error is not None and replay.loss_error > limit + _head_noise(replay, precision):
+        finding = Finding(
+            check="production.loss", outcome="drift", metric=fact("production.loss", step=0),
+            observed=replay.loss_error, limit=limit,
+        )  # fmt: skip
+        yield _drift(finding, "loss", fact("production.loss-exact"), Divergence(stage="loss", step=0))
+
+
+def _head_noise(replay: ProductionEvidence, precision: Precision) -> float:
+    """Return what the logits' own limit allows the loss: their errors may cancel in one run and not in another."""
+    heads = [tap for tap in replay.taps if tap.stage == "forward"][-1:]
+    return sum(production_limit(tap.envelope, "forward", precision) for tap in heads)
+
+
+def _clipping(replay: ProductionEvidence, spec: RunSpec) -> Iterator[GateResult]:
+    limit = limits.CLIPPED_FLOORS * floor_of("norm", "fp32")
+    for step in replay.steps:
+        if step.skipped or step.gradient_norm is None:
+            continue
+        gap = relative(min(step.gradient_norm, spec.optimizer.max_grad_norm), step.gradient_norm_clipped)
+        if not gap <= limit:
+            finding = Finding(
+                check="production.clipping", outcome="drift", metric=fact("production.clipping", step=step.step),
+                observed=gap, limit=limit,
+            )  # fmt: skip
+            at = Divergence(stage="gradient", step=step.step, at="clipping")
+            why = fact("gradient.clipping", norm=step.gradient_norm, clipped=step.gradient_norm_clipped)
+            yield _drift(finding, "gradient", why, at)
+            return
+
+
+def _updates(replay: ProductionEvidence) -> Iterator[GateResult]:
+    """Yield an update that is not AdamW's definition from the run's own gradients."""
+    for step in replay.steps:
+        if step.update_excess is not None and step.update_excess <= 1:
+            continue
+        finding = Finding(
+            check="production.optimizer", outcome="drift",
+            metric=fact("production.update", name=step.update_at, step=step.step),
+            observed=step.update_excess, limit=1, unit="roundings",
+        )  # fmt: skip
+        trials = [trial for trial in replay.trials if trial.stage == "update"]
+        at = Divergence(stage="optimizer", step=step.step, at=step.update_at)
+        yield _drift(
+            finding, "optimizer", fact("production.optimizer"), at, evidence=tuple(_decay(step)), trials=trials
+        )
+        return
+
+
+def _decay(step: ProductionStep) -> Iterator[Statement]:
+    if step.decay is not None:
+        yield fact("production.decay", share=step.decay)
+
+
+def _drift(
+    finding: Finding, code: CauseCode, why: Statement, at: Divergence, *, evidence: tuple[Statement, ...] = (),
+    trials: Sequence[ProductionTrial] = (),
+) -> GateResult:  # fmt: skip
+    """Return a drift, whose cause is confirmed if an exchange of one production choice removed the error."""
+    tried = tuple(
+        fact("production.trial", change=trial.change, name=trial.name or at.at, before=trial.before, after=trial.after)
+        for trial in trials
+    )
+    removed = any(trial.after is not None and trial.after <= trial.limit for trial in trials)
+    cause = Cause(code=code, sure="confirmed" if removed else "likely", why=why, evidence=evidence, tried=tried)
+    return GateResult((finding,), (cause,), at)
+
+
+def _bits_due(pair: Pair) -> bool:
+    """Return whether equal bits are due: no reason for different rounding, and both replays repeat themselves.
+
+    On a GPU, kernels at production settings may be chosen by their speed, night by night.
+    """
+    sides = [side.record for side in (pair.reference, pair.candidate)]
+    replays = [side.evidence.speed.production if side.evidence.speed else None for side in sides]
+    steady = all(replay is not None and replay.repeated for replay in replays)
+    return steady and not any(side.fingerprint.gpus for side in sides) and not other_kernels(pair)
+
+
+def _different_bit(pair: Pair, reference: SpeedEvidence, candidate: SpeedEvidence) -> GateResult | None:
+    """Return the replay's first different bit, where equal bits are due."""
+    left, right = reference.production, candidate.production
+    if left is None or right is None or not _bits_due(pair):
+        return None
+    ours = {(tap.stage, tap.name): tap.sha256 for tap in left.taps}
+    forward = [tap for tap in right.taps if tap.stage == "forward"]
+    gradients = [tap for tap in reversed(right.taps) if tap.stage == "gradient"]
+    different = [tap for tap in (*forward, *gradients) if ours.get((tap.stage, tap.name)) != tap.sha256]
+    if not different:
+        return None
+    first = different[0]
+    code: CauseCode = "operator" if first.stage == "forward" else "gradient"
+    finding = Finding(
+        check="production.bits", outcome="drift",
+        metric=fact("production.bits", stage=first.stage, name=first.name), detail=fact("production.bits-due"),
+    )  # fmt: skip
+    why = fact("production.first-bit", kind=first.kind, name=first.name)
+    return _drift(finding, code, why, Divergence(stage=first.stage, step=0, at=first.name))
+
+
+def _proven(pair: Pair, speed: SpeedEvidence) -> Iterator[Finding]:
+    """Yield what the replay proves at which settings."""
+    spec, replay = pair.candidate.record.spec.speed, speed.production
+    if spec is None or replay is None or replay.lost:
+        return
+    ratios = [
+        (tap.error / limit, tap)
+        for tap in replay.taps
+        if tap.error is not None and (limit := production_limit(tap.envelope, tap.stage, spec.precision))
+    ]
+    if not ratios:
+        return
+    ratio, closest = max(ratios, key=lambda pair: pair[0])
+    settings = fact(
+        "production.settings", precision=spec.precision, attention=spec.attention,
+        compiled="compiled" if spec.compile else "not compiled", fused="fused" if spec.fused_optimizer else "unfused",
+    )  # fmt: skip
+    equal = fact("production.equal", settings=settings)
+    within = fact("production.within", settings=settings, ratio=ratio, num=len(replay.taps))
+    yield Finding(
+        check="production.equality", outcome="pass",
+        metric=fact("production.error", stage=closest.stage, name=closest.name, precision=spec.precision),
+        observed=closest.error, limit=production_limit(closest.envelope, closest.stage, spec.precision),
+        detail=equal if _bits_due(pair) else within,
+    )  # fmt: skip

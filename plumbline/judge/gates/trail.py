@@ -1,0 +1,117 @@
+"""Trail of the speed part: its batches, learning rates and losses, step by step."""
+
+from __future__ import annotations
+
+from plumbline.judge import limits
+from plumbline.judge.gates.gate import GateResult
+from plumbline.judge.pair import Pair
+from plumbline.marks import marks_of
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.production import SpeedTrail
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
+
+_CODES: tuple[tuple[tuple[str, ...], CauseCode], ...] = (
+    (("row_ids",), "data.order"),
+    (("input_ids", "attention_mask", "token_type_ids"), "tokenization"),
+    (("labels",), "data.labels"),
+)
+
+
+def batch_difference(pair: Pair) -> GateResult | None:
+    """Return the first batch of `speed` that is not that of the record's own probe, or of the reference."""
+    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    if right is None:
+        return None
+    own = _own_batches(pair.candidate, right)
+    return own if own is not None or left is None else _batches(left, right)
+
+
+def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
+    """Return the first different learning rate; where bits are due, the first different loss or weights."""
+    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    if left is None or right is None:
+        return None
+    return _rates(left, right) or (_bits(left, right) if is_due else None)
+
+
+def _trail(side: LoadedRecord) -> SpeedTrail | None:
+    speed = side.record.evidence.speed
+    return speed.trail if speed is not None else None
+
+
+def _own_batches(side: LoadedRecord, trail: SpeedTrail) -> GateResult | None:
+    """Return a difference from the record's own probe, which trains on the same first rows."""
+    spec, batches = side.record.spec, side.batches
+    if spec.speed is None or not batches:
+        return None
+    steps = min(len(trail.num_rows), spec.speed.steps, *(len(values) for values in batches.values()))
+    expected = marks_of({name: values[:steps] for name, values in batches.items()})
+    rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
+    return _different(expected, rows, trail, fact("trail.own-probe"))
+
+
+def _batches(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
+    return _different(
+        {name: list(marks) for name, marks in left.marks.items()}, list(left.num_rows), right, fact("trail.reference")
+    )
+
+
+def _different(
+    expected: dict[str, list[str]], rows: list[int], trail: SpeedTrail, whose: Statement
+) -> GateResult | None:
+    for step, (ours, theirs) in enumerate(zip(rows, trail.num_rows, strict=False)):
+        names = tuple(
+            name
+            for name in BATCH_FIELDS
+            if name in expected and name in trail.marks
+            and expected[name][step : step + 1] != list(trail.marks[name][step : step + 1])
+        )  # fmt: skip
+        if ours != theirs:
+            why = fact("batch.num-rows", num=theirs, reference=ours)
+            return _drift("data.order", Divergence(stage="batch", step=step, at="row_ids"), why, whose)
+        if names:
+            code = next(code for fields, code in _CODES if set(fields) & set(names))
+            return _drift(
+                code,
+                Divergence(stage="batch", step=step, at=names[0]),
+                fact("trail.fields", fields=", ".join(names)),
+                whose,
+            )
+    return None
+
+
+def _rates(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
+    for step, (ours, theirs) in enumerate(zip(left.learning_rates, right.learning_rates, strict=False)):
+        if abs(ours - theirs) > limits.SAME_RATE * abs(ours):
+            why = fact("trail.rate", rate=theirs, reference=ours)
+            return _drift(
+                "schedule", Divergence(stage="schedule", step=step, at="learning rate"), why, fact("trail.reference")
+            )
+    return None
+
+
+def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
+    """Return the first different loss or checksum of the weights; all evidence above is equal."""
+    pairs = enumerate(zip(left.losses, right.losses, strict=False))
+    step = next((step for step, (ours, theirs) in pairs if ours is None or ours != theirs), None)
+    if step is not None:
+        code: CauseCode = "operator" if step == 0 else "unattributed"
+        why = fact("trail.first-loss") if step == 0 else fact("trail.loss", step=step)
+        return _drift(code, Divergence(stage="loss", step=step, at="loss"), why, fact("trail.reference"))
+    ours, theirs = dict(left.weights), dict(right.weights)
+    step = next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)
+    if step is None:
+        return None
+    place = Divergence(stage="optimizer", step=step, at="weights")
+    return _drift("optimizer", place, fact("trail.weights", step=step), fact("trail.reference"))
+
+
+def _drift(code: CauseCode, place: Divergence, why: Statement, whose: Statement) -> GateResult:
+    finding = Finding(
+        check=f"speed.{place.stage}", outcome="drift",
+        metric=fact("trail.differs", what=place.at, step=place.step, whose=whose),
+    )  # fmt: skip
+    cause = Cause(code=code, sure="unattributed" if code == "unattributed" else "likely", why=why)
+    return GateResult((finding,), (cause,), place)

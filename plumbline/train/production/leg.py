@@ -1,0 +1,309 @@
+"""Production leg: a few steps at the settings of `speed`, against the portable leg and the definitions.
+
+Dropout is off, as masks of fused kernels cannot be repeated elsewhere. One process trains the whole global batch. Where
+an error is beyond what the format explains, the step is repeated with one choice exchanged after the other, until the
+error is gone: that choice is at fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from plumbline.judge.tolerance import production_limit
+from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
+from plumbline.schema.spec import ProbeSpec, SpeedSpec
+from plumbline.sketch import relative_error
+from plumbline.train.batches import Batch
+from plumbline.train.context import Context
+from plumbline.train.definitions import reference_loss
+from plumbline.train.digests import finite, host_array, norm
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.envelope import of_one_process
+from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.production.choices import Choices, choices_of, make_engine
+from plumbline.train.production.update import UpdateCheck
+from plumbline.train.ranks import Ranks
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+
+_LEAST_DECAY = 64 * 2.0**-24
+"""Minimum of learning rate times weight decay in the leg, so that the decay is above the rounding of the weights."""
+_ZERO = 1e-9
+"""Share of the largest gradient below which the portable leg shows a gradient that is zero by mathematics, such as that
+of attention's key biases: at production settings it is rounding only."""
+_MOST_KINDS = 4
+"""Maximum number of classes of modules that are exchanged one after the other."""
+
+
+class _Operators(TorchDispatchMode):
+    """Mode that lists the native operators called below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func.name()).removeprefix("aten::").removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
+
+
+class _Observer(Observer):
+    """Observer that taps the first step, and checks the loss, the clipping and the update of each."""
+
+    def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
+        self.engine, self._tapped = engine, tapped
+        self.book, self.steps = TapBook(), list[ProductionStep]()
+        self._update = UpdateCheck(engine, engine.spec.optimizer) if checked else None
+        self._taps: ModuleTaps | None = None
+        self._step = 0
+        self._seen: dict[str, Any] = {}
+        self._logits: list[Any] = []
+        self._labels: list[Any] = []
+        self._about: tuple[str, torch.dtype] = ("", torch.float32)
+
+    def starts(self, step: int) -> None:
+        self._step, self._logits, self._labels = step, [], []
+        if step == 0 and self._tapped:
+            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        self._labels.append(host_array(local["labels"]))
+        if self._taps:
+            self._taps.feeds(len(local["labels"]))
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
+        self._logits.append(host_array(outputs.logits))
+        self._about = (type(self.engine.bare).__name__, outputs.logits.dtype)
+        self._seen["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
+
+    def _norm(self) -> float:
+        gradients = named_gradients(self.engine.bare).values()
+        return math.sqrt(sum(norm(host_array(value)) ** 2 for value in gradients))
+
+    def backward_done(self) -> None:
+        self._seen["gradient_norm"] = self._norm()
+        if self._step:
+            return
+        if self._taps:
+            self._taps.summarise(self.book, 0)
+            self._taps.close()
+            self._taps = None
+        else:
+            kind, dtype = self._about
+            self.book.add(0, "forward", "model", self._whole(self._logits), kind=kind, dtype=dtype, leaf=False)
+        self.book.add_parameters(0, "gradient", self.engine.bare, named_gradients(self.engine.bare))
+
+    def _whole(self, pieces: list[Any]) -> Any:
+        import numpy as np
+
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+
+    def clipped(self) -> None:
+        self._seen["gradient_norm_clipped"] = self._norm()
+        if self._update:
+            self._update.before()
+
+    def done(self, outcome: Outcome) -> None:
+        update = self._update
+        if update:
+            update.after(max(outcome.learning_rates), scaled=self.engine.scaler is not None)
+        self.steps.append(
+            ProductionStep(
+                step=self._step,
+                loss=finite(outcome.loss(self.engine.ranks)),
+                loss_dtype=self._seen["loss_dtype"],
+                loss_reference=finite(reference_loss(self._whole(self._logits), self._whole(self._labels))),
+                gradient_norm=finite(self._seen["gradient_norm"]),
+                gradient_norm_clipped=finite(self._seen["gradient_norm_clipped"]),
+                skipped=bool(update and update.skipped),
+                update_excess=finite(update.excess) if update else None,
+                update_at=update.at if update else "",
+                decay=update.decay if update else None,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Taps and steps of some steps under one set of choices."""
+
+    book: TapBook
+    steps: tuple[ProductionStep, ...]
+    operators: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> list[Any]:
+        """Return what an equal run repeats: the first loss and the digests of the gradients."""
+        return [self.steps[0].loss, [(tap.name, tap.sha256) for tap in self.book.taps if tap.stage == "gradient"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """First error beyond its limit."""
+
+    stage: str
+    name: str
+    kind: str
+    error: float | None
+    limit: float
+
+
+class ProductionLeg:
+    """Replay of the first steps at production settings."""
+
+    def __init__(self, context: Context, speed: SpeedSpec, probe: ProbeSpec, portable: PortableLeg) -> None:
+        self._context, self._speed, self._probe, self._portable = context, speed, probe, portable
+        taps = [
+            (tap, made) for tap, made in zip(portable.book.taps, portable.book.sketches, strict=True) if not tap.step
+        ]
+        largest = max((tap.norm or 0.0 for tap, _ in taps if tap.stage == "gradient"), default=0.0)
+        self._anchor = {
+            (tap.stage, tap.name): (made, tap.norm, tap.shape)
+            for tap, made in taps
+            if tap.stage != "gradient" or (tap.norm or 0.0) > _ZERO * largest
+        }
+        decay = context.spec.optimizer.weight_decay
+        self._rate = max(context.spec.optimizer.learning_rate, min(_LEAST_DECAY / decay, 0.01) if decay else 0.0)
+        self.evidence: ProductionEvidence | None = None
+
+    def _pass(self, choices: Choices, *, steps: int = 1, tapped: bool = True, listed: bool = False) -> _Pass:
+        """Train `steps` steps from the initial weights; one process takes all micro-batches."""
+        context = self._context
+        if context.ranks.device.type == "cuda":
+            context.release()
+        apply_settings(choices.precision, strict=False, part="speed")
+        spec, alone = of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
+        seed_generators(spec.seed)
+        engine = make_engine(context, spec, choices, dropout=0.0, steps=steps, ranks=alone)
+        self._hold_rate(engine)
+        observer = engine.observer = _Observer(engine, tapped=tapped, checked=choices.rounded is None)
+        if choices.compile:
+            engine.model.compile()
+        mode = _Operators() if listed else None
+        try:
+            for step, batch in enumerate(context.batches(first=0, count=steps, cycle=self._probe.steps)):
+                if mode is not None:
+                    with mode:
+                        engine.step(step, batch)
+                else:
+                    engine.step(step, batch)
+        finally:
+            # Break the cycle of both, which would keep the model alive.
+            del observer.engine, observer._update  # noqa: SLF001 - of this module
+        return _Pass(observer.book, tuple(observer.steps), tuple(sorted(mode.names)) if mode else ())
+
+    def _hold_rate(self, engine: Engine) -> None:
+        for group in engine.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = self._rate
+        engine.schedule = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, lambda _: 1.0)
+
+    def run(self) -> None:
+        """Replay, measure what the format explains, and exchange choices where that is exceeded."""
+        choices = choices_of(self._speed)
+        found = self._pass(choices, steps=self._speed.production_steps, tapped=not choices.compile)
+        again = self._pass(choices, tapped=False, listed=not choices.compile)
+        plain = Choices("fp32", "eager", compile=False, fused=False, rounded=choices.precision)
+        envelope = self._errors(self._pass(plain))
+        loss = self._loss_error(found)
+        self.evidence = ProductionEvidence(
+            steps=found.steps,
+            taps=tuple(self._taps(found, envelope)),
+            repeated=found.bits == again.bits,
+            operators=again.operators[:1000],
+            loss_error=loss,
+            loss_envelope=envelope.get(("loss", "loss")),
+            learning_rate=self._rate,
+            trials=tuple(self._trials(choices, found, envelope)),
+        )
+
+    def _loss_error(self, run: _Pass) -> float | None:
+        """Return the relative error of the first loss against the portable leg."""
+        exact, loss = self._portable.losses[0], run.steps[0].loss
+        return None if loss is None or not exact else abs(loss - exact) / abs(exact)
+
+    def _errors(self, run: _Pass) -> dict[tuple[str, str], float | None]:
+        """Return the relative error of each tensor against the portable leg, and of the loss."""
+        errors: dict[tuple[str, str], float | None] = {}
+        for tap, sketched in zip(run.book.taps, run.book.sketches, strict=True):
+            anchor = self._anchor.get((tap.stage, tap.name))
+            if anchor is not None:
+                is_alike = tap.shape == anchor[2]
+                errors[tap.stage, tap.name] = relative_error(anchor[0], sketched, anchor[1]) if is_alike else None
+        return errors | {("loss", "loss"): self._loss_error(run)}
+
+    def _taps(self, run: _Pass, envelope: dict[tuple[str, str], float | None]) -> Iterator[ProductionTap]:
+        errors = self._errors(run)
+        for tap in run.book.taps:
+            key = (tap.stage, tap.name)
+            if key in errors and tap.stage != "weight":
+                yield ProductionTap(
+                    stage=tap.stage, name=tap.name, kind=tap.kind, dtype=tap.dtype, norm=tap.norm, sha256=tap.sha256,
+                    error=errors[key], envelope=envelope.get(key),
+                )  # fmt: skip
+
+    def _excesses(self, run: _Pass, envelope: dict[tuple[str, str], float | None]) -> Iterator[_Excess]:
+        """Yield the errors beyond their limits: outputs, loss, gradients from the loss backwards, update."""
+        taps = list(self._taps(run, envelope))
+        ordered = [tap for tap in taps if tap.stage == "forward"]
+        backwards = [tap for tap in reversed(taps) if tap.stage == "gradient"]
+        for tap in (*ordered, *backwards):
+            limit = production_limit(tap.envelope, tap.stage, self._speed.precision)
+            if tap.error is None or not tap.error <= limit:
+                yield _Excess(tap.stage, tap.name, tap.kind, tap.error, limit)
+        worst = max(run.steps, key=lambda step: math.inf if step.update_excess is None else step.update_excess)
+        if worst.update_excess is None or worst.update_excess > 1.0:
+            yield _Excess("update", worst.update_at, "", worst.update_excess, 1.0)
+
+    def _trials(
+        self, choices: Choices, run: _Pass, envelope: dict[tuple[str, str], float | None]
+    ) -> Iterator[ProductionTrial]:
+        """Exchange choices until no error is beyond its limit; keep each exchange that helped."""
+        kinds = 0
+        if choices.compile and next(self._excesses(run, envelope), None) is not None:
+            run = self._pass(choices, steps=len(run.steps))
+        while (first := next(self._excesses(run, envelope), None)) is not None:
+            for change, other in self._exchanges(choices, first):
+                after = self._pass(other, steps=len(run.steps) if first.stage == "update" else 1)
+                still = list(self._excesses(after, envelope))
+                is_update = first.stage == "update"
+                gone = not any(e.stage == first.stage and (is_update or e.name == first.name) for e in still)
+                yield ProductionTrial(
+                    change=change, stage=first.stage, name=first.name, before=first.error,
+                    after=self._error_of(after, first), limit=min(first.limit, 1e99),
+                )  # fmt: skip
+                if gone:
+                    choices, run = other, after
+                    break
+            else:
+                return
+            kinds += 1
+            if kinds >= _MOST_KINDS:
+                return
+
+    def _error_of(self, run: _Pass, first: _Excess) -> float | None:
+        if first.stage == "update":
+            found = [step.update_excess for step in run.steps]
+            return None if None in found else max(value for value in found if value is not None)
+        return self._errors(run).get((first.stage, first.name))
+
+    def _exchanges(self, choices: Choices, first: _Excess) -> Iterator[tuple[str, Choices]]:
+        """Yield the exchanges that may remove an error, the likeliest first."""
+        if first.stage == "update":
+            if not choices.single_tensor:
+                yield "optimizer=single-tensor", replace(choices, fused=False, single_tensor=True)
+            return
+        if choices.compile:
+            yield "compile=off", replace(choices, compile=False)
+        if choices.attention != "eager":
+            yield "attention=eager", replace(choices, attention="eager")
+        kind = first.kind
+        if choices.precision in ("bf16", "fp16") and kind and kind not in choices.in_fp32:
+            yield f"{kind}=fp32", replace(choices, in_fp32=(*choices.in_fp32, kind))
+        if choices.precision != "fp32":
+            yield "precision=fp32", replace(choices, precision="fp32", compile=False, in_fp32=())

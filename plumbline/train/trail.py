@@ -1,0 +1,111 @@
+"""Trail of the speed part: batches, losses and weights of its steps, read after the measurement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from plumbline.marks import keys, to_mark
+from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.production import MAX_TRAIL, SpeedTrail
+from plumbline.train.batches import Batch
+from plumbline.train.digests import finite
+from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.model import attention_of
+from plumbline.train.ranks import Ranks
+from plumbline.train.weights_trail import WeightsTrail
+
+_IMPLEMENTATION = ("fused", "foreach", "capturable")
+
+
+def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
+    """Return the settings of the built model and optimizer that choose kernels."""
+    group = engine.optimizer.param_groups[0]
+    rates = sorted({float(module.p) for module in engine.bare.modules() if isinstance(module, nn.Dropout)})
+    return {
+        "attention": attention_of(engine.bare),
+        **{f"optimizer.{name}": group.get(name) for name in _IMPLEMENTATION},
+        "optimizer": type(engine.optimizer).__name__,
+        "dropout": ", ".join(map(str, rates)),
+        "compiled": compiled,
+        "loss_scaling": engine.scaler is not None,
+    }
+
+
+class TrailObserver(Observer):
+    """Observer that keeps checksums and losses on the device, without waiting for it.
+
+    Every step adds a few small kernels. Nothing is read before `trail`.
+    """
+
+    def __init__(self, ranks: Ranks, batch_size: int) -> None:
+        self._ranks, self._first = ranks, ranks.slice(batch_size).start
+        self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._rows = 0
+        self._names: list[str] = []
+        self._num_rows: list[int] = []
+        self._sums: list[torch.Tensor] = []
+        self._fed: torch.Tensor | None = None
+        self._losses: list[list[tuple[torch.Tensor, float]]] = []
+        self._rates: list[float] = []
+        self._steps: list[int] = []
+        self._weights: WeightsTrail | None = None
+
+    def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
+        """Begin a step without any rows."""
+        self._rows, self._fed = 0, None
+
+    def feeds(self, local: Batch, micro: int) -> None:
+        """Add the checksums of the rows that the model is about to read."""
+        if len(self._num_rows) >= MAX_TRAIL:
+            return
+        rows = len(local["labels"])
+        first = self._first + micro * rows
+        self._names = [name for name in BATCH_FIELDS if name in local]
+        fields = [local[name].reshape(rows, -1) for name in self._names]
+        total = torch.stack([(values * self._key(first, rows, values)).sum() for values in fields])
+        self._fed = total if self._fed is None else self._fed + total
+        self._rows += rows
+
+    def _key(self, first: int, rows: int, values: torch.Tensor) -> torch.Tensor:
+        place = (first, rows, values.shape[1])
+        if place not in self._keys:
+            whole = torch.from_numpy(keys(first + rows, values.shape[1]).copy())
+            self._keys[place] = whole[first:].to(values.device)
+        return self._keys[place]
+
+    def done(self, outcome: Outcome) -> None:
+        """Keep the step's sums, losses and learning rate."""
+        if self._fed is None:
+            return
+        self._num_rows.append(self._rows)
+        self._sums.append(self._fed)
+        self._losses.append(outcome.losses)
+        self._rates.append(max(outcome.learning_rates, default=0.0))
+
+    def weigh(self, model: nn.Module, step: int) -> None:
+        """Add a checksum of the weights after `step` steps; outside of the measured steps."""
+        self._weights = self._weights or WeightsTrail(model)
+        self._weights.add()
+        self._steps.append(step)
+
+    def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
+        """Read everything from the device, and combine the processes."""
+        sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
+        mine = (
+            self._num_rows, sums,
+            [sum(float(loss.double()) * share for loss, share in losses) for losses in self._losses],
+        )  # fmt: skip
+        everyone = self._ranks.gather(mine)
+        steps = zip(*(other[1] for other in everyone), strict=True)
+        totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]
+        return SpeedTrail(
+            num_rows=tuple(map(sum, zip(*(other[0] for other in everyone), strict=True))),
+            marks={name: tuple(to_mark(step[place]) for step in totals) for place, name in enumerate(self._names)},
+            losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
+            learning_rates=tuple(self._rates),
+            weights=tuple(zip(self._steps, self._weights.digests() if self._weights else (), strict=True)),
+            settings=settings_of(engine, compiled=compiled),
+        )

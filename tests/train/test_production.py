@@ -1,0 +1,153 @@
+"""Production leg: faults of production kernels are named and confirmed; other kernels are not flagged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from plumbline.data.publish import publish_weights
+from plumbline.judge import compare
+from plumbline.judge.tolerance import production_limit
+from plumbline.marks import marks_of
+from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.production import ProductionEvidence
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.verdict import Judgement
+from plumbline.train.context import Context
+from plumbline.train.job import TrainJob, open_run
+from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.production.leg import ProductionLeg
+from plumbline.train.weights import make_weights
+from tests.train.conftest import Workshop
+from tests.train.production_faults import FAULTS
+
+SPEED: dict[str, Any] = {"steps": 10, "precision": "bf16"}
+
+
+@dataclass
+class Shop:
+    """A whole training, and its context to repeat only the production leg."""
+
+    trained: LoadedRecord
+    context: Context
+    portable: PortableLeg
+
+    def replay(self, **changes: Any) -> ProductionEvidence:
+        spec = self.trained.record.spec
+        leg = ProductionLeg(self.context, spec.speed.replace(**changes), spec.probe, self.portable)
+        leg.run()
+        assert leg.evidence is not None
+        return leg.evidence
+
+    def judged(self, replay: ProductionEvidence, **fingerprint: Any) -> Judgement:
+        """Compare a record with this replay with the honest one."""
+        record = self.trained.record
+        speed = record.evidence.speed.replace(production=replay)
+        evidence = record.evidence.model_copy(update={"speed": speed})
+        changed = record.model_copy(
+            update={"evidence": evidence, "fingerprint": record.fingerprint.replace(**fingerprint)}
+        )
+        return compare(self.trained, LoadedRecord(changed, self.trained.folder), throughput=False)
+
+
+LENGTH = 64
+
+
+def _spec(workshop: Workshop, **changes: Any) -> RunSpec:
+    """Return a spec whose batches are padded and whose gradients are clipped."""
+    probe = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 2}
+    spec = workshop.spec(speed=SPEED | changes, optimizer={"max_grad_norm": 0.1}, probe=probe)
+    return spec.replace(data=spec.data.replace(sequence_length=LENGTH))
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """Return a workshop whose model reads more tokens than most rows have."""
+    made = Workshop(tmp_path_factory.mktemp("padded"), "sequence-classification")
+    made.model["max_position_embeddings"] = LENGTH
+    made.weights_sha256 = make_weights(made.model, 3, made.weights)
+    publish_weights(made.weights, made.store, made.weights_sha256)
+    return made
+
+
+@pytest.fixture(scope="module")
+def shop(padded: Workshop) -> Iterator[Shop]:
+    spec = _spec(padded)
+    trained = load_record(padded.train(spec).folder)
+    assert not trained.batches["attention_mask"].all()
+    job = TrainJob(
+        spec=spec, out=padded.out(), data=padded.url, cache=padded.folder / "cache", platform="here",
+        record_id="r",
+    )  # fmt: skip
+    with open_run(job, threading.Event()) as context:
+        portable = PortableLeg(context, spec.probe)
+        portable.run()
+        yield Shop(trained, context, portable)
+
+
+def test_an_honest_replay_repeats_itself_and_passes(shop: Shop) -> None:
+    speed = shop.trained.record.evidence.speed
+    assert speed.production.repeated
+    assert {"forward", "gradient"} == {tap.stage for tap in speed.production.taps}
+    assert any("fused_adamw" in name for name in speed.production.operators)
+    judgement = shop.judged(shop.replay())
+    assert judgement.verdict == "pass"
+    assert any(finding.check == "production.equality" for finding in judgement.findings)
+
+
+def test_the_trail_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: Workshop) -> None:
+    trail = shop.trained.record.evidence.speed.trail
+    expected = marks_of(dict(shop.trained.batches))
+    assert all(list(trail.marks[name][:3]) == marks for name, marks in expected.items())
+    again = padded.train(_spec(padded)).record.evidence.speed.trail
+    shared = min(len(again.losses), len(trail.losses))
+    assert again.losses[:shared] == trail.losses[:shared]
+    assert dict(again.weights)[16] == dict(trail.weights)[16]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_production_kernels_alone_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plant, code, place = FAULTS[name]
+    with monkeypatch.context() as patch:
+        plant(patch)
+        replay = shop.replay()
+    for fingerprint in ({}, {"cpu": shop.trained.record.fingerprint.cpu.replace(isa="AVX2")}):
+        judgement = shop.judged(replay, **fingerprint)
+        assert judgement.verdict == "drift"
+        assert judgement.causes[0].code == code
+        assert place in judgement.first_divergence.at
+
+
+@pytest.mark.parametrize("changes", [
+    {"attention": "eager"}, {"fused_optimizer": False}, {"precision": "fp16"}, {"precision": "fp32"},
+    {"precision": "fp32", "attention": "eager"}, {"precision": "fp16", "attention": "eager"},
+])  # fmt: skip
+def test_other_kernels_are_within_their_limits(shop: Shop, changes: dict[str, Any]) -> None:
+    replay = shop.replay(**changes)
+    precision = changes.get("precision", "bf16")
+    assert not replay.trials
+    for tap in replay.taps:
+        limit = production_limit(tap.envelope, tap.stage, precision)
+        assert tap.error <= limit / 2
+
+
+def test_a_whole_training_that_skips_rows_or_padding_drifts(
+    shop: Shop, padded: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a real training, loaded and compared as the command does."""
+    with monkeypatch.context() as patch:
+        FAULTS["every-second-row-skipped"][0](patch)
+        skipping = load_record(padded.train(_spec(padded)).folder)
+    judgement = compare(shop.trained, skipping, throughput=False)
+    assert (judgement.verdict, judgement.causes[0].code) == ("drift", "data.order")
+    with monkeypatch.context() as patch:
+        FAULTS["sdpa-ignores-padding"][0](patch)
+        unmasked = load_record(padded.train(_spec(padded)).folder)
+    judgement = compare(shop.trained, unmasked, throughput=False)
+    assert judgement.verdict == "drift"
+    assert (judgement.causes[0].code, judgement.causes[0].sure) == ("operator", "confirmed")
+    assert judgement.first_divergence.at == "bert.encoder.layer.0.attention.self"
