@@ -54,11 +54,14 @@ _LAUNCH = (
     r"|TORCHINDUCTOR_(REDIS_\w+|\w*LOG_?PATH|\w+_LOGGING_FILE)|CU\w+_(COREDUMP_FILE|LOG_FILE|LOGDEST_DBG)"
     r"|(NCCL|TORCH)_\w*(DEBUG|DUMP|TEMP|PIPE)_FILE"
     r"|\w+_SERVICE_(HOST|PORT)\w*|\w+_PORT(_\d+_(TCP|UDP)\w*)?"
+    r"|NCCL_DEBUG(_SUBSYS)?|TORCH_LOGS|TORCH_(CPP|SHOW_CPP|DISTRIBUTED)_\w*(LOG_LEVEL|STACKTRACES|DEBUG)|MKL_VERBOSE"
+    r"|(DNNL|ONEDNN)_VERBOSE|KMP_(BLOCKTIME|WARNINGS|SETTINGS)|PYTORCH_(CUDA_)?ALLOC_CONF|CUDA_(HOME|PATH)"
 )
-"""Variables that name a launch, a device, a host or a folder: the job's number, which GPU it was given, where caches
-and logs lie, the addresses that Kubernetes adds. They differ from launch to launch although the arithmetic is the same;
-their effect, such as the GPU's model, is recorded separately. A variable that may choose a kernel, a library or a
-link is not among them, even where it holds a path: such a variable explains different rounding."""
+"""Variables that name a launch, a device, a host or a folder, write a log, or place memory and waits: the job's number,
+which GPU it was given, where caches and logs lie, the addresses that Kubernetes adds. They differ from launch to launch
+although the arithmetic is the same; their effect, such as the GPU's model, is recorded separately. A variable that may
+choose a kernel, a library or a link is not among them, even where it holds a path: such a variable explains different
+rounding."""
 
 _NEVER = re.compile(rf"hostname|gpus\.\d+\.(uuid|pci)|environment\.({_LAUNCH})")
 

@@ -70,6 +70,17 @@ def test_the_fields_of_rounding_differ_where_a_difference_explains_rounding(chan
     assert bool(explains_rounding(differences(one, other))) is explains
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["NCCL_DEBUG", "KMP_BLOCKTIME", "TORCH_LOGS", "MKL_VERBOSE", "PYTORCH_ALLOC_CONF", "CUDA_HOME", "ONEDNN_VERBOSE"],
+)  # fmt: skip
+def test_a_variable_that_changes_no_bit_excuses_no_rounding(name: str) -> None:
+    one, other = machine(), machine(environment={name: "1"})
+    assert differences(one, other)
+    assert not explains_rounding(differences(one, other))
+    assert explains_rounding(differences(one, machine(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"})))
+
+
 def test_differences_are_listed_from_both_sides() -> None:
     left = machine(
         packages={"b": "1", "a": "1", "left": "1"}, gpus=[gpu("A100"), gpu("A100")], environment={"OMP": "1"},
