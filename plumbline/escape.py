@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Literal
 
 __all__ = ["MAX_CHARS", "Channel", "clean", "escape", "inert", "one_line", "printable", "redact"]
@@ -27,6 +28,8 @@ _LINK = re.compile(r"\](?=\()")
 _COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 """A line that GitHub (`::error::`, `##[group]`), Azure (`##vso[`) or TeamCity (`##teamcity[`) would execute."""
 _LOGIN = re.compile(r"([a-z]://)[^/\s@]+@", re.IGNORECASE)
+_SIGNATURE = re.compile(r"(?i)([?&](?:sig|x-amz-signature|x-amz-security-token|x-goog-signature)=)[^&\s]+")
+"""Value that authorises a signed link."""
 MAX_CHARS = 400
 _JOINER = "\u2060"
 """Invisible character that breaks a mention or a link, but not a word."""
@@ -45,6 +48,13 @@ def inert(text: str) -> str:
 def redact(text: str) -> str:
     """Return `text` with `***` instead of each login in an address."""
     return _LOGIN.sub(r"\1***@", text)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` with `***` instead of each secret, of logins in addresses and of signatures in their queries."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return _SIGNATURE.sub(r"\1***", redact(text))
 
 
 def one_line(text: str) -> str:

@@ -7,11 +7,15 @@ break, quotes, or nothing: values are stripped, and an empty one is an absent on
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 
-__all__ = ["clean_variables", "variable"]
+__all__ = ["clean_variables", "secret_values", "variable"]
 
+_SECRET = re.compile(r"(?i)(token(?!izers)|secret|passw|credential|connection_string|auth_string|key$|_key_)")
+_LEAST_SECRET = 6
+"""Minimum length of a value that is taken for a secret: a flag such as `1` is none."""
 _QUOTES = "\"'"
 _FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_UI_URL", "STORAGE_EMULATOR_", "HF_")
 """Names that the clouds' SDKs, Prefect's client and Hugging Face read by themselves."""
@@ -20,6 +24,12 @@ _FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_U
 def variable(name: str, default: str = "", environment: Mapping[str, str] = os.environ) -> str:
     """Return a variable's value; `default` if it is absent or empty."""
     return _cleaned(environment.get(name, "")) or default
+
+
+def secret_values(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the values of the variables whose names are a secret's, longest first."""
+    values = {_cleaned(value) for name, value in environment.items() if _SECRET.search(name)}
+    return sorted((value for value in values if len(value) >= _LEAST_SECRET), key=len, reverse=True)
 
 
 def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:

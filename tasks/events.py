@@ -6,6 +6,7 @@ import contextvars
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,13 +15,46 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from plumbline.escape import escape
+from plumbline.escape import escape, without_secrets
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.variables import secret_values
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 _BEAT_SECONDS = 5.0
 _SHORTEST_SECONDS = 1.0
+_KEPT_LINES = 100
+"""Number of a trainer's first lines, and of its last, in the log of its run."""
+_MAX_CHARS = 1000
+
+
+class TrainerOutput:
+    """A trainer's own output in the log of its run: its first lines at once, its last lines at the end."""
+
+    def __init__(self, logger: Log) -> None:
+        self._logger, self._count = logger, 0
+        self._last: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._lock = threading.Lock()  # one thread each reads stdout and stderr
+
+    def add(self, line: str) -> None:
+        """Log a line, or keep it for the end."""
+        text = escape(without_secrets(line, secret_values())[:_MAX_CHARS], "log")
+        with self._lock:
+            self._count += 1
+            if self._count > _KEPT_LINES:
+                self._last.append(text)
+            else:
+                self._logger.info("%s", text)
+
+    def close(self) -> None:
+        """Log the last lines, and how many between them and the first are left out."""
+        with self._lock:
+            if (num_left_out := self._count - _KEPT_LINES - len(self._last)) > 0:
+                self._logger.info("(%d lines left out)", num_left_out)
+            for text in self._last:
+                self._logger.info("%s", text)
+            self._last.clear()
+            self._count = 0
 
 
 class ProgressReporter:
@@ -35,6 +69,7 @@ class ProgressReporter:
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._beat,), name="progress", daemon=True)
         self.last_line = ""
+        self._output = TrainerOutput(logger)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -43,6 +78,7 @@ class ProgressReporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._output.close()
         if error is None:
             self._shown = (100.0, self._shown[1])
         self._ended.set()
@@ -52,7 +88,9 @@ class ProgressReporter:
     def on_progress(self, event: dict[str, Any]) -> None:
         """Handle one progress event of the trainer."""
         if event.get("event") == "said":
-            self.last_line = str(event.get("line", ""))
+            self._output.add(line := str(event.get("line", "")))
+            # Under a failure's record torchrun draws a line.
+            self.last_line = line if line.strip("=-* ") else self.last_line
         part, step, steps = event.get("part"), event.get("step"), event.get("steps")
         if part is None:
             return

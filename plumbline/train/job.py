@@ -177,6 +177,9 @@ def _check_machine(job: TrainJob, ranks: Ranks) -> None:
     wrong = machine_mismatches(job.expected, read_fingerprint(ranks, {}, {})) if job.expected else ()
     if wrong:
         raise TrainingFailedError("; ".join(map(str, wrong)), code="device", where=job.platform)
+    if ranks.num_missing:
+        what = f"gpus: found {ranks.world - ranks.num_missing}, {ranks.world} processes need one each"
+        raise TrainingFailedError(what, code="device", where=job.platform)
 
 
 def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:

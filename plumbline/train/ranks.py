@@ -25,6 +25,8 @@ class Ranks:
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: Any = None
+    num_missing: int = 0
+    """Number of this machine's processes that have no GPU of their own."""
 
     @property
     def is_first(self) -> bool:
@@ -71,7 +73,15 @@ def _answers() -> Iterator[None]:
 
 
 def _device(local_rank: int) -> torch.device:
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    """Return a process's device; with too few GPUs processes share one, so that the first can write the record."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def _num_missing(local_world: int) -> int:
+    """Return how many GPUs this machine lacks for its processes; NCCL refuses two processes on one GPU."""
+    return max(0, local_world - torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
 @contextlib.contextmanager
@@ -84,9 +94,10 @@ def join_ranks() -> Iterator[Ranks]:
     if world == 1:
         yield Ranks(device=device)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    num_missing = _num_missing(int(variable("LOCAL_WORLD_SIZE", str(world))))
+    dist.init_process_group("nccl" if device.type == "cuda" and not num_missing else "gloo")
     try:
-        yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo"))
+        yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo"), num_missing)
     finally:
         # After a GPU has died this fails too; the first error is already being raised, and says more.
         with contextlib.suppress(RuntimeError):
