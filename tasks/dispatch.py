@@ -57,15 +57,17 @@ def _start(round_: Round, assignment: Assignment, order: TrainingOrder, due: dat
         idempotency_key=idempotency_key(round_.suite.name, order.record_id),
         scheduled_time=due,
         timeout=0,
-        job_variables=_job_variables(assignment.image),
+        job_variables=_job_variables(assignment.image, round_.suite.platforms[order.platform].gpus),
     )
     return cast("FlowRun", run)
 
 
-def _job_variables(image: str) -> dict[str, Any] | None:
-    """Return the job variables of a training in a given image; `None` for the work pool's own."""
+def _job_variables(image: str, gpus: int) -> dict[str, Any] | None:
+    """Return the job variables of a training in a given image, on several GPUs; `None` for the work pool's own."""
     # With the variable, the record names the image in which the trainer ran.
-    return {"image": image, "env": {"PLUMBLINE_IMAGE": image}} if image else None
+    variables: dict[str, Any] = {"image": image, "env": {"PLUMBLINE_IMAGE": image}} if image else {}
+    # A pool whose template has no such variable ignores it.
+    return (variables | ({"gpus": gpus} if gpus > 1 else {})) or None
 
 
 def _find_record(outboxes: Mapping[str, Store], order: TrainingOrder) -> Recorded | None:

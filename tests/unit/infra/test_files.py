@@ -321,6 +321,10 @@ def test_the_job_gives_one_training_its_gpu_and_repeats_nothing(template):
     container = pod["containers"][0]
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+    # Prefect's worker adds these to its own variables, because they are a list.
+    assert container["env"] == [{"name": "PLUMBLINE_IMAGE", "value": "registry/worker:1"}]
+    suite = read_suite(ROOT / "deployments" / "suites" / "cross-cloud.toml")
+    assert values["pod_watch_timeout_seconds"] >= max(place.start_seconds for place in suite.platforms.values())
     volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     assert volumes[mounts["/dev/shm"]] == {"medium": "Memory", "sizeLimit": "8Gi"}  # noqa: S108 - the pod's
