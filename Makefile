@@ -20,7 +20,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: run test check lint format upgrade-bench faults mutants gpu drill simulate lock clean browser FORCE
+.PHONY: run test check lint format upgrade-bench faults infra-check mutants gpu drill simulate lock clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -45,6 +45,15 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+
+# Check infra/ by its own tools, and each check by an error planted in a copy.
+INFRA_TOOLS := .venv/infra-tools
+infra-check: $(INFRA_TOOLS)/.installed
+	$(BIN)/python infra/check.py $(INFRA_TOOLS)
+
+$(INFRA_TOOLS)/.installed: infra/check-requirements.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(INFRA_TOOLS) --requirement $<
+	touch $@
 
 faults: $(INSTALLED)
 	$(BIN)/python -m bench.faults
