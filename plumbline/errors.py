@@ -17,7 +17,7 @@ PlumblineError
 from __future__ import annotations
 
 import errno
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum
 
 from plumbline.escape import printable, redact
 
@@ -77,7 +77,7 @@ class ConfigurationError(PlumblineError):
     """Wrong usage or configuration."""
 
 
-class Refusal(StrEnum):
+class Refusal(str, Enum):  # StrEnum from Python 3.11 on
     """Reason of a refused access, from the service's error code."""
 
     CREDENTIALS = "credentials"

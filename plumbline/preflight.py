@@ -1,4 +1,4 @@
-"""Checks before a training: libraries, names, store URL, and the contents of its folder.
+"""Checks before a training: names, store URL, and the contents of its folder.
 
 The module is outside of `plumbline.train`, as two callers use it: the command line, which has no torch, and the
 trainer, which `torchrun` may start without the command line.
@@ -7,9 +7,6 @@ trainer, which `torchrun` may start without the command line.
 from __future__ import annotations
 
 import os
-import re
-import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,43 +25,9 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.stores import open_store
 
-__all__ = ["SUPPORTED", "check_libraries", "check_training"]
+__all__ = ["check_training"]
 
-SUPPORTED = {"torch": ((2, 11), (2, 13)), "transformers": ((5, 17), (5, 23))}
-"""Lowest and highest minor version of each library of the trainer that was tested; the only place of these numbers.
-
-The package's metadata cannot say it: its extra pins the build that is installed, and a copied folder has none."""
 _NAME = TypeAdapter[str](Name)
-
-
-def check_libraries() -> tuple[str, ...]:
-    """Return a note for each library that is newer than tested.
-
-    Raise `ConfigurationError` for one that is older: it may lack what the trainer calls, or compute something else
-    without a word. Libraries that are missing or broken are found where they are imported.
-    """
-    notes = []
-    for name, (lowest, highest) in SUPPORTED.items():
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            continue
-        match = re.match(r"(\d+)\.(\d+)", installed or "")
-        if match is None:
-            continue
-        minor = int(match[1]), int(match[2])
-        accepted = f"{_dotted(lowest)} to {_dotted(highest)}"
-        if minor < lowest:
-            what = f"{name} {installed} is older than {_dotted(lowest)}; tested are {accepted}"
-            hint = f"install what the trainer's lock names, or {name}>={_dotted(lowest)}"
-            raise ConfigurationError(what, where=sys.prefix, hint=hint)
-        if minor > highest:
-            notes.append(f"note: {name} {installed} is newer than what was tested: {accepted}")
-    return tuple(notes)
-
-
-def _dotted(minor: tuple[int, int]) -> str:
-    return ".".join(map(str, minor))
 
 
 def check_training(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
+from typing_extensions import Self
 
 from plumbline.errors import InvalidInputError
 from plumbline.schema.suite_file import did_you_mean, fields_at

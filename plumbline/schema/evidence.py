@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from plumbline.schema.ab import AbEvidence
 from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
+from plumbline.schema.compat import FailFast
 from plumbline.schema.manifest import Receipt, Shard
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage

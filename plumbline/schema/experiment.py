@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from plumbline.schema.base import Label, Model, Name, Step, Text
+from plumbline.schema.compat import FailFast
 from plumbline.schema.manifest import Key
 from plumbline.schema.spec import Attention, Precision
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from plumbline.schema.base import Count, Label, Model, Scalar, Text
 from plumbline.schema.machines import accelerator_names, accelerator_text

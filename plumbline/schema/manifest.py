@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
+from typing_extensions import Self
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Count, Model, Name, Sha256, Text

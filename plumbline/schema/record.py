@@ -11,7 +11,7 @@ would decide on none.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +37,9 @@ _MAX_PARTS_BYTES = 16 << 30
 MAX_MESSAGE = 4000
 _MAX_TIMINGS = 1000
 Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
-Moment = Annotated[AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(2200, 1, 1, tzinfo=UTC))]
+Moment = Annotated[
+    AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=timezone.utc), lt=datetime(2200, 1, 1, tzinfo=timezone.utc))
+]
 """A time by the worker's clock, which may be wrong, in a range that every time zone can show."""
 
 
@@ -165,7 +167,7 @@ def night_time(round_id: str, started_at: datetime, now: datetime | None = None)
     named = _NAMED.match(round_id)
     if named is not None:
         try:
-            return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=UTC)
+            return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=timezone.utc)
         except ValueError:
             pass  # a user's name that only looks like a time
     return started_at if now is None or abs(started_at - now) <= _TOLERANCE else now

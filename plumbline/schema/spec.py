@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from plumbline.digest import canonical_json, digest_json
 from plumbline.errors import InvalidInputError

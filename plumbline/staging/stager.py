@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+
+from typing_extensions import Self
 
 from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model

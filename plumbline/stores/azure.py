@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
@@ -203,7 +203,7 @@ class AzureStore:
         """
         from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 
-        blob, access, now = self._blob(key), self._connected().access, datetime.now(UTC)
+        blob, access, now = self._blob(key), self._connected().access, datetime.now(timezone.utc)
         until = now + timedelta(seconds=seconds)
         signing: dict[str, Any] = {"account_key": access.key}
         if not access.key:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import urlsplit
@@ -118,7 +118,7 @@ class ReadAuthorization:
         until = time.time() + _SAS_SECONDS
         sas = generate_container_sas(
             self._access.account, self._container, account_key=self._access.key,
-            permission=ContainerSasPermissions(read=True), expiry=datetime.fromtimestamp(until, UTC),
+            permission=ContainerSasPermissions(read=True), expiry=datetime.fromtimestamp(until, timezone.utc),
         )  # fmt: skip
         return sas, until
 

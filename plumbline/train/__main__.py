@@ -13,9 +13,10 @@ import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
+from plumbline.interpreter import check_libraries
 from plumbline.loaded import BrokenLibrary, write_loaded
 from plumbline.parent_watch import watch_parent
-from plumbline.preflight import check_libraries, check_training
+from plumbline.preflight import check_training
 from plumbline.schema.base import read_model
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import read_spec

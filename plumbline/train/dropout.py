@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+from plumbline.train.compat.transformers import use_attention_formula
 
 __all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "use_plain_attention", "use_portable_dropout"]
 
@@ -168,9 +168,7 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
 
 def use_plain_attention(model: nn.Module) -> None:
     """Make `model` compute attention by its formula, in its own precision."""
-    AttentionInterface.register(ATTENTION, _attention)
-    AttentionMaskInterface.register(ATTENTION, eager_mask)
-    model.config._attn_implementation = ATTENTION  # type: ignore[union-attr]  # noqa: SLF001 - transformers has no other way
+    use_attention_formula(model, ATTENTION, _attention)
 
 
 def use_portable_dropout(model: nn.Module, clock: DropoutClock) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             spec=job.spec,
             experiment=findings.bundle.experiment if findings.bundle else None,
             started_at=findings.started_at,
-            finished_at=datetime.now(UTC),
+            finished_at=datetime.now(timezone.utc),
             fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits),
             evidence=evidence,
             timings=findings.timings,
@@ -193,7 +193,7 @@ def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
 
 def run_job(job: TrainJob, stop: threading.Event) -> None:
     """Train and write the record; re-raise a failure after the record is written."""
-    findings = RunResults(datetime.now(UTC))
+    findings = RunResults(datetime.now(timezone.utc))
     findings.timings["import"] = job.import_seconds
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks:

@@ -14,11 +14,12 @@ from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
 from plumbline.judge.curve_places import curve_places
-from plumbline.judge.suspects import rounding_fields
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
+from plumbline.schema.rounding import rounding_fields
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
@@ -29,7 +30,7 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.generators import digest_states, read_states
-from plumbline.train.model import attention_of, build_model, load_weights
+from plumbline.train.model import build_model, load_weights
 from plumbline.train.moments import read_moments
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.ranks import Ranks

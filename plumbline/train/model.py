@@ -19,7 +19,6 @@ from plumbline.train.machine_errors import is_of_system
 from plumbline.train.tasks import training_task
 
 __all__ = [
-    "attention_of",
     "build_model",
     "build_on_meta",
     "describe_model",
@@ -72,11 +71,6 @@ def named_once(model: nn.Module) -> dict[str, nn.Parameter]:
 def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.device) -> nn.Module:
     """Return the model of `spec` with undefined values; see `load_weights`."""
     return _build(spec.model, spec.task, attention, dropout).to(device)
-
-
-def attention_of(model: nn.Module) -> str:
-    """Return the attention kernel in the built model's configuration."""
-    return str(model.config._attn_implementation)  # type: ignore[union-attr]  # noqa: SLF001 - it has no other name
 
 
 def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:

@@ -4,48 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from plumbline.schema.base import Scalar
 from plumbline.schema.spec import Precision
+from plumbline.train.compat.torch import (
+    UNSTATED,
+    read_fp32_precision,
+    read_reductions,
+    set_fp32_precision,
+    set_reductions,
+)
 from plumbline.train.failure import TrainingFailedError
 from plumbline.variables import variable
 
 __all__ = ["apply_settings", "autocast", "read_settings", "seed_generators"]
 
-_LEAVES = (
-    "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
-)  # fmt: skip
-_REDUCTIONS = (
-    "allow_fp16_reduced_precision_reduction",
-    "allow_bf16_reduced_precision_reduction",
-    "allow_fp16_accumulation",
-)
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
 _REPEATABLE_SDP = ("flash", "mem_efficient", "math")
 """Attention kernels under strict determinism: torch makes their backward repeatable if deterministic algorithms are set
 and not only warned of (torch, aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
 
 
-def _backend(path: str) -> Any:
-    module: Any = torch.backends
-    for name in filter(None, path.split(".")):
-        module = getattr(module, name)
-    return module
-
-
-def _leaf_key(path: str) -> str:
-    return ".".join(filter(None, ("backends", path, "fp32_precision")))
-
-
-def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
-    """Return the required value of each setting."""
-    tf32 = precision == "tf32"
-    wanted: dict[str, Scalar] = {_leaf_key(path): "tf32" if tf32 else "ieee" for path in _LEAVES}
-    wanted |= {f"cuda.matmul.{name}": False for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)}
-    wanted |= {
+def _set(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
+    """Set everything; return the value that each setting must have afterwards."""
+    wanted = set_fp32_precision(tf32=precision == "tf32") | set_reductions()
+    torch.use_deterministic_algorithms(strict, warn_only=False)
+    torch.backends.cudnn.deterministic = strict
+    torch.backends.cudnn.benchmark = not strict and torch.cuda.is_available()
+    torch.set_default_dtype(torch.float32)
+    torch.set_flush_denormal(False)
+    for device in ("cpu", "cuda"):
+        torch.set_autocast_enabled(device, False)
+    for name in _SDP:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(not strict or name in _REPEATABLE_SDP)
+    return wanted | {
         **{f"sdp.{name}": not strict or name in _REPEATABLE_SDP for name in _SDP},
         "deterministic_algorithms": strict,
         "deterministic_warn_only": False,
@@ -56,29 +50,6 @@ def _wanted(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
         "autocast.cpu": False,
         "autocast.cuda": False,
     }
-    return wanted
-
-
-def _impose(precision: Precision, *, strict: bool) -> None:
-    tf32 = precision == "tf32"
-    # The older switches first: the newer settings below then decide, and both show the same value.
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32
-    for path in _LEAVES:
-        _backend(path).fp32_precision = "tf32" if tf32 else "ieee"
-    for name in _REDUCTIONS:
-        if hasattr(torch.backends.cuda.matmul, name):
-            setattr(torch.backends.cuda.matmul, name, False)
-    torch.use_deterministic_algorithms(strict, warn_only=False)
-    torch.backends.cudnn.deterministic = strict
-    torch.backends.cudnn.benchmark = not strict and torch.cuda.is_available()
-    torch.set_default_dtype(torch.float32)
-    torch.set_flush_denormal(False)
-    for device in ("cpu", "cuda"):
-        torch.set_autocast_enabled(device, False)
-    for name in _SDP:
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(not strict or name in _REPEATABLE_SDP)
 
 
 def _denormals_are_flushed() -> bool:
@@ -87,10 +58,9 @@ def _denormals_are_flushed() -> bool:
 
 def read_settings() -> dict[str, Scalar]:
     """Return every setting as torch reports it."""
-    settings: dict[str, Scalar] = {_leaf_key(path): _backend(path).fp32_precision for path in _LEAVES}
-    for name in _REDUCTIONS:
-        if hasattr(torch.backends.cuda.matmul, name):
-            settings[f"cuda.matmul.{name}"] = bool(getattr(torch.backends.cuda.matmul, name))
+    settings = read_fp32_precision() | read_reductions()
+    if UNSTATED:
+        settings["unstated"] = " ".join(UNSTATED)  # an absent setting decides nothing in the judge
     for name in _SDP:
         settings[f"sdp.{name}"] = getattr(torch.backends.cuda, f"{name}_sdp_enabled")()
     for name, read in (
@@ -123,9 +93,9 @@ def read_settings() -> dict[str, Scalar]:
 
 def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str, Scalar]:
     """Set a part's settings; raise `TrainingFailedError` if one does not take effect."""
-    _impose(precision, strict=strict)
+    wanted = _set(precision, strict=strict)
     settings = read_settings()
-    for name, value in _wanted(precision, strict=strict).items():
+    for name, value in wanted.items():
         if settings[name] != value:
             raise TrainingFailedError(
                 f"reads {settings[name]!r} after being set to {value!r}", code="setting", part=part, key=name

@@ -14,6 +14,7 @@ from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence
 from plumbline.schema.spec import ProbeSpec
 from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norm
@@ -21,7 +22,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
-from plumbline.train.model import attention_of, build_model, describe_model, load_weights
+from plumbline.train.model import build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg

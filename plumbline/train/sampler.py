@@ -6,9 +6,10 @@ import importlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from plumbline.train.host import Host, Reading
 

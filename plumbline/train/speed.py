@@ -16,11 +16,11 @@ from plumbline.schema.spec import SpeedSpec
 from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.flops import step_flops
 from plumbline.train.microbench import microbenchmarks
-from plumbline.train.model import attention_of
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.probe import ProbeRun
 from plumbline.train.production.choices import choices_of, make_engine

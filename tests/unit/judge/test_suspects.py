@@ -6,8 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
-from plumbline.judge.suspects import differences, explains_rounding, rounding_fields, suspects_for
+from plumbline.judge.suspects import differences, explains_rounding, suspects_for
 from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.rounding import rounding_fields
 from plumbline.schema.verdict import CauseCode
 from tests.kept_results import keep
 

@@ -1,0 +1,1 @@
+"""The trainer in environments with different versions of its libraries."""

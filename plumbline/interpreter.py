@@ -1,0 +1,181 @@
+"""Interpreter of the trainer: the worker's own, or one of a team's environment.
+
+The training environment needs neither Plumbline nor any package of the worker. It imports this worker's Plumbline from
+a folder that contains nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from plumbline.errors import ConfigurationError
+from plumbline.staging.scratch import scratch_folder
+
+__all__ = ["LOCK_NAMES", "SUPPORTED", "TrainerPython", "check_libraries", "find_python", "trainer_python"]
+
+SUPPORTED = {
+    "python": ((3, 10), (3, 14)),
+    "torch": ((2, 4), (2, 15)),
+    "transformers": ((4, 41), (5, 24)),
+    "tokenizers": ((0, 19), (0, 23)),
+    "safetensors": ((0, 4), (0, 9)),
+    "numpy": ((1, 26), (2, 9)),
+    "pyarrow": ((14, 0), (99, 0)),
+    "pydantic": ((2, 5), (2, 99)),
+}
+"""Lowest and highest minor version of the trainer's Python and libraries; the only place of these numbers."""
+_STATED = ("python", "torch", "transformers")
+"""A note is written where one of these is newer than its highest version, which is the newest that was tested."""
+LOCK_NAMES = ("pylock.toml", "uv.lock", "poetry.lock", "conda-lock.yml", "requirements.txt")
+"""Locks that are looked for in an environment's folder, then beside it."""
+_CODE = Path(__file__).parent
+_CHECK_SECONDS = 60.0
+_ASK = """
+import json, platform, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "machine": platform.machine(), "prefix": sys.prefix}
+try:
+    from importlib.metadata import version
+except ImportError:
+    version = None
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name) or ""
+    except Exception:
+        found[name] = ""
+print(json.dumps(found))
+"""
+
+
+def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
+    """Return a note for each library that is newer than tested; `found` has versions by name, "" for a missing one.
+
+    Raise `ConfigurationError` for a library that is missing or older: it may lack what the trainer calls, or compute
+    something else. By default this process is checked.
+    """
+    found = _installed() if found is None else found
+    notes = []
+    for name, (lowest, highest) in SUPPORTED.items():
+        match = re.match(r"(\d+)\.(\d+)", found.get(name, ""))
+        accepted = f"{_dotted(lowest)} to {_dotted(highest)}" if name in _STATED else f"{_dotted(lowest)} or newer"
+        hint = f"the trainer needs {name} {accepted}"
+        if match is None:
+            raise ConfigurationError("is not installed", where=where or sys.prefix, key=name, hint=hint)
+        minor = int(match[1]), int(match[2])
+        if minor < lowest:
+            what = f"{name} {found[name]} is older than {_dotted(lowest)}"
+            raise ConfigurationError(what, where=where or sys.prefix, hint=hint)
+        if minor > highest and name in _STATED:
+            notes.append(f"note: {name} {found[name]} is newer than what was tested: {accepted}")
+    return tuple(notes)
+
+
+def _installed() -> dict[str, str]:
+    return {name: platform.python_version() if name == "python" else _version(name) for name in SUPPORTED}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name) or ""
+    except PackageNotFoundError:
+        return ""
+
+
+def _dotted(minor: tuple[int, int]) -> str:
+    return ".".join(map(str, minor))
+
+
+def find_python(given: str | Path, key: str = "python") -> Path:
+    """Return the interpreter at a path, or of an environment's folder.
+
+    The path is not resolved: an environment's interpreter is a link, and finds its packages by its own place.
+    """
+    path = Path(given).expanduser().absolute()
+    candidates = [path / "bin" / "python", path / "bin" / "python3"] if path.is_dir() else [path]
+    python = next((file for file in candidates if file.is_file() and os.access(file, os.X_OK)), None)
+    if python is None:
+        what = "contains no bin/python" if path.is_dir() else "is not an interpreter"
+        hint = "name a Python interpreter, or the folder of a virtual or conda environment"
+        raise ConfigurationError(what, where=str(path), key=key, hint=hint)
+    return python
+
+
+def _ask(python: Path) -> dict[str, str]:
+    """Return the versions that an interpreter has, from its own answer."""
+    command = [str(python), "-c", _ASK, *(name for name in SUPPORTED if name != "python")]
+    hint = "name an interpreter that runs on this machine"
+    try:
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, errors="replace", timeout=_CHECK_SECONDS,
+            check=False,
+        )  # fmt: skip
+        answer: dict[str, str] = json.loads(done.stdout)
+    except OSError as error:
+        what = f"cannot be started: {error.strerror}"
+        raise ConfigurationError(what, where=str(python), key="python", hint=hint) from error
+    except subprocess.TimeoutExpired as error:
+        what = f"does not answer within {_CHECK_SECONDS:g} s"
+        raise ConfigurationError(what, where=str(python), key="python", hint=hint) from error
+    except ValueError as error:
+        said = (done.stderr.strip().splitlines() or ["no answer"])[-1][:200]
+        raise ConfigurationError(f"does not run: {said}", where=str(python), key="python", hint=hint) from error
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's variables without those that point Python to this process's packages."""
+    return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+
+
+class TrainerPython:
+    """Interpreter that trains, and the variables that its process needs."""
+
+    def __init__(self, python: Path, code: Path | None) -> None:
+        self.python = python
+        self._code = code
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether it is the interpreter of this process."""
+        return self._code is None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of its process: another environment gets this Plumbline, and its own lock."""
+        if self._code is None:
+            return dict(os.environ)
+        lock = _lock_of(self.python)
+        return {
+            **_environment(), "PYTHONPATH": str(self._code), "PYTHONSAFEPATH": "1",
+            "PLUMBLINE_LOCK": str(lock or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
+        }  # fmt: skip
+
+
+def _lock_of(python: Path) -> Path | None:
+    """Return the lock in an environment's folder, or beside it."""
+    folder = python.parent.parent
+    files = (place / name for place in (folder, folder.parent) for name in LOCK_NAMES)
+    return next((file for file in files if file.is_file()), None)
+
+
+@contextmanager
+def trainer_python(given: str | Path | None) -> Iterator[TrainerPython]:
+    """Yield the checked interpreter of the trainer; without a path this process's own."""
+    if given is None or not str(given):
+        yield TrainerPython(Path(sys.executable), None)
+        return
+    python = find_python(given)
+    found = _ask(python)
+    for note in check_libraries(found, where=found.get("prefix", str(python))):
+        sys.stderr.write(f"{note}\n")
+    # Below the system's temporary folder, so that the path is not part of a record.
+    with scratch_folder("plumbline-code-") as folder:
+        (folder / "plumbline").symlink_to(_CODE, target_is_directory=True)
+        yield TrainerPython(python, folder)

@@ -1,0 +1,81 @@
+"""torch 2.4 to the newest: settings that some versions have not.
+
+A setting has the same name in every record. Where a version has only an older switch, the switch is set and read under
+the newer name. `UNSTATED` lists the settings that a version cannot state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plumbline.schema.fingerprint import Scalar
+
+__all__ = ["UNSTATED", "read_fp32_precision", "read_reductions", "set_fp32_precision", "set_reductions"]
+
+_LEAVES = (
+    "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
+)  # fmt: skip
+_HAS_LEAVES = hasattr(torch.backends, "fp32_precision")
+"""Since 2.9 each kind of operation has its own `fp32_precision`."""
+_SWITCHED = {"cuda.matmul": "cuda.matmul", "cudnn": "cudnn", "cudnn.conv": "cudnn", "cudnn.rnn": "cudnn"}
+"""Until 2.8: the module whose `allow_tf32` decides for a leaf. For oneDNN only `float32_matmul_precision` decides."""
+_REDUCTIONS = (
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_accumulation",  # since 2.7
+)
+
+
+def _backend(path: str) -> Any:
+    module: Any = torch.backends
+    for name in filter(None, path.split(".")):
+        module = getattr(module, name)
+    return module
+
+
+def _key(path: str) -> str:
+    return ".".join(filter(None, ("backends", path, "fp32_precision")))
+
+
+UNSTATED = () if _HAS_LEAVES else tuple(_key(path) for path in _LEAVES if path not in _SWITCHED)
+"""Names of the settings that this version has neither by themselves nor by an older switch."""
+
+
+def set_fp32_precision(*, tf32: bool) -> dict[str, Scalar]:
+    """Allow or forbid TF32 everywhere; return the names and values that have to be read afterwards."""
+    # The older switches first: the newer settings below then decide, and both show the same value.
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    precision = "tf32" if tf32 else "ieee"
+    if _HAS_LEAVES:
+        for path in _LEAVES:
+            _backend(path).fp32_precision = precision
+        return {_key(path): precision for path in _LEAVES}
+    matmul = {"float32_matmul_precision": "high" if tf32 else "highest"}
+    return {**{_key(path): precision for path in _SWITCHED}, **matmul}
+
+
+def read_fp32_precision() -> dict[str, Scalar]:
+    """Return the precision of fp32 operations, as torch reports it."""
+    if _HAS_LEAVES:
+        return {_key(path): _backend(path).fp32_precision for path in _LEAVES}
+    return {_key(path): "tf32" if _backend(module).allow_tf32 else "ieee" for path, module in _SWITCHED.items()}
+
+
+def _reductions() -> list[str]:
+    return [name for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)]
+
+
+def set_reductions() -> dict[str, Scalar]:
+    """Forbid narrow sums in matrix products; return the names and values that have to be read afterwards."""
+    for name in _reductions():
+        setattr(torch.backends.cuda.matmul, name, False)
+    return {f"cuda.matmul.{name}": False for name in _reductions()}
+
+
+def read_reductions() -> dict[str, Scalar]:
+    """Return whether narrow sums are allowed in matrix products."""
+    return {f"cuda.matmul.{name}": bool(getattr(torch.backends.cuda.matmul, name)) for name in _reductions()}

@@ -1,0 +1,78 @@
+"""transformers 4.41 to the newest: how a model chooses its attention.
+
+Since 5.0 the models of the BERT family call the function that the configuration names, in a table to which functions
+can be added. Until 4.57 a model's constructor chose a class for each attention module, from a table in the model's
+source file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from plumbline.errors import ConfigurationError
+
+__all__ = ["attention_of", "use_attention_formula"]
+
+_TABLE = "ATTENTION_CLASSES"
+
+
+def attention_of(model: nn.Module) -> str:
+    """Return the name of the attention that the built model computes."""
+    config: Any = model.config
+    asked = str(config._attn_implementation)  # noqa: SLF001 - it has no other name
+    classes = _classes(model)
+    built = {type(module) for module in model.modules()}
+    # Until 4.57 the configuration may be changed without effect: the modules' classes decide.
+    return next((name for name, kind in classes.items() if kind in built), asked)
+
+
+def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
+    """Make a built model compute attention by its formula, with the model's own dropout modules.
+
+    Until 4.57 the model's class `eager` is that formula; since 5.0 `formula` is added as `name`.
+    """
+    config: Any = model.config
+    classes = _classes(model)
+    if classes:
+        _choose(model, classes)
+        config._attn_implementation = "eager"  # noqa: SLF001
+        return
+    if not hasattr(_source(model), "ALL_ATTENTION_FUNCTIONS"):
+        family = getattr(config, "model_type", "")
+        text = "attention cannot be replaced by its formula in this version of transformers"
+        hint = "install a newer transformers, or train another family"
+        raise ConfigurationError(text, where=f"model of the family {family!r}", key="model_type", hint=hint)
+    from transformers import AttentionInterface  # since 4.51
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask  # since 4.53
+
+    AttentionInterface.register(name, formula)
+    AttentionMaskInterface.register(name, eager_mask)
+    config._attn_implementation = name  # noqa: SLF001
+
+
+def _source(model: nn.Module) -> Any:
+    return sys.modules[type(model).__module__]
+
+
+def _classes(model: nn.Module) -> dict[str, type[nn.Module]]:
+    """Return the attention classes by name; none since 5.0."""
+    source = _source(model)
+    table = next((name for name in vars(source) if name.endswith(_TABLE)), "")
+    return dict(getattr(source, table)) if table else {}
+
+
+def _choose(model: nn.Module, classes: dict[str, type[nn.Module]]) -> None:
+    """Turn every attention module into one of the class `eager`, from which the other classes inherit."""
+    others = tuple(kind for name, kind in classes.items() if name != "eager")
+    for module in model.modules():
+        if type(module) in others:
+            module.__class__ = classes["eager"]
+        # The masks of `sdpa` and `eager` are both added to the scores; these say which of them is made.
+        if hasattr(module, "attn_implementation"):
+            module.attn_implementation = "eager"
+        if hasattr(module, "_use_sdpa"):
+            module._use_sdpa = False  # noqa: SLF001
