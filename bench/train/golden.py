@@ -31,10 +31,19 @@ def main() -> None:
         formulas["transformers"].add(check["transformers"])
         formulas["torch"].add(check["torch"].partition("+")[0])
     document = {
-        "formulas": [item | {name: sorted(item[name]) for name in ("transformers", "torch")} for item in sets.values()]
-    }
+        "formulas": [
+            item | {name: _range(item[name]) for name in ("transformers", "torch")} for item in sets.values()
+        ]
+    }  # fmt: skip
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(f"{len(sets)} sets of formulas from {len(arguments.checks)} checks")
+
+
+def _range(versions: set[str]) -> dict[str, str]:
+    """Return the lowest and the highest minor version."""
+    minors = sorted(tuple(map(int, version.split(".")[:2])) for version in versions)
+    first, last = (".".join(map(str, minor)) for minor in (minors[0], minors[-1]))
+    return {"first": first, "last": last}
 
 
 if __name__ == "__main__":

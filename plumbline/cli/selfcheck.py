@@ -15,6 +15,7 @@ _LINES = {
     "pass": "this stack trains correctly",
     "drift": "this stack computes wrong bits",
     "inconclusive": "an operation has no portable form",
+    "unknown": "no digests are known for these versions",
 }
 
 
@@ -57,5 +58,6 @@ def _document(output: str) -> dict[str, Any] | None:
 def _line(document: dict[str, Any]) -> str:
     places = [f"{task}: {place}" for task, place in document["first_divergence"].items()]
     names = f"torch {document['torch']}, transformers {document['transformers']}, {document['device']}"
-    more = "; ".join([*places, *document["unportable"]])
+    near = [f"compared with the nearest formulas: {document['formulas']}"] if document["verdict"] == "unknown" else []
+    more = "; ".join([*places, *document["unportable"], *near])
     return f"{document['verdict']}: {_LINES[document['verdict']]} ({names})" + (f": {more}" if more else "")

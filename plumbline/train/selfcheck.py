@@ -105,29 +105,51 @@ def _trained(task: Task, device: torch.device, attention: Attention, *, steps: i
     return leg.evidence
 
 
-def _compared(legs: dict[Task, PortableEvidence], formulas: Formulas) -> dict[str, str]:
-    """Return the first difference from a set of formulas, by task."""
-    parted = {task: first_difference(formulas.steps[task], leg.steps) for task, leg in legs.items()}
-    return {task: place for task, place in parted.items() if place}
+@dataclass(frozen=True)
+class _Judged:
+    """Result of a comparison with the sets of formulas."""
+
+    verdict: str
+    """`pass`, `drift`, or `unknown` for versions whose formulas no set states."""
+    formulas: Formulas
+    """The set with equal digests, else the one of these versions, else the nearest."""
+    differences: dict[str, str]
+    """First difference from that set, by task."""
+
+
+def _judge(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> _Judged:
+    """Compare with every set of formulas.
+
+    Equal digests prove a formula, whatever the versions. Different ones are a fault only of versions that a set names.
+    """
+    sets = read_golden().formulas
+    found = [
+        {task: first_difference(formulas.steps[task][:steps], leg.steps) for task, leg in legs.items()}
+        for formulas in sets
+    ]
+    known = [formulas.belong_to(torch.__version__, transformers.__version__) for formulas in sets]
+    order = sorted(range(len(sets)), key=lambda place: (any(found[place].values()), not known[place], -place))
+    nearest = order[0]
+    differences = {task: at for task, at in found[nearest].items() if at}
+    verdict = "pass" if not differences else "drift" if known[nearest] else "unknown"
+    return _Judged(verdict, sets[nearest], differences)
 
 
 def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str, Any]:
     """Return this machine's verdict, with each task's first wrong bit."""
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
-    golden = read_golden()
     legs = {task: _trained(task, device, attention) for task in _TASKS.values()}
-    differences = [_compared(legs, formulas) for formulas in golden.formulas]
-    known = next((place for place, parted in enumerate(differences) if not parted), None)
+    judged = _judge(legs)
     unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
     repeated = all(leg.repeated for leg in legs.values())
-    verdict = "inconclusive" if unportable else "pass" if known is not None and repeated else "drift"
+    verdict = "drift" if not repeated else "inconclusive" if unportable else judged.verdict
     return {
         "verdict": verdict,
-        "cause": "device" if not repeated else "" if verdict != "drift" else "operator",
-        "first_divergence": {} if known is not None else differences[-1],
+        "cause": "device" if not repeated else "operator" if verdict == "drift" else "",
+        "first_divergence": judged.differences,
         "unportable": unportable,
-        "formulas": list(golden.formulas[known].transformers) if known is not None else [],
+        "formulas": str(judged.formulas),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -139,24 +161,17 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     """Train one step of the shipped training, and compare with the digests; takes half a second."""
     apply_settings("fp32", strict=True, part="probe")
-    task = _TASKS[TASKS[task]]
     leg = _trained(task, device, "eager", steps=1)
-    versions = (transformers.__version__, torch.__version__.partition("+")[0])
-    known = [
-        formulas.steps[task][:1]
-        for formulas in read_golden().formulas
-        if versions[0] in formulas.transformers
-        and versions[1] in {version.partition("+")[0] for version in formulas.torch}
-    ]
-    if not known or leg.unportable:
+    if leg.unportable:
         return SelfcheckEvidence(verdict="unknown", at=leg.unportable)
-    differences = [first_difference(steps, leg.steps) for steps in known]
-    if "" in differences:
-        return SelfcheckEvidence(verdict="pass")
-    return SelfcheckEvidence(verdict="drift", at=differences[-1])
+    judged = _judge({task: leg}, steps=1)
+    at = judged.differences.get(task, "")
+    if judged.verdict == "unknown":
+        at = f"{at}, compared with the nearest formulas: {judged.formulas}"
+    return SelfcheckEvidence.model_validate({"verdict": judged.verdict, "at": at[:500]})
 
 
-_CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT, "inconclusive": ExitCode.INCONCLUSIVE}
+_CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -176,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"plumbline: {error}\n")
         return int(error.exit_code)
     sys.stdout.write(json.dumps(document) + "\n")
-    return int(_CODES[document["verdict"]])
+    return int(_CODES.get(document["verdict"], ExitCode.INCONCLUSIVE))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,9 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
     stage, step, name = found
     ours, theirs = (next(each for each in leg.steps if each.step == step) for leg in legs)
     found_sizes = sizes(ours, theirs, stage)
+    if stage == "forward":  # not a module that one side does not call
+        called = dict(theirs.outputs)
+        name = next((key for key, digest in ours.outputs if called.get(key, digest) != digest), name)
     limit = _limit(legs[0], ours, stage)
     if not found_sizes or not all(size <= limit for size in found_sizes):  # a NaN is no small difference
         return None
@@ -140,6 +143,9 @@ def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
     """Return the relative differences of a stage's tensors; empty if a sketch is missing."""
     ours, theirs = ({key: value for key, value in side.sketches if "#" not in key} for side in (left, right))
+    outputs = dict(left.outputs), dict(right.outputs)
+    idle = {f"forward {name}" for name in outputs[0].keys() ^ outputs[1].keys()}  # the module around each is compared
+    ours, theirs = ({key: value for key, value in side.items() if key not in idle} for side in (ours, theirs))
     if ours.keys() != theirs.keys() or not ours or left.loss is None or right.loss is None:
         return []
     kinds = {"forward": ("forward", "gradient"), "optimizer": ("weight",)}.get(stage, ("gradient",))
