@@ -20,8 +20,6 @@ from pathlib import Path
 from plumbline.errors import ConfigurationError
 from plumbline.staging.scratch import scratch_folder
 
-__all__ = ["LOCK_NAMES", "SUPPORTED", "TrainerPython", "check_libraries", "find_python", "trainer_python"]
-
 SUPPORTED = {
     "python": ((3, 10), (3, 14)),
     "torch": ((2, 4), (2, 15)),

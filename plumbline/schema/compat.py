@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pydantic
 
-__all__ = ["FailFast"]
-
 if TYPE_CHECKING or hasattr(pydantic, "FailFast"):  # since 2.8
     from pydantic import FailFast
 else:

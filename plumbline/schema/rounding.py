@@ -6,8 +6,6 @@ import re
 
 from plumbline.schema.fingerprint import Fingerprint
 
-__all__ = ["ARITHMETIC", "flat_fields", "is_field_of", "rounding_fields"]
-
 ARITHMETIC = (
     r"cpu\.(model|isa|num_threads)|gpus|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*|mantissa_bits\..*"
     r"|packages\.(torch|triton|pytorch-triton|numpy|transformers|mkl|intel-openmp|onednn|nvidia-.*|jax.*)"

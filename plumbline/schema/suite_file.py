@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -21,6 +20,8 @@ _TOO_DEEP = re.compile(_KEY + r"[\[{](?:\s*[\[{]){99}")
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the values of the file `path`, with tuples for lists."""
+    import tomllib  # of Python 3.11: a trainer, which may run on 3.10, reads no suite
+
     where, text = str(path), ""
     try:
         text = path.read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import threading
 import warnings
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -191,7 +191,7 @@ _HINT = "signing needs a service account: its file, or a machine's with roles/ia
 
 def url_to_sign(endpoint: str, bucket: str, name: str, seconds: int, *, email: str, now: datetime) -> tuple[str, bytes]:
     """Return the URL without its signature, and the bytes to sign. Pure."""
-    stamp = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     scope = f"{stamp[:8]}/auto/storage/goog4_request"
     path = f"/{quote(bucket, safe='')}/{quote(name, safe='/~')}"
     values = {
@@ -227,7 +227,7 @@ def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds:
         if not email:
             text = "these credentials cannot sign a link"
             raise AccessError(text, where=where, hint=_HINT, refusal=Refusal.PERMISSIONS)
-        url, message = url_to_sign(endpoint, bucket, name, seconds, email=email, now=datetime.now(UTC))
+        url, message = url_to_sign(endpoint, bucket, name, seconds, email=email, now=datetime.now(timezone.utc))
         if hasattr(credentials, "sign_bytes"):
             signature = credentials.sign_bytes(message)
         else:

@@ -21,7 +21,7 @@ import transformers
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.evidence import PortableEvidence, SelfcheckEvidence
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
-from plumbline.schema.task import TASKS, Task, has_row_labels
+from plumbline.schema.task import Task, has_row_labels
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings

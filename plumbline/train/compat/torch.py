@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from plumbline.schema.fingerprint import Scalar
-
-__all__ = ["UNSTATED", "read_fp32_precision", "read_reductions", "set_fp32_precision", "set_reductions"]
+from plumbline.schema.base import Scalar
 
 _LEAVES = (
     "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",

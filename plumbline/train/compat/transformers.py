@@ -15,8 +15,6 @@ from torch import nn
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["attention_of", "use_attention_formula"]
-
 _TABLE = "ATTENTION_CLASSES"
 
 
@@ -68,6 +66,7 @@ def _classes(model: nn.Module) -> dict[str, type[nn.Module]]:
 def _choose(model: nn.Module, classes: dict[str, type[nn.Module]]) -> None:
     """Turn every attention module into one of the class `eager`, from which the other classes inherit."""
     others = tuple(kind for name, kind in classes.items() if name != "eager")
+    module: Any
     for module in model.modules():
         if type(module) in others:
             module.__class__ = classes["eager"]
