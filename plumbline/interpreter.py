@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -133,26 +134,20 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
 
 
+@dataclass(frozen=True)
 class TrainerPython:
-    """Interpreter that trains, and the variables that its process needs."""
+    """Interpreter of a team's environment, with the folder of this process's Plumbline."""
 
-    def __init__(self, python: Path, code: Path | None) -> None:
-        self.python = python
-        self._code = code
+    python: Path
+    versions: dict[str, str]
+    """Of Python and of the trainer's libraries."""
+    _code: Path
 
-    @property
-    def is_own(self) -> bool:
-        """Return whether it is the interpreter of this process."""
-        return self._code is None
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of its process: another environment gets this Plumbline, and its own lock."""
-        if self._code is None:
-            return dict(os.environ)
-        lock = _lock_of(self.python)
+    def variables(self) -> dict[str, str]:
+        """Return the variables of its process: this Plumbline and nothing else of this process, and its own lock."""
         return {
-            **_environment(), "PYTHONPATH": str(self._code), "PYTHONSAFEPATH": "1",
-            "PLUMBLINE_LOCK": str(lock or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
+            "PYTHONPATH": str(self._code), "PYTHONHOME": "", "PYTHONSAFEPATH": "1",
+            "PLUMBLINE_LOCK": str(_lock_of(self.python) or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
         }  # fmt: skip
 
 
@@ -164,11 +159,8 @@ def _lock_of(python: Path) -> Path | None:
 
 
 @contextmanager
-def trainer_python(given: str | Path | None) -> Iterator[TrainerPython]:
-    """Yield the checked interpreter of the trainer; without a path this process's own."""
-    if given is None or not str(given):
-        yield TrainerPython(Path(sys.executable), None)
-        return
+def trainer_python(given: str) -> Iterator[TrainerPython]:
+    """Yield the checked interpreter of a team's environment, by its path or its environment's folder."""
     python = find_python(given)
     found = _ask(python)
     for note in check_libraries(found, where=found.get("prefix", str(python))):
@@ -176,4 +168,4 @@ def trainer_python(given: str | Path | None) -> Iterator[TrainerPython]:
     # Below the system's temporary folder, so that the path is not part of a record.
     with scratch_folder("plumbline-code-") as folder:
         (folder / "plumbline").symlink_to(_CODE, target_is_directory=True)
-        yield TrainerPython(python, folder)
+        yield TrainerPython(python, found, folder)

@@ -15,14 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
 from plumbline.extras import require
+from plumbline.interpreter import trainer_python
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
+from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.staging.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from plumbline.staging.pace import Progress
 
 __all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "trainer_environment"]
 
@@ -170,30 +175,66 @@ def run_training(
     on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
     num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
+    trainer: str = "",
 ) -> int:  # fmt: skip
     """Run one training in its own process, under torchrun if several; return its exit code.
 
     A trainer killed by a signal gives 3: training was not judged. No process stays running. `should_stop` is polled
     twice a second; once true, the training ends with `UnavailableError`. The trainer's own lines go to stderr if
     `echo`, and to `on_progress` in any case.
+
+    `python` is the interpreter of an environment with a Plumbline of its own. `trainer` names a team's environment
+    instead, without Plumbline: it is checked, and its files are staged by this process.
     """
-    options = {
+    options: dict[str, object] = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
         "experiment": experiment, "attempt": attempt or None, "nonce": nonce,
         "expected": expected.model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    command = _command(str(python or sys.executable), spec, out, options, num_processes)
-    with _started(command, trainer_environment(environment)) as child:
-        streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
-        readers = [
-            threading.Thread(target=_relay, args=(stream, on_progress), kwargs={"echo": echo}, daemon=True)
-            for stream in streams
-        ]
-        for reader in readers:
-            reader.start()
-        code = _wait(child, readers[-1], deadline, should_stop)
+    with contextlib.ExitStack() as stack:
+        variables = dict(environment or {})
+        if trainer:
+            team = stack.enter_context(trainer_python(trainer))
+            python, variables = team.python, {**variables, **team.variables()}
+            if data is not None:
+                spec_read = read_spec(spec)
+                options |= {"data": None, "manifest": stack.enter_context(_staged(spec_read, data, cache, on_progress))}
+        command = _command(str(python or sys.executable), spec, out, options, num_processes)
+        child = stack.enter_context(_started(command, trainer_environment(variables)))
+        code = _followed(child, on_progress, deadline, should_stop, echo=echo)
     return _outcome(code, out)
+
+
+def _staged(
+    spec: RunSpec, data: str, cache: Path, on_progress: Callable[[dict[str, Any]], None] | None
+) -> contextlib.AbstractContextManager[str]:
+    # Imported for a team's environment only, so that other trainings start faster.
+    from plumbline.staging.ahead import staged_files
+
+    def emit(progress: Progress) -> None:
+        if on_progress is not None:
+            on_progress({
+                "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
+                "words": progress.words,
+            })  # fmt: skip
+
+    return staged_files(spec, data, cache, emit)
+
+
+def _followed(
+    child: subprocess.Popen[str], on_progress: Callable[[dict[str, Any]], None] | None, deadline: float | None,
+    should_stop: Callable[[], bool], *, echo: bool,
+) -> int:  # fmt: skip
+    """Relay the output of a trainer until its end; return its exit code."""
+    streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
+    readers = [
+        threading.Thread(target=_relay, args=(stream, on_progress), kwargs={"echo": echo}, daemon=True)
+        for stream in streams
+    ]
+    for reader in readers:
+        reader.start()
+    return _wait(child, readers[-1], deadline, should_stop)
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:

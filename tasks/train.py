@@ -75,6 +75,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
                 num_processes=order.expected.gpus,
                 experiment=experiment,
                 python=python,
+                trainer=order.python,
                 on_progress=progress.on_progress,
                 timeout_seconds=order.run_seconds + _SPARE_SECONDS,
                 should_stop=is_orphaned.is_set,

@@ -144,7 +144,7 @@ EFFECTS: dict[str, str] = {
     "precision": hook(_BF16_LINEAR),
     "dropout": hook(_DROPOUT),
     "evaluation": hook(_EVALUATION),
-    "initialisation": hook(_INITIALISATION, "plumbline.train.order"),
+    "initialisation": hook(_INITIALISATION, "plumbline.staging.order"),
     "tokenizer": hook(_TOKENIZER, "plumbline.data.tokenizer"),
     "dataset": hook(_DATASET, "plumbline.data.build"),
     "loss": hook(_LOSS),

@@ -35,6 +35,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--processes", type=int, default=1, help="number of processes, one per device, under torchrun (default: 1)"
     )
+    parser.add_argument(
+        "--python", default="", help="interpreter of the training, or its environment's folder (default: this one)"
+    )
     parser.add_argument("--timeout", type=float, default=None, help="seconds after which the training is stopped")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     code = run_training(
         args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,
         experiment=args.experiment, on_progress=_progress if sys.stderr.isatty() else None,
-        timeout_seconds=args.timeout, num_processes=args.processes,
+        timeout_seconds=args.timeout, num_processes=args.processes, trainer=args.python,
     )  # fmt: skip
     summary = _summary_of(args.out, code)
     if args.json:

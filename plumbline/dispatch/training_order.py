@@ -38,6 +38,8 @@ class TrainingOrder(Model):
     experiment_id: Name | None = None
     ab: AbOrder | None = None
     """Order of an A/B, answered by one record; `None` for an ordinary training."""
+    python: str = Field(default="", max_length=4096)
+    """Interpreter of the training, or its environment's folder, on the worker; empty: the worker's own."""
     run_seconds: float = Field(gt=0)
 
     def foreign_fields(self, record: RunRecord) -> tuple[str, ...]:

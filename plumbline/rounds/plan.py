@@ -120,6 +120,7 @@ class Round:
             spec=_speed_only(spec) if assignment.what == AB or assignment.what.startswith(RERUN) else spec,
             experiment_id=assignment.experiment_id,
             ab=assignment.ab,
+            python=platform.python,
             run_seconds=self._run_seconds(assignment),
         )
 

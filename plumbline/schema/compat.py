@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pydantic
 
 if TYPE_CHECKING or hasattr(pydantic, "FailFast"):  # since 2.8
-    from pydantic import FailFast
+    from pydantic import FailFast as FailFast  # noqa: PLC0414 - exported
 else:
 
     class FailFast:

@@ -62,6 +62,8 @@ class Platform(Model):
     """Processes on the machine, one for each GPU."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of the lock file that the environment was built from; in a file also its path. Empty: any."""
+    python: str = Field(default="", max_length=4096, pattern=r"^([/~].*)?$")
+    """Interpreter of the trainings, or its environment's folder, on the worker; empty: the worker's own."""
     optional: bool = False
     """Whether a round can pass without this platform's record."""
     throughput_drop: float | None = Field(default=None, gt=0, lt=1)

@@ -30,6 +30,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data", help="URL of the store with the dataset; without it, the cache must contain the dataset"
     )
+    parser.add_argument("--manifest", default="", help="digest of the staged manifest, if files were staged beforehand")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline")
     parser.add_argument("--platform", default="local")
     parser.add_argument("--record-id", default="")
@@ -62,7 +63,7 @@ def _unloadable(error: Exception) -> _UnloadableError:
         "is not installed" if missing else f"cannot be loaded: {said}",
         where=sys.prefix,
         key=missing or name or "a library",
-        hint="install what the trainer's lock names: pip install -r locks/trainer.txt",
+        hint="install it again, as a build for this machine",
     )
     found.library = BrokenLibrary(
         name=(name or missing).removesuffix(".py")[:200], exception=type(error).__name__[:200], message=said[:2000]
@@ -96,7 +97,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
         spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
         record_id=record_id, round_id=arguments.round_id, experiment=arguments.experiment,
         import_seconds=time.perf_counter() - began, attempt=arguments.attempt, nonce=arguments.nonce,
-        expected=expected,
+        expected=expected, manifest=arguments.manifest,
     )  # fmt: skip
     run_job(job, stop)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from plumbline.schema.spec import RunSpec
-from plumbline.train.order import Order
+from plumbline.staging.order import Order
 from plumbline.train.rows import Rows
 from plumbline.train.tasks import training_task
 

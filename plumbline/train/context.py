@@ -11,42 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from plumbline.schema.base import Scalar
-from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import RunSpec
+from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
 from plumbline.train.failure import StoppedError
-from plumbline.train.order import Order
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
 
-__all__ = ["Context", "Plan", "plan_rows"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Row numbers that each part reads, known before any row is read."""
-
-    order: Order
-    first_evaluation_row: int
-    num_evaluation_rows: int
-    wanted: NDArray[np.int64]
-
-
-def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
-    """Return the rows of all parts; every part trains on the start of the order."""
-    order = Order(manifest, spec.seed, spec.data.manifest_sha256)
-    steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
-    available = sum(shard.num_rows for shard in manifest.evaluation)
-    asked = max([part.evaluation_rows for part in (spec.probe, spec.learn) if part], default=0)
-    count = min(asked, available)
-    training = order.rows(np.arange(min(steps * spec.batch_size, order.num_rows)))
-    evaluation = np.arange(order.num_rows, order.num_rows + count)
-    return Plan(order, order.num_rows, available, np.concatenate((training, evaluation)))
+__all__ = ["Context"]
 
 
 @dataclass

@@ -10,12 +10,12 @@ import torch
 from plumbline.schema.evidence import EnvelopeSample, StepEvidence
 from plumbline.schema.spec import Precision, ProbeSpec, RunSpec
 from plumbline.sketch import relative_error
+from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
-from plumbline.train.order import random_keys
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients

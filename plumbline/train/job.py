@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
@@ -17,7 +16,8 @@ from plumbline.schema.fingerprint import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec
-from plumbline.train.context import Context, plan_rows
+from plumbline.staging.order import plan_rows, planned_files
+from plumbline.train.context import Context
 from plumbline.train.exits import conclude
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
@@ -57,27 +57,13 @@ class TrainJob:
     nonce: str = ""
     expected: Expected | None = None
     """Required machine; `None` allows any."""
-
-
-def _files(context_plan: Any, source: Source) -> list[DataFile]:
-    """Return the files to stage, in the order of first use."""
-    manifest = source.manifest
-    wanted = set(context_plan.wanted.tolist())
-    starts, begin = {}, 0
-    for shard in manifest.shards:
-        starts[shard.key] = begin
-        begin += shard.num_rows
-    ordered = [manifest.train[index] for index in context_plan.order.shards()]
-    needed = [
-        shard for shard in (*ordered, *manifest.evaluation)
-        if any(row in wanted for row in range(starts[shard.key], starts[shard.key] + shard.num_rows))
-    ]  # fmt: skip
-    return [manifest.tokenizer, *needed]
+    manifest: str = ""
+    """Digest of the manifest in the cache, if files were staged beforehand; default: the spec's."""
 
 
 def _prepare(job: TrainJob, ranks: Ranks, source: Source, stop: threading.Event) -> Context:
     plan = plan_rows(job.spec, source.manifest)
-    source.start(_files(plan, source))
+    source.start(planned_files(plan, source.manifest))
     rows = Rows(job.spec, source, plan.wanted)
     path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
     weights = read_weights(path, job.spec.model.weights_key)
@@ -88,7 +74,7 @@ def _prepare(job: TrainJob, ranks: Ranks, source: Source, stop: threading.Event)
 def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
     """Prepare the context for running a single part."""
     job.out.mkdir(parents=True, exist_ok=True)
-    with join_ranks() as ranks, open_source(job.spec, job.data, job.cache) as source:
+    with join_ranks() as ranks, open_source(job.spec, job.data, job.cache, manifest_sha256=job.manifest) as source:
         yield _prepare(job, ranks, source, stop)
 
 
@@ -208,7 +194,9 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
             with findings.timed("selfcheck"):
                 findings.selfcheck = _selfcheck(job, ranks)
             findings.bundle = read_bundle(job.experiment) if job.experiment else None
-            with open_source(job.spec, job.data, job.cache, emit_progress=ranks.is_first) as source:
+            with open_source(
+                job.spec, job.data, job.cache, manifest_sha256=job.manifest, emit_progress=ranks.is_first
+            ) as source:
                 with findings.timed("stage"):
                     findings.context = _prepare(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)

@@ -22,10 +22,10 @@ from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.evidence import PortableEvidence, SelfcheckEvidence
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
+from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings
-from plumbline.train.order import random_keys
 from plumbline.train.portable.golden import Formulas, first_difference, read_golden
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks

@@ -83,7 +83,7 @@ def _emit(progress: StagingProgress) -> None:
 
 @contextlib.contextmanager
 def open_source(
-    spec: RunSpec, data: str | None, cache_folder: Path, *, emit_progress: bool = False
+    spec: RunSpec, data: str | None, cache_folder: Path, *, manifest_sha256: str = "", emit_progress: bool = False
 ) -> Iterator[Source]:
     """Open the dataset of `spec`, from its store or the cache."""
     from plumbline.staging import Cache, Stager, cache_limit
@@ -95,10 +95,11 @@ def open_source(
         with Stager(open_store(data), spec.data.name, cache, on_progress=_emit if emit_progress else None) as stager:
             yield stager
         return
-    manifest = cache.manifest(spec.data.manifest_sha256)
+    sha256 = manifest_sha256 or spec.data.manifest_sha256
+    manifest = cache.manifest(sha256)
     if manifest is None:
         raise ConfigurationError(
-            f"does not contain the manifest {spec.data.manifest_sha256[:12]}",
+            f"does not contain the manifest {sha256[:12]}",
             where=str(cache_folder),
             key=spec.data.name,
             hint="name the store with the dataset: --data URL",

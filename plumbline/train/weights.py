@@ -26,7 +26,7 @@ from plumbline.errors import ConfigurationError, InvalidInputError, PlumblineErr
 from plumbline.loaded import write_loaded
 from plumbline.schema.base import first_problem
 from plumbline.schema.spec import ModelSpec
-from plumbline.train.order import random_keys
+from plumbline.staging.order import random_keys
 
 __all__ = ["initial_weights", "main", "make_weights"]
 

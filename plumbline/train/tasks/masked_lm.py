@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.staging.order import random_keys
 from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.order import random_keys
 from plumbline.train.tasks import TrainingTask
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.definitions import IGNORED
-from plumbline.train.order import random_keys
+from plumbline.staging.order import random_keys
 from plumbline.train.tasks import Labelling, TrainingTask
 
 __all__ = ["TASK"]

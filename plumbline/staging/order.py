@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.schema.manifest import Manifest
-
-__all__ = ["Order", "random_keys"]
+from plumbline.schema.manifest import DataFile, Manifest
+from plumbline.schema.spec import RunSpec
 
 
 def random_keys(count: int, *key_parts: object) -> NDArray[np.uint64]:
@@ -67,3 +67,40 @@ class Order:
     def batch(self, step: int, batch_size: int) -> NDArray[np.int64]:
         """Return the rows of the global batch at `step`; batches may span epochs."""
         return self.rows(np.arange(step * batch_size, (step + 1) * batch_size))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Row numbers that each part reads, known before any row is read."""
+
+    order: Order
+    first_evaluation_row: int
+    num_evaluation_rows: int
+    wanted: NDArray[np.int64]
+
+
+def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
+    """Return the rows of all parts; every part trains on the start of the order."""
+    order = Order(manifest, spec.seed, spec.data.manifest_sha256)
+    steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
+    available = sum(shard.num_rows for shard in manifest.evaluation)
+    asked = max([part.evaluation_rows for part in (spec.probe, spec.learn) if part], default=0)
+    count = min(asked, available)
+    training = order.rows(np.arange(min(steps * spec.batch_size, order.num_rows)))
+    evaluation = np.arange(order.num_rows, order.num_rows + count)
+    return Plan(order, order.num_rows, available, np.concatenate((training, evaluation)))
+
+
+def planned_files(plan: Plan, manifest: Manifest) -> list[DataFile]:
+    """Return the files to stage, in the order of first use."""
+    wanted = set(plan.wanted.tolist())
+    starts, begin = {}, 0
+    for shard in manifest.shards:
+        starts[shard.key] = begin
+        begin += shard.num_rows
+    ordered = [manifest.train[index] for index in plan.order.shards()]
+    needed = [
+        shard for shard in (*ordered, *manifest.evaluation)
+        if any(row in wanted for row in range(starts[shard.key], starts[shard.key] + shard.num_rows))
+    ]  # fmt: skip
+    return [manifest.tokenizer, *needed]
