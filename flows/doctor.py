@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.doctor import look_here
-from plumbline.doctor.place import check_stack, read_cpu_quota
+from plumbline.doctor.place import check_trainer, read_cpu_quota
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.variables import variable
 
@@ -18,10 +18,13 @@ __all__ = ["doctor"]
 
 
 @flow(name="plumbline-doctor", persist_result=False)
-def doctor(visits: list[Visit], trains: bool = False) -> State[None]:
-    """Check this machine, its stores and training stack; the state's message is the report."""
+def doctor(visits: list[Visit], trains: bool = False, python: str = "") -> State[None]:
+    """Check this machine, its stores and training environment; the state's message is the report."""
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
-    selfcheck = check_stack() if trains else None
     quota = read_cpu_quota() if trains else None
-    return Completed(message=look_here(cache, datetime.now(UTC), stores, selfcheck, quota).model_dump_json())
+    torch, selfcheck, trainer = check_trainer(python) if trains else ("", None, "")
+    report = look_here(cache, datetime.now(UTC), stores, selfcheck, quota)
+    if python:  # torch and its CUDA are another environment's
+        report = report.replace(torch=torch, cuda="")
+    return Completed(message=report.replace(trainer=trainer).model_dump_json())

@@ -69,10 +69,12 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
     for name, (report, answer) in reports.items():
         platform = suite.platforms.get(name)
         # Controllers run without torch and without a GPU.
-        expected = (
-            ExpectedStack(torch=torch, accelerator=platform.accelerator, gpus=platform.gpus)
-            if platform
-            else ExpectedStack(torch=report.torch)
+        is_own = platform is not None and bool(platform.python or suite.platforms[suite.reference].python)
+        expected = ExpectedStack(
+            # Environments that a suite names are meant to differ.
+            torch=report.torch if platform is None or is_own else torch,
+            accelerator=platform.accelerator if platform else "",
+            gpus=platform.gpus if platform else ExpectedStack().gpus,
         )
         results += examine_report(name, report, expected, answer.asked, answer.answered)
     return results
@@ -128,11 +130,20 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
     visits = [list(visit) for visit in _visits(suite, place)]
     run = run_deployment(
         name,
-        parameters={"visits": visits, "trains": place in suite.platforms},
+        parameters={"visits": visits, **_training(suite, place)},
         timeout=0,
         flow_run_name=f"{place} doctor",
     )
     return cast("FlowRun", run).id
+
+
+def _training(suite: Suite, place: str) -> dict[str, Any]:
+    """Return what the flow checks of trainings: nothing where none is, and the platform's own environment."""
+    platform = suite.platforms.get(place)
+    if platform is None:
+        return {"trains": False}
+    # A worker of an earlier version does not know `python`; it refuses it only where a platform needs it.
+    return {"trains": True, **({"python": platform.python} if platform.python else {})}
 
 
 def _visits(suite: Suite, place: str) -> Iterable[Visit]:

@@ -21,7 +21,8 @@ from pydantic import AwareDatetime
 from plumbline import __version__
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import LEAST_BYTES, room
-from plumbline.errors import ExitCode, InvalidInputError
+from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
+from plumbline.interpreter import trainer_python
 from plumbline.launch import trainer_environment
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import SelfcheckEvidence
@@ -93,6 +94,8 @@ class Report(Model):
     stores: tuple[CheckResult, ...] = ()
     selfcheck: SelfcheckEvidence | None = None
     """Of the training stack; `None` on a controller."""
+    trainer: str = ""
+    """Why the training environment cannot train; empty if it can, or on a controller."""
     num_cores: int = 0
     cpu_quota: float | None = None
     """Cores that a control group grants to a training; `None` without a quota."""
@@ -166,6 +169,9 @@ def examine_report(
         # No fault by itself: the record measures how long the quota held a training back.
         text = f"a control group's quota holds trainings to {report.cpu_quota:g} of {report.num_cores} cores"
         yield CheckResult(where=f"{platform}'s processor", what=text, well=True)
+    if report.trainer:
+        hint = "the line says what the environment lacks; try it there: `plumbline selfcheck`"
+        yield _one(f"{platform}'s training environment", False, report.trainer, hint)
     if report.selfcheck is not None:
         yield _stack(platform, report.selfcheck)
     # A platform of any device needs a driver only if it has a GPU; torch's CUDA build runs on a CPU, too.
@@ -244,19 +250,33 @@ def read_cpu_quota() -> float | None:
         return None
 
 
-def check_stack() -> SelfcheckEvidence:
-    """Train the first step of the shipped training; `unknown` if the trainer gives no answer."""
-    command = [sys.executable, "-m", "plumbline.train.selfcheck", "--first-step"]
+def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]:
+    """Return torch's version, the selfcheck, and why the training environment cannot train.
+
+    `python` is a platform's key: the interpreter of its trainings, or its environment's folder.
+    """
+    if not python:
+        return _torch(), *_check_stack(Path(sys.executable), {})
+    try:
+        with trainer_python(python) as team:
+            return team.versions["torch"], *_check_stack(team.python, team.variables())
+    except PlumblineError as error:
+        return "", None, str(error)
+
+
+def _check_stack(python: Path, variables: dict[str, str]) -> tuple[SelfcheckEvidence | None, str]:
+    """Train the first step of the shipped training; a trainer that ends without an answer cannot train."""
+    command = [str(python), "-m", "plumbline.train.selfcheck", "--first-step"]
     try:
         done = subprocess.run(
-            command, env=trainer_environment(), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
+            command, env=trainer_environment(variables), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s")
+        return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s"), ""
     except OSError as error:
-        return SelfcheckEvidence(verdict="unknown", at=f"the trainer could not be started: {error.strerror}")
+        return None, f"cannot be started: {error.strerror}"
     try:
-        return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck")
+        return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck"), ""
     except InvalidInputError:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        return SelfcheckEvidence(verdict="unknown", at=f"the trainer failed: {last}"[:500])
+        return None, (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("plumbline: ")[:500]

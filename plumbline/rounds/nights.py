@@ -198,6 +198,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
         round_.suite.dispatch,
         same_for_weeks=keys == {row.software},
         seed=_seed(round_.id, platform, row.workload),
+        own_environment=bool(round_.suite.platforms[platform].python),
     )
     if baseline is not None:
         change = replace(change, hosts=hosts_of(baseline.record.fingerprint, tonight.record.fingerprint))

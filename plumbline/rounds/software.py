@@ -54,11 +54,18 @@ class SoftwareChange:
 
 
 def software_change(
-    baseline: Fingerprint | None, tonight: Fingerprint, budget: Dispatch, *, same_for_weeks: bool, seed: int = 0
+    baseline: Fingerprint | None,
+    tonight: Fingerprint,
+    budget: Dispatch,
+    *,
+    same_for_weeks: bool,
+    seed: int = 0,
+    own_environment: bool = False,
 ) -> SoftwareChange:
     """Compare tonight's software with the accepted record's.
 
-    `same_for_weeks` says whether the last nights had tonight's software too. `seed` draws the order of an A/B's runs.
+    `same_for_weeks` says whether the last nights had tonight's software too. `own_environment` says that the trainings
+    do not run in the worker's environment. `seed` draws the order of an A/B's runs.
     """
     if baseline is None:
         if same_for_weeks:
@@ -73,8 +80,8 @@ def software_change(
     beside = tuple(name for name in fields if getattr(baseline, name) != getattr(tonight, name))
     found = SoftwareChange("unavailable", changes=changes, beside=beside)
     why = _obstacle(baseline, tonight, names, beside, budget)
-    if why:
-        return replace(found, why=why)
+    if why or own_environment:
+        return replace(found, why=why or "an A/B is built from the worker's environment, not from the platform's own")
     try:
         packages = tuple((name, before.get(name, "")) for name in names)
         order = AbOrder(packages=packages, num_blocks=budget.ab_blocks, seconds=budget.ab_seconds, seed=seed)

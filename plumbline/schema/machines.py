@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib import resources
 from typing import Literal
 
+import tomllib
 from pydantic import Field
 
 from plumbline.schema.base import Model

@@ -11,9 +11,9 @@ from plumbline.marks import keys, to_mark
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.train.batches import Batch
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.model import attention_of
 from plumbline.train.ranks import Ranks
 from plumbline.train.weights_trail import WeightsTrail
 

@@ -18,12 +18,12 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from plumbline.digest import digest_array, digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
 from plumbline.launch import make_weights as make_weights_apart
+from plumbline.staging.order import Order
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
 from plumbline.train.mantissa import _kept, measure_mantissa_bits
 from plumbline.train.numerics import apply_settings, read_settings
-from plumbline.staging.order import Order
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.train.definitions import IGNORED
 from plumbline.staging.order import random_keys
+from plumbline.train.definitions import IGNORED
 from plumbline.train.tasks import Labelling, TrainingTask
 
 __all__ = ["TASK"]
