@@ -63,17 +63,20 @@ def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> 
     found = _installed() if found is None else found
     notes = []
     for name, (lowest, highest) in SUPPORTED.items():
-        match = re.match(r"(\d+)\.(\d+)", found.get(name, ""))
+        installed = found.get(name, "")
         accepted = f"{_dotted(lowest)} to {_dotted(highest)}" if name in _STATED else f"{_dotted(lowest)} or newer"
         hint = f"the trainer needs {name} {accepted}"
-        if match is None:
+        if not installed:
             raise ConfigurationError("is not installed", where=where or sys.prefix, key=name, hint=hint)
+        match = re.match(r"(\d+)\.(\d+)", installed)
+        if match is None:
+            continue  # a build without a number
         minor = int(match[1]), int(match[2])
         if minor < lowest:
-            what = f"{name} {found[name]} is older than {_dotted(lowest)}"
+            what = f"{name} {installed} is older than {_dotted(lowest)}"
             raise ConfigurationError(what, where=where or sys.prefix, hint=hint)
         if minor > highest and name in _STATED:
-            notes.append(f"note: {name} {found[name]} is newer than what was tested: {accepted}")
+            notes.append(f"note: {name} {installed} is newer than what was tested: {accepted}")
     return tuple(notes)
 
 

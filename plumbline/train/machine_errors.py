@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from plumbline.errors import WRONG_PATH
+from plumbline.train.compat.torch import device_error_code
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 
 __all__ = ["causes", "is_device_lost", "is_of_system", "is_out_of_memory", "is_out_of_threads", "pending_device_error"]
@@ -68,7 +69,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, TrainingFailedError):
         return error.code == OUT_OF_MEMORY
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _device_code(error) == _CUDA_OUT_OF_MEMORY:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or device_error_code(error) == _CUDA_OUT_OF_MEMORY:
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
 
@@ -80,7 +81,7 @@ def is_out_of_threads(error: BaseException) -> bool:
 
 def is_device_lost(error: BaseException) -> bool:
     """Return whether a device, its driver or its service failed."""
-    return _device_code(error) in _DEVICE_LOST
+    return device_error_code(error) in _DEVICE_LOST
 
 
 def pending_device_error(device: torch.device) -> RuntimeError | None:
@@ -95,10 +96,3 @@ def pending_device_error(device: torch.device) -> RuntimeError | None:
     except RuntimeError as error:
         return error
     return None
-
-
-def _device_code(error: BaseException) -> int | None:
-    """Return the runtime's code of a device error."""
-    # Named so by torch since 2.8; another runtime's errors have no code.
-    kind = getattr(torch, "AcceleratorError", None)
-    return getattr(error, "error_code", None) if kind is not None and isinstance(error, kind) else None

@@ -77,3 +77,28 @@ def set_reductions() -> dict[str, Scalar]:
 def read_reductions() -> dict[str, Scalar]:
     """Return whether narrow sums are allowed in matrix products."""
     return {f"cuda.matmul.{name}": bool(getattr(torch.backends.cuda.matmul, name)) for name in _reductions()}
+
+
+_CODES = {
+    "out of memory": 2,
+    "all CUDA-capable devices are busy or unavailable": 46,
+    "CUDA-capable device(s) is/are busy or unavailable": 46,
+    "no CUDA-capable device is detected": 100,
+    "uncorrectable ECC error encountered": 214,
+    "uncorrectable NVLink error detected during the execution": 220,
+    "OS call failed or operation not supported on this OS": 304,
+    "unspecified launch failure": 719,
+    "system not yet initialized": 802,
+    "system has unsupported display driver / cuda driver combination": 803,
+    "unknown error": 999,
+}
+"""Until 2.7: the runtime's texts of the codes that the trainer tells apart."""
+
+
+def device_error_code(error: BaseException) -> int | None:
+    """Return the CUDA runtime's code of a device error; `None` for any other error."""
+    kind = getattr(torch, "AcceleratorError", None)  # since 2.8
+    if kind is not None:
+        return getattr(error, "error_code", None) if isinstance(error, kind) else None
+    text, found = str(error).partition("\n")[0], isinstance(error, RuntimeError)
+    return _CODES.get(text.removeprefix("CUDA error: ")) if found and text.startswith("CUDA error: ") else None

@@ -1,0 +1,266 @@
+"""Stacks of a team: other versions of the libraries, in an environment without Plumbline."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import types
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import plumbline.train
+from plumbline.digest import digest_file
+from plumbline.doctor.place import check_trainer
+from plumbline.interpreter import SUPPORTED
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import write_spec
+from plumbline.train.compat import torch as compat_torch
+from plumbline.train.compat.transformers import attention_of, use_attention_formula
+from plumbline.train.numerics import apply_settings
+from plumbline.train.portable.golden import read_golden
+from plumbline.train.selfcheck import _judge, _trained
+from tests.train.conftest import Workshop
+
+ROOT = Path(__file__).parents[2]
+CODE = ROOT / "plumbline"
+COMPAT = (CODE / "train" / "compat", CODE / "schema" / "compat.py")
+LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "numpy", "np", "pa", "pyarrow", "pydantic"}
+NOT_NEEDED = re.compile(
+    r"(?i)(__|_?distutils|plumbline|prefect|boto|azure|aws|moto|datasets|pip|zz_|.*\\.(pth|egg-link)$)"
+)
+"""Files of an environment that a team's own has not: Plumbline, and what a worker has for Prefect and for stores."""
+NEWER = {
+    "datetime": {"UTC"}, "enum": {"StrEnum", "verify"}, "typing": {"Self", "Never", "assert_never", "override"},
+    "hashlib": {"file_digest"}, "contextlib": {"chdir"}, "itertools": {"batched"}, "asyncio": {"TaskGroup", "timeout"},
+}  # fmt: skip
+"""Names of the standard library that Python 3.10 has not."""
+
+
+def _version_checks(tree: ast.AST) -> list[int]:
+    """Return the lines that compare a library's version, or ask whether a library has a name."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            read = {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
+            lines += [node.lineno] if "__version__" in read else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"hasattr", "getattr"}:
+            roots = {child.id for child in ast.walk(node.args[0]) if isinstance(child, ast.Name)}
+            is_probe = node.func.id == "hasattr" or len(node.args) > 2
+            lines += [node.lineno] if is_probe and roots & LIBRARIES else []
+    return lines
+
+
+def test_versions_of_libraries_are_told_apart_in_the_compat_modules_only() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in CODE.rglob("*.py")
+        if not any(path.is_relative_to(place) for place in COMPAT)
+        for line in _version_checks(ast.parse(path.read_text()))
+    }
+    assert found == set()
+    assert _version_checks(ast.parse("hasattr(torch.backends, 'x')\nif torch.__version__ > '2': pass")) == [2, 1]
+
+
+def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:
+    names = [name for _, name, _ in pkgutil.walk_packages(plumbline.train.__path__, "plumbline.train.")]
+    code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
+    code += "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'plumbline'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    files = [Path(line) for line in done.stdout.split()]
+    assert len(files) > 80
+    newer = []
+    for file in files:
+        tree = ast.parse(file.read_text(), feature_version=SUPPORTED["python"][0])
+        for node in tree.body:  # what a function imports is loaded where it is called
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            module = node.module if isinstance(node, ast.ImportFrom) else ""
+            newer += [(file.name, name) for name in names if name in NEWER.get(module or "", ()) or name == "tomllib"]
+    assert newer == []
+
+
+def test_older_switches_are_set_read_and_recorded_under_the_newer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = apply_settings("fp32", strict=False, part="speed")
+    monkeypatch.setattr(compat_torch, "_HAS_LEAVES", False)
+    unstated = [key for key in newer if "mkldnn" in key and key.endswith("fp32_precision")]
+    monkeypatch.setattr("plumbline.train.numerics.UNSTATED", tuple(unstated))
+    older = apply_settings("fp32", strict=False, part="speed")
+    stated = {key for key in newer if key.endswith("fp32_precision")} & older.keys()
+    assert len(stated) == 4
+    assert {key: newer[key] for key in stated} == {key: older[key] for key in stated}
+    assert older["unstated"] == " ".join(unstated)
+    assert "unstated" not in newer
+    apply_settings("fp32", strict=True, part="probe")
+
+
+def _old_model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """Return a model that chooses its attention as transformers 4 does: by a class, when it is built."""
+    source = types.ModuleType("modeling_old")
+
+    class Attention(nn.Module):
+        pass
+
+    class Fused(Attention):
+        pass
+
+    class Old(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config = types.SimpleNamespace(_attn_implementation="sdpa", model_type="old")
+            self.attn_implementation = "sdpa"
+            self.inner = Fused()
+
+    Old.__module__ = "modeling_old"
+    source.OLD_SELF_ATTENTION_CLASSES = {"eager": Attention, "sdpa": Fused}
+    monkeypatch.setitem(sys.modules, "modeling_old", source)
+    return Old()
+
+
+def test_an_older_model_gets_the_class_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = _old_model(monkeypatch)
+    assert attention_of(model) == "sdpa"
+    model.config._attn_implementation = "eager"  # without effect in these versions: the record must not say it
+    assert attention_of(model) == "sdpa"
+    use_attention_formula(model, "formula", print)
+    assert (type(model.inner).__name__, attention_of(model)) == ("Attention", "eager")
+    assert model.attn_implementation == "eager"
+
+
+def test_the_ranges_of_the_golden_digests_are_those_of_the_trainer() -> None:
+    for name in ("torch", "transformers"):
+        ranges = [getattr(formulas, name) for formulas in read_golden().formulas]
+        ends = tuple(".".join(map(str, end)) for end in SUPPORTED[name])
+        assert (min(part.first for part in ranges), max(part.last for part in ranges)) == ends
+
+
+def test_a_formula_decides_the_selfcheck_and_a_version_only_whether_a_difference_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apply_settings("fp32", strict=True, part="probe")
+    leg = _trained("masked-lm", torch.device("cpu"), "eager", steps=1)
+    (output, digest), *outputs = leg.steps[0].outputs
+    additional = leg.replace(steps=(leg.steps[0].replace(outputs=((output, digest), *outputs, ("idle", digest))),))
+    wrong = leg.replace(steps=(leg.steps[0].replace(outputs=((output, "0" * 16), *outputs)),))
+    verdicts = {}
+    for version in ("2.13.0+cpu", "2.99.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        verdicts[version] = [_judge({"masked-lm": one}, steps=1).verdict for one in (leg, additional, wrong)]
+    assert verdicts == {"2.13.0+cpu": ["pass", "pass", "drift"], "2.99.0": ["pass", "pass", "unknown"]}
+    assert output in _judge({"masked-lm": wrong}, steps=1).differences["masked-lm"]
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment with the trainer's needs: no Plumbline, Prefect or SDK of a store."""
+    folder = tmp_path_factory.mktemp("team") / "env"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    site = next((folder / "lib").glob("python*")) / "site-packages"
+    for place in (path for path in map(Path, sys.path) if path.name == "site-packages"):
+        for path in place.iterdir():
+            if not NOT_NEEDED.match(path.name) and not (site / path.name).exists():
+                (site / path.name).symlink_to(path)
+    (folder.parent / "uv.lock").write_text("locked")
+    return folder
+
+
+def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
+    workshop: Workshop, team: Path, tmp_path: Path
+) -> None:
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    write_spec(spec, tmp_path / "spec.json")
+    command = [
+        sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
+        "--data", workshop.url, "--cache", str(tmp_path / "cache"), "--python", str(team), "--json",
+    ]  # fmt: skip
+    environment = os.environ | {"PLUMBLINE_LOCK": str(ROOT / "locks" / "all.txt")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "completed"
+    fingerprint = read_record(tmp_path / "out").fingerprint
+    assert fingerprint.lock_sha256 == digest_file(team.parent / "uv.lock")
+    assert fingerprint.packages["torch"] == torch.__version__
+    assert not {"prefect", "boto3", "plumbline-training"} & fingerprint.packages.keys()
+    assert "PYTHONPATH" not in fingerprint.environment
+
+
+def _foreign_library(path: Path) -> None:
+    """Write the head of a shared library for ARM."""
+    path.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00\x01\x00\x00\x00" + bytes(40))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("no torch", "torch: is not installed (hint: the trainer needs torch 2.4 to 2.15)"),
+        ("old transformers", "transformers 4.30.2 is older than 4.41 (hint: the trainer needs transformers 4.41 to"),
+        ("broken torch", "torch: cannot be loaded: partially removed"),
+        ("other architecture", "torch: cannot be loaded: "),
+        ("no interpreter", "python: contains no bin/python (hint: name a Python interpreter, or the folder of a"),
+        ("not for this machine", "python: cannot be started: "),
+    ],
+)
+def test_an_environment_that_cannot_train_is_refused_in_one_line(
+    workshop: Workshop, team: Path, tmp_path: Path, fault: str, words: str
+) -> None:
+    folder = tmp_path / "env"
+    python = folder
+    if fault == "no interpreter":
+        folder.mkdir()
+    elif fault == "not for this machine":
+        folder.mkdir()
+        python = folder / "python"
+        _foreign_library(python)
+        python.chmod(0o755)
+    else:
+        venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+        site = next((folder / "lib").glob("python*")) / "site-packages"
+        for path in (next((team / "lib").glob("python*")) / "site-packages").iterdir():
+            if not path.name.startswith("torch" if fault != "old transformers" else "transformers-"):
+                (site / path.name).symlink_to(path)
+        if fault == "old transformers":
+            about = site / "transformers-4.30.2.dist-info"
+        else:
+            about = site / f"torch-{torch.__version__}.dist-info"
+        if fault != "no torch":
+            about.mkdir()
+            name, number = about.name.removesuffix(".dist-info").split("-")
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+        if fault in {"broken torch", "other architecture"}:
+            (site / "torch").mkdir()
+            _foreign_library(site / "torch" / "libtorch.so")
+            load = "raise ImportError('partially removed')"
+            if fault == "other architecture":
+                load = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).with_name('libtorch.so')))"
+            (site / "torch" / "__init__.py").write_text(load + "\n")
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0})
+    write_spec(spec, tmp_path / "spec.json")
+    command = [
+        sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
+        "--data", workshop.url, "--cache", str(tmp_path / "cache"), "--python", str(python),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, lines
+    assert words in lines[0]
+    # The doctor asks the same environment in the same way.
+    _, selfcheck, problem = check_trainer(str(python))
+    assert selfcheck is None
+    assert problem
+
+
+def test_every_compat_branch_names_the_version_that_introduced_it() -> None:
+    for module in ("torch", "transformers"):
+        text = Path(importlib.import_module(f"plumbline.train.compat.{module}").__file__ or "").read_text()
+        branches = [number for number, line in enumerate(text.splitlines()) if "hasattr(" in line]
+        assert branches
+        assert "ince " in text
