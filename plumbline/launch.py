@@ -27,7 +27,7 @@ from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.staging.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from plumbline.staging.pace import Progress
+    from plumbline.staging.pace import StagingProgress
 
 __all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "trainer_environment"]
 
@@ -212,7 +212,7 @@ def _staged(
     # Imported for a team's environment only, so that other trainings start faster.
     from plumbline.staging.ahead import staged_files
 
-    def emit(progress: Progress) -> None:
+    def emit(progress: StagingProgress) -> None:
         if on_progress is not None:
             on_progress({
                 "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,

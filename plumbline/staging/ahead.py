@@ -9,14 +9,14 @@ from pathlib import Path
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.cache import Cache, cache_limit
 from plumbline.staging.order import plan_rows, planned_files
-from plumbline.staging.pace import Progress
+from plumbline.staging.pace import StagingProgress
 from plumbline.staging.stager import Stager
 from plumbline.stores import open_store
 
 
 @contextmanager
 def staged_files(
-    spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[Progress], None] | None = None
+    spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[StagingProgress], None] | None = None
 ) -> Iterator[str]:
     """Stage all files of a training; yield the manifest's digest. Until the end the cache keeps the files."""
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))

@@ -68,7 +68,7 @@ def test_versions_of_libraries_are_told_apart_in_the_compat_modules_only() -> No
         for line in _version_checks(ast.parse(path.read_text()))
     }
     assert found == set()
-    assert _version_checks(ast.parse("hasattr(torch.backends, 'x')\nif torch.__version__ > '2': pass")) == [2, 1]
+    assert _version_checks(ast.parse("hasattr(torch.backends, 'x')\nif torch.__version__ > '2': pass")) == [1, 2]
 
 
 def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:

@@ -1,1 +1,0 @@
-"""The trainer in environments with different versions of its libraries."""
