@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_json
-from plumbline.judge.portable_parts import DROPOUT_INPUT, curve_leg_parts
 from plumbline.schema.evidence import CurveLeg, CurveLegs, EvaluationEvidence, PortableStep, RankDifference
+from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite, host_array

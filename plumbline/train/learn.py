@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.judge.curve_places import curve_places
+from plumbline.schema.curve_places import curve_places
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
 from plumbline.schema.rounding import rounding_fields
 from plumbline.schema.spec import LearnSpec

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.portable_parts import DROPOUT_INPUT, curve_leg_parts
 from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {

@@ -13,10 +13,10 @@ import math
 from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.portable_parts import leg_parts
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import leg_parts
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {
