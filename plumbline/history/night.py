@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Literal
 
 import numpy as np
@@ -222,7 +222,7 @@ def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
     if entry.size is not None:
         parts.append(_interval(history.metric, entry.size, entry.low, entry.high))
     if entry.since is not None:
-        parts.append(f"since {datetime.fromtimestamp(entry.since, UTC):%Y-%m-%d}")
+        parts.append(f"since {datetime.fromtimestamp(entry.since, timezone.utc):%Y-%m-%d}")
     return "; ".join([*parts, _REASON_TEXTS.get(entry.reason, entry.reason)])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TypeVar
 
@@ -76,7 +76,7 @@ class MetricHistory:
 
     def day(self, index: int) -> str:
         """Return the date of a night, as text."""
-        return f"{datetime.fromtimestamp(self.times[index], UTC):%Y-%m-%d}"
+        return f"{datetime.fromtimestamp(self.times[index], timezone.utc):%Y-%m-%d}"
 
 
 def lines_of(
@@ -148,7 +148,9 @@ def _boundaries(
     for stamp in accepted[1:]:
         index = bisect_left(times, stamp)
         if 0 < index < len(times):
-            boundaries.append(Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, UTC):%Y-%m-%d}"))
+            boundaries.append(
+                Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, timezone.utc):%Y-%m-%d}")
+            )
     return sorted(boundaries, key=lambda boundary: (boundary.index, boundary.what))
 
 

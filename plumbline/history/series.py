@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Literal, Self
+from datetime import datetime, timezone
+from typing import Literal
 
 from pydantic import AwareDatetime, Field, model_validator
+from typing_extensions import Self
 
 from plumbline.digest import digest_json
 from plumbline.history.metrics import read_metrics
@@ -122,7 +123,7 @@ class SeriesFile(Model):
         return NightRow(
             record=self.record[place],
             round=self.round[place],
-            time=datetime.fromtimestamp(self.time[place], UTC),
+            time=datetime.fromtimestamp(self.time[place], timezone.utc),
             workload=word(self.workload[place]),
             spec=word(self.spec[place]),
             lock=word(self.lock[place]),

@@ -6,7 +6,6 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-import tomllib
 from pydantic import Field
 
 from plumbline.schema.base import Model
@@ -44,6 +43,8 @@ class MachineTable(Model):
 def machine_table() -> MachineTable:
     """Return the table of this installation."""
     text = resources.files(__package__).joinpath("machines.toml").read_text(encoding="utf-8")
+    import tomllib  # of Python 3.11
+
     return MachineTable.model_validate(with_tuples(tomllib.loads(text)))
 
 

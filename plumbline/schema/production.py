@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
+from plumbline.schema.compat import FailFast
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""

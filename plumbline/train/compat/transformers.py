@@ -39,6 +39,15 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
         _choose(model, classes)
         config._attn_implementation = "eager"  # noqa: SLF001
         return
+    replace_attention(model, name, formula)
+
+
+def replace_attention(model: nn.Module, name: str, function: Callable[..., Any]) -> None:
+    """Make a built model compute attention by `function`, which since 5.0 is added as `name`.
+
+    Raise `ConfigurationError` for an older model, whose attention is a class.
+    """
+    config: Any = model.config
     if not hasattr(_source(model), "ALL_ATTENTION_FUNCTIONS"):
         family = getattr(config, "model_type", "")
         text = "attention cannot be replaced by its formula in this version of transformers"
@@ -47,7 +56,7 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
     from transformers import AttentionInterface  # since 4.51
     from transformers.masking_utils import AttentionMaskInterface, eager_mask  # since 4.53
 
-    AttentionInterface.register(name, formula)
+    AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, eager_mask)
     config._attn_implementation = name  # noqa: SLF001
 

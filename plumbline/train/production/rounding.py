@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from plumbline.judge.limits import MANTISSA_BITS
 from plumbline.schema.spec import Precision
+from plumbline.train.compat.transformers import replace_attention
 from plumbline.train.taps import first_tensor, with_first_tensor
 
 _FP32_BITS = 23
@@ -70,9 +69,7 @@ def round_values(model: nn.Module, precision: Precision) -> None:
     if bits >= _FP32_BITS:
         return
     name = _ATTENTION.format(bits=bits)
-    AttentionInterface.register(name, _attention(bits))
-    AttentionMaskInterface.register(name, eager_mask)
-    model.config._attn_implementation = name  # type: ignore[union-attr]  # noqa: SLF001 - transformers has no other way
+    replace_attention(model, name, _attention(bits))
 
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
         value = first_tensor(output)
