@@ -22,7 +22,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.staging.scratch import scratch_folder
 
 SUPPORTED = {
-    "python": ((3, 10), (3, 14)),
+    "python": ((3, 11), (3, 13)),
     "torch": ((2, 4), (2, 15)),
     "transformers": ((4, 41), (5, 24)),
     "tokenizers": ((0, 19), (0, 23)),
