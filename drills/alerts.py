@@ -18,7 +18,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.deployments import run_deployment
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from drills.processes import SERVER
 from drills.transcript import expect, say, wait_until
@@ -137,7 +137,7 @@ def main() -> None:
         os.environ["HOOK"] = hook.url  # for the deploy of the stack, and for its controllers
         with (
             running_stack(state, suite=suite) as stack,
-            temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
+            temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}),
         ):
             _command(stack, hook, "alert", "--test")
             four_nights(stack, hook)

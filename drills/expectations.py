@@ -10,7 +10,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from drills.processes import TRAINER
 from drills.transcript import expect, wait_until
@@ -37,7 +37,10 @@ _LEFTOVER_SECONDS = 20.0
 @contextmanager
 def open_client(stack: RunningStack) -> Iterator[SyncPrefectClient]:
     """Open a client of the stack's Prefect server."""
-    with temporary_settings({PREFECT_API_URL: stack.stack.api_url}), get_client(sync_client=True) as client:
+    with (
+        temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}),
+        get_client(sync_client=True) as client,
+    ):
         yield client
 
 

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from prefect.events import emit_event
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from drills.transcript import LINES, expect, say, wait_until
 from plumbline.central import CentralStore
@@ -68,7 +68,7 @@ def event(stack: RunningStack, hook: Receiver, candidate: str) -> None:
     central = CentralStore(open_store(stack.suite.store))
     payload = {"lock": {"name": "candidate.txt", "text": candidate, "sha256": digest_bytes(candidate.encode())}}
     began = time.monotonic()
-    with temporary_settings({PREFECT_API_URL: stack.stack.api_url}):
+    with temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}):
         emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock"}, payload=payload)
 
     def found() -> list[str]:

@@ -25,6 +25,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors
 from plumbline.staging.scratch import scratch_folder
+from plumbline.staging.workspaces import sweep_workspaces
 from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
@@ -50,6 +51,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     outbox = open_store(order.outbox)
     logger = get_run_logger()
+    sweep_workspaces()
     _keep_lock(cache, logger)
     # Around the upload too: the controller treats a training without progress for a minute as lost.
     with (

@@ -42,7 +42,7 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
@@ -163,7 +163,7 @@ def measure(state: Path, repeat: int) -> dict[str, Any]:
     rounds: dict[str, list[dict[str, Any]]] = {"deployment": [], "command": []}
     with (
         running_stack(state, suite=suite) as stack,
-        temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
+        temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}),
         get_client(sync_client=True) as client,
     ):
         # The second round of a stack is like every later one: caches are filled, compiled files exist.

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
@@ -106,7 +106,7 @@ def main() -> int:
         record = model_record(specs["tiny"], suite.platforms["onprem"].data, state / "model")
         with (
             running_stack(state, suite=suite) as stack,
-            temporary_settings({PREFECT_API_URL: stack.stack.api_url}),
+            temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}),
             get_client(sync_client=True) as client,
         ):
             for count in args.counts:

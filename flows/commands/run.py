@@ -23,6 +23,7 @@ from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
 from plumbline.localstack.rehearsal import rehearsal, to_toml
 from plumbline.localstack.resources import resource
+from plumbline.localstack.secrets import LOGIN_NAME
 from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
@@ -87,6 +88,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
             stack.wait_until_ready()
             display.say(f"Prefect: {stack.ui_url}")
+            display.say(f"its login, for this user alone: {stack.state / LOGIN_NAME}")
             _command(stack, "deploy", [str(args.suite), "--publish", "--state", str(args.state)], display)
             stack.start_workers()
             display.stop()

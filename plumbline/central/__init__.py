@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.central.central_store import CentralStore, round_key
+from plumbline.central.central_store import CentralStore, round_key, secret_key
 from plumbline.central.checkpoints import shared_checkpoint
 from plumbline.central.gathering import Gathered, find_record, gather
 from plumbline.central.outbox import fetch_record, publish_record, upload_policy
@@ -15,6 +15,7 @@ __all__ = [
     "gather",
     "publish_record",
     "round_key",
+    "secret_key",
     "shared_checkpoint",
     "upload_policy",
 ]

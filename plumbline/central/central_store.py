@@ -27,6 +27,11 @@ def round_key(suite: str, round_id: str, name: str) -> str:
     return "/".join(part for part in (_ROUNDS, suite, round_id, name) if part)
 
 
+def secret_key(suite: str, round_id: str) -> str:
+    """Return the key of a round's secret, in a folder that nothing publishes."""
+    return f"secrets/{suite}/{round_id}"
+
+
 class CentralStore:
     """Records, rounds, baselines and alert states in one store."""
 

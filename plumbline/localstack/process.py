@@ -74,14 +74,15 @@ def start(
 ) -> Child:
     """Start `command` in its own session, so that the terminal's Ctrl-C does not reach it.
 
-    Output goes to `log`, or is inherited. With `core`, the process and its descendants stay on that core. Root may name
-    the `user` that it runs as.
+    Output goes to `log`, or is inherited. Only this user can read what the process writes. With `core`, the process and
+    its descendants stay on that core. Root may name the `user` that it runs as.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as files:
         output = None
         if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
+            log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            log.touch(mode=0o600)
             output = files.enter_context(log.open("ab"))
         process = subprocess.Popen(
             list(command),
@@ -91,6 +92,7 @@ def start(
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            umask=0o077,
             user=user,
             group=None if user is None else pwd.getpwnam(user).pw_gid,
             extra_groups=None if user is None else [],

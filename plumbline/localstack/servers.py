@@ -11,6 +11,7 @@ from plumbline.localstack import services
 from plumbline.localstack.database import Database, database_folder
 from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, start
+from plumbline.localstack.secrets import StackSecrets, read_login
 from plumbline.schema.suite import Suite
 
 __all__ = ["Servers"]
@@ -26,8 +27,7 @@ class Servers:
         self._suite = suite
         self._state = state
         self._port = reserve_port(port)
-        self._s3 = f"http://127.0.0.1:{reserve_port()}"
-        self._blob = f"http://127.0.0.1:{reserve_port()}"
+        self._stores: services.Endpoints | None = None
         self.database = Database(database_folder(mark), reserve_port())
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self.children: dict[str, Child] = {}
@@ -42,15 +42,26 @@ class Servers:
         """Return the URL of Prefect's API."""
         return f"{self.ui_url}/api"
 
+    @property
+    def login(self) -> str:
+        """Return the login of the Prefect server, as PREFECT_API_AUTH_STRING expects it."""
+        return self._endpoints.secrets.login
+
+    @property
+    def _endpoints(self) -> services.Endpoints:
+        """Return the stores' endpoints and the stack's secrets; they are made at the first use."""
+        if self._stores is None:
+            s3, blob = (f"http://127.0.0.1:{reserve_port()}" for _ in range(2))
+            self._stores = services.Endpoints(s3, blob, StackSecrets(read_login(self._state)))
+        return self._stores
+
     def log(self, name: str) -> Path:
         """Return a child's log file."""
         return self._state / "logs" / f"{name}.log"
 
     def credentials(self, *urls: str) -> dict[str, str]:
         """Return the environment variables with credentials for these store URLs."""
-        return {
-            key: value for url in urls for key, value in services.cloud_environment(url, self._s3, self._blob).items()
-        }
+        return {key: value for url in urls for key, value in services.cloud_environment(url, self._endpoints).items()}
 
     def start(self, base: Mapping[str, str]) -> None:
         """Start all required servers: first the database, then the others in parallel.
@@ -61,14 +72,16 @@ class Servers:
             log.unlink()
         urls = [url for platform in self._suite.platforms.values() for url in (platform.data, platform.outbox)]
         schemes = {url.split(":")[0] for url in (*urls, self._suite.store)}
+        stores = {**base, **services.store_secrets(self._endpoints.secrets)}
         if "s3" in schemes:
-            self._commands["s3"] = (services.moto_command(int(self._s3.rsplit(":", 1)[1])), base)
+            self._commands["s3"] = (services.moto_command(_port(self._endpoints.s3)), stores)
         if "az" in schemes:
-            self._commands["blob"] = (services.azurite_command(int(self._blob.rsplit(":", 1)[1])), base)
-        prefect = services.prefect_environment(self.api_url, self._state / "prefect")
+            self._commands["blob"] = (services.azurite_command(_port(self._endpoints.blob)), stores)
+        prefect = services.prefect_environment(self.api_url, self._state / "prefect", self.login)
         self.database.prepare({**base, **prefect})
         self.start_one("database")
         prefect["PREFECT_API_DATABASE_CONNECTION_URL"] = self.database.url
+        prefect["PREFECT_SERVER_API_AUTH_STRING"] = self.login
         self._commands["prefect"] = (services.prefect_server_command(self._port), {**base, **prefect})
         for name in self._commands:
             self.start_one(name)
@@ -85,12 +98,12 @@ class Servers:
 
     def wait_for_stores(self) -> None:
         """Wait until the endpoints answer and all buckets exist."""
-        for name, url in (("s3", self._s3), ("blob", self._blob)):
+        for name, url in (("s3", self._endpoints.s3), ("blob", self._endpoints.blob)):
             if name in self.children:
                 self._wait_for(name, url)
         for platform in self._suite.platforms.values():
             for url in (platform.data, platform.outbox):
-                services.create_bucket(url, self._s3, self._blob)
+                services.create_bucket(url, self._endpoints)
 
     def wait_for_api(self) -> None:
         """Wait until the Prefect server answers."""
@@ -106,3 +119,7 @@ class Servers:
             if time.monotonic() > deadline:
                 raise UnavailableError(f"did not answer within {_READY_SECONDS:.0f} s", where=name, hint=hint)
             time.sleep(_POLL_SECONDS)
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])

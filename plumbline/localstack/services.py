@@ -9,6 +9,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,8 +17,10 @@ from urllib.parse import urlsplit
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.extras import require
 from plumbline.localstack.azurite import install_azurite, node_binary
+from plumbline.localstack.secrets import S3_KEY, StackSecrets
 
 __all__ = [
+    "Endpoints",
     "answers",
     "azurite_command",
     "cloud_environment",
@@ -26,13 +29,22 @@ __all__ = [
     "moto_command",
     "prefect_environment",
     "prefect_server_command",
+    "store_secrets",
     "worker_command",
 ]
 
 _HOST = "127.0.0.1"
-# Azurite's well-known account; it opens nothing but a loopback port of this machine.
+# Azurite's well-known account, with a key of the stack.
 _ACCOUNT = "devstoreaccount1"
-_ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Addresses of the object stores, and their keys."""
+
+    s3: str
+    blob: str
+    secrets: StackSecrets
 
 
 def prefect_server_command(port: int) -> list[str]:
@@ -42,9 +54,9 @@ def prefect_server_command(port: int) -> list[str]:
 
 
 def moto_command(port: int) -> list[str]:
-    """Return the command of the in-memory S3 endpoint."""
+    """Return the command of the in-memory S3 endpoint; it takes its key from the variable `S3_KEY`."""
     require("moto")
-    return [sys.executable, "-m", "moto.server", "-H", _HOST, "-p", str(port)]
+    return [sys.executable, "-m", "plumbline.localstack.s3_endpoint", str(port)]
 
 
 def azurite_command(port: int) -> list[str]:
@@ -65,9 +77,15 @@ def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
     return [sys.executable, "-m", "prefect", "worker", "start", *options, *bound]
 
 
-def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
+def store_secrets(secrets: StackSecrets) -> dict[str, str]:
+    """Return the variables by which the stores' servers learn their keys."""
+    return {S3_KEY: secrets.s3, "AZURITE_ACCOUNTS": f"{_ACCOUNT}:{secrets.blob}"}
+
+
+def prefect_environment(api_url: str, home: Path, login: str) -> dict[str, str]:
     """Return the settings of the stack's Prefect processes."""
     return {
+        "PREFECT_API_AUTH_STRING": login,
         "DO_NOT_TRACK": "1",
         "PREFECT_API_URL": api_url,
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
@@ -81,20 +99,20 @@ def prefect_environment(api_url: str, home: Path) -> dict[str, str]:
     }
 
 
-def cloud_environment(url: str, s3: str, blob: str) -> dict[str, str]:
+def cloud_environment(url: str, endpoints: Endpoints) -> dict[str, str]:
     """Return the credentials for the store at `url`, without other clouds'."""
     scheme = urlsplit(url).scheme
     if scheme == "s3":
         return {
-            "AWS_ACCESS_KEY_ID": "plumbline",
+            "AWS_ACCESS_KEY_ID": endpoints.secrets.s3,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_ENDPOINT_URL": s3,
+            "AWS_ENDPOINT_URL": endpoints.s3,
             "AWS_SECRET_ACCESS_KEY": "plumbline",
         }
     if scheme == "az":
-        account = f"AccountName={_ACCOUNT};AccountKey={_ACCOUNT_KEY}"
-        endpoint = f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={blob}/{_ACCOUNT};"
+        account = f"AccountName={_ACCOUNT};AccountKey={endpoints.secrets.blob}"
+        endpoint = f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoints.blob}/{_ACCOUNT};"
         return {"AZURE_STORAGE_CONNECTION_STRING": endpoint}
     if scheme == "file":
         return {}
@@ -112,14 +130,15 @@ def answers(url: str) -> bool:
         return False
 
 
-def create_bucket(url: str, s3: str, blob: str) -> None:
+def create_bucket(url: str, endpoints: Endpoints) -> None:
     """Create the bucket or container of the store at `url`; do nothing for files."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
-        _put(f"{s3}/{parts.netloc}", {})
+        scope = f"{endpoints.secrets.s3}/20260101/us-east-1/s3/aws4_request"
+        _put(f"{endpoints.s3}/{parts.netloc}", {"Authorization": f"AWS4-HMAC-SHA256 Credential={scope}"})
     elif parts.scheme == "az":
         container = parts.path.strip("/").split("/")[0]
-        _put(f"{blob}/{_ACCOUNT}/{container}?restype=container", _signed(container))
+        _put(f"{endpoints.blob}/{_ACCOUNT}/{container}?restype=container", _signed(container, endpoints.secrets.blob))
 
 
 def _put(url: str, headers: dict[str, str]) -> None:
@@ -134,13 +153,13 @@ def _put(url: str, headers: dict[str, str]) -> None:
         raise UnavailableError(f"cannot be created: {error}", where=url) from error
 
 
-def _signed(container: str) -> dict[str, str]:
+def _signed(container: str, key: str) -> dict[str, str]:
     """Return the Shared Key headers of "create container", without an SDK."""
     date = formatdate(usegmt=True)
     version = "2021-12-02"
     canonical = f"x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{container}\nrestype:container"
     text = "PUT" + "\n" * 12 + canonical
-    signature = hmac.new(base64.b64decode(_ACCOUNT_KEY), text.encode(), hashlib.sha256).digest()
+    signature = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
     return {
         "Authorization": f"SharedKey {_ACCOUNT}:{base64.b64encode(signature).decode()}",
         "x-ms-date": date,

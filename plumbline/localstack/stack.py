@@ -21,6 +21,7 @@ from plumbline.localstack.resources import lock_in_use
 from plumbline.localstack.servers import Servers
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
+from plumbline.staging.workspaces import sweep_workspaces
 
 __all__ = ["CONTROLLERS", "Stack", "is_local"]
 
@@ -65,6 +66,11 @@ class Stack:
         """Return the URL of Prefect's API."""
         return self.servers.api_url
 
+    @property
+    def login(self) -> str:
+        """Return the login of Prefect's server: NAME:PASSWORD."""
+        return self.servers.login
+
     def __enter__(self) -> Self:
         self._lock = self._claim()
         base = {**services.inherited(), MARK: self.mark}
@@ -89,6 +95,7 @@ class Stack:
 
     def start_workers(self, names: Iterable[str] | None = None) -> None:
         """Start workers for the platforms and the controllers; their pools must exist."""
+        sweep_workspaces()
         for name in (*self.suite.platforms, CONTROLLERS) if names is None else names:
             self._start_worker(name)
 
@@ -104,7 +111,7 @@ class Stack:
     def environment(self) -> dict[str, str]:
         """Return the controller's environment: Prefect server and store credentials."""
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
-        prefect = services.prefect_environment(self.api_url, self.state / "prefect")
+        prefect = services.prefect_environment(self.api_url, self.state / "prefect", self.login)
         stores = self.servers.credentials(self.suite.store, *urls)
         return {**services.inherited(), **prefect, **stores, MARK: self.mark}
 
@@ -132,7 +139,7 @@ class Stack:
         self._say(f"{name} {child.ending}; starting it again")
 
     def _claim(self) -> IO[bytes]:
-        self.state.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self.state / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +157,7 @@ class Stack:
         environment = {
             **services.inherited(),
             **(self.environment() if is_controllers else {}),
-            **services.prefect_environment(self.api_url, self.state / "workers" / name),
+            **services.prefect_environment(self.api_url, self.state / "workers" / name, self.login),
             "PLUMBLINE_LOCK": str(lock_in_use()),
             # Last, as a suite may set the worker's polling period.
             **({} if is_controllers else self._platform_environment(name)),

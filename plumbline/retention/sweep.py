@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from plumbline.alerts.due import start_key, started_at
 from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore, round_key
-from plumbline.central.central_store import artifact_key
+from plumbline.central.central_store import artifact_key, secret_key
 from plumbline.central.outbox import RECORDS, record_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError, UnavailableError
@@ -42,6 +42,8 @@ class Sweep:
     """Folders of the rounds to remove."""
     marks: dict[str, str]
     """Start mark of each round to remove, present or to be written."""
+    secrets: tuple[str, ...]
+    """Keys of these rounds' secrets."""
     records: tuple[str, ...]
     artifacts: tuple[str, ...]
     """Keys of artifacts that no remaining record names."""
@@ -105,6 +107,7 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
         choice=choice,
         folders=folders,
         marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
+        secrets=tuple(secret_key(suite.name, name) for name in choice.gone),
         records=going,
         artifacts=artifacts,
         num_bytes=sum(sizes.get(key, 0) for key in removed),
@@ -133,6 +136,7 @@ def remove(central: CentralStore, plan: Sweep) -> None:
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
     named = frozenset().union(*(record.artifacts for record in again.values()))
     _delete(central, [key for key in plan.artifacts if key not in named] if not unread else [])
+    _delete(central, plan.secrets)
     _delete(central, plan.marks.values())
 
 

@@ -1,10 +1,13 @@
-"""Secret of a round in the central store, shared by all its controllers."""
+"""Secret of a round in the central store, shared by all its controllers.
+
+It is outside of `rounds/`, which `report_url` may publish.
+"""
 
 from __future__ import annotations
 
 import secrets
 
-from plumbline.central import CentralStore, round_key
+from plumbline.central import CentralStore, secret_key
 from plumbline.errors import InvalidInputError
 from plumbline.stores import PreconditionFailedError
 
@@ -15,7 +18,7 @@ _BYTES = 32
 
 def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
     """Return the secret of a suite's round; create it at random on first use."""
-    key = round_key(suite, round_id, "secret")
+    key = secret_key(suite, round_id)
     pointer = central.read_pointer(key)
     if pointer is None:
         made = secrets.token_hex(_BYTES)

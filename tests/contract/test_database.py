@@ -27,7 +27,7 @@ _CREATE = "create table mine (n int); insert into mine values (1)"
 def running(folder: Path) -> Iterator[tuple[Database, Child]]:
     database = Database(folder, reserve_port())
     try:
-        database.prepare({**inherited(), **prefect_environment("http://127.0.0.1:9/api", folder.parent / "home")})
+        database.prepare({**inherited(), **prefect_environment("http://127.0.0.1:9/api", folder.parent / "home", "")})
         child = database.start(folder / "server.log")
         try:
             yield database, child
@@ -132,7 +132,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(folder: Path) -> None:
     with running(folder) as (database, _):
         second = Database(folder.with_name(f"{folder.name}-2"), database._port)
         try:
-            second.prepare({**inherited(), **prefect_environment("http://127.0.0.1:9/api", folder.parent / "home")})
+            second.prepare({**inherited(), **prefect_environment("http://127.0.0.1:9/api", folder.parent / "home", "")})
             with pytest.raises(UnavailableError, match="database: ended with exit code 1"):
                 second.start(folder / "second.log")
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from plumbline.cli.main import main
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.localstack.ports import reserve_port
-from plumbline.localstack.services import answers, moto_command
+from plumbline.localstack.services import answers
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
 
@@ -64,7 +65,8 @@ def strict_aws() -> Iterator[Aws]:
     """Start moto with IAM enforcement, in a separate process."""
     port = reserve_port()
     url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(moto_command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "moto.server", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not answers(url):
             assert process.poll() is None

@@ -19,7 +19,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.localstack.process import MARK
 
@@ -78,10 +78,16 @@ class Round:
         """Return the URL of the stack's Prefect API."""
         return f"{next(line.split()[-1] for line in self.lines if 'Prefect: http' in line)}/api"
 
+    @property
+    def login(self) -> str:
+        """Return the login of the stack's Prefect server, from the file that the command names."""
+        return Path(next(line.split(": ")[-1] for line in self.lines if "its login" in line)).read_text().strip()
+
     @contextmanager
     def client(self) -> Iterator[SyncPrefectClient]:
         """Return a client of the stack's server."""
-        with temporary_settings({PREFECT_API_URL: self.api_url}), get_client(sync_client=True) as client:
+        settings = {PREFECT_API_URL: self.api_url, PREFECT_API_AUTH_STRING: self.login}
+        with temporary_settings(settings), get_client(sync_client=True) as client:
             yield client
 
     def flow_runs(self, flow: str) -> list[FlowRun]:

@@ -45,8 +45,8 @@ def kept(folder: Path, suite: Path) -> Iterator[Round]:
     running.stop()
 
 
-def plumbline(folder: Path, *arguments: str, api_url: str = "") -> subprocess.CompletedProcess[str]:
-    prefect = services.prefect_environment(api_url, folder / "home") if api_url else {}
+def plumbline(folder: Path, *arguments: str, kept: Round | None = None) -> subprocess.CompletedProcess[str]:
+    prefect = services.prefect_environment(kept.api_url, folder / "home", kept.login) if kept else {}
     return subprocess.run(
         [sys.executable, "-m", "plumbline", *arguments], env={**os.environ, **prefect}, cwd=folder,
         capture_output=True, text=True, check=False, timeout=ROUND_SECONDS,
@@ -79,7 +79,7 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, kept):
 def test_the_second_night_is_compared_with_the_accepted_baseline(folder, kept, suite):
     accepted = plumbline(folder, "baseline", "accept", str(suite))
     assert accepted.returncode == 0, accepted.stderr
-    done = plumbline(folder, "run", str(suite), "--api", "--json", api_url=kept.api_url)
+    done = plumbline(folder, "run", str(suite), "--api", "--json", kept=kept)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     for platform in verdict["platforms"].values():

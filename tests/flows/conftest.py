@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.secrets import LOGIN_NAME
 from plumbline.localstack.stack import Stack
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite
@@ -16,10 +17,12 @@ from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Material, model_record
 
 _PORT = reserve_port()
+_LOGIN = "plumbline:tests"
 # Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
 # start a server of their own.
 os.environ |= {
     "DO_NOT_TRACK": "1",
+    "PREFECT_API_AUTH_STRING": _LOGIN,
     "PREFECT_API_URL": f"http://127.0.0.1:{_PORT}/api",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
@@ -32,6 +35,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings  
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     state = tmp_path_factory.mktemp("stack")
+    (state / LOGIN_NAME).write_text(_LOGIN)
     with Stack(small_suite(state, platforms=("onprem",)), state, port=_PORT, say=lambda _: None) as running:
         running.servers.wait_for_api()
         yield running

@@ -19,7 +19,7 @@ from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.dispatch import job_key, record_id
 from plumbline.localstack.process import find_by_mark, stop
@@ -216,7 +216,10 @@ class RunningStack:
 
     @contextmanager
     def _client(self) -> Iterator[SyncPrefectClient]:
-        with temporary_settings({PREFECT_API_URL: self.stack.api_url}), get_client(sync_client=True) as client:
+        with (
+            temporary_settings({PREFECT_API_URL: self.stack.api_url, PREFECT_API_AUTH_STRING: self.stack.login}),
+            get_client(sync_client=True) as client,
+        ):
             yield client
 
     def until_online(self, *names: str, seconds: float = 60.0) -> None:

@@ -136,7 +136,9 @@ def proxy_without_websockets(api_url: str) -> Iterator[str]:
                 self.end_headers()
                 return
             connection = HTTPConnection(str(upstream.netloc), timeout=30)
-            headers = {key: self.headers[key] for key in ("Content-Type", "Accept") if key in self.headers}
+            headers = {
+                key: self.headers[key] for key in ("Authorization", "Content-Type", "Accept") if key in self.headers
+            }
             connection.request(self.command, self.path.removeprefix("/prefect"), body or None, headers)
             answer = connection.getresponse()
             content = answer.read()
@@ -236,7 +238,7 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
 ) -> None:
     path = write(suite, tmp_path)
     command = [sys.executable, "-m", "plumbline", "doctor", str(path), "--state", str(tmp_path), "--json"]
-    prefect = services.prefect_environment(stack.api_url, tmp_path / "home")
+    prefect = services.prefect_environment(stack.api_url, tmp_path / "home", stack.login)
     environment = {**services.inherited(), **prefect, **jumped_clock(tmp_path, -7200.0)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     result = {item["where"]: item for item in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
@@ -247,7 +249,7 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
 def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, home = reserve_port(), tmp_path / "locked"
     url = f"http://127.0.0.1:{port}/api"
-    environment = {**services.inherited(), **services.prefect_environment(url, home)}
+    environment = {**services.inherited(), **services.prefect_environment(url, home, "")}
     environment["PREFECT_SERVER_API_AUTH_STRING"] = "admin:secret"
     command = services.prefect_server_command(port)
     server = start("locked", command, log=tmp_path / "locked.log", environment=environment, folder=home)

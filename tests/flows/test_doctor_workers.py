@@ -33,7 +33,7 @@ def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefect
     def begin(platform: str, environment: dict[str, str]) -> None:
         pool = suite.platforms[platform].work_pool if platform in suite.platforms else f"{suite.name}-ctl"
         home = tmp_path / "home" / platform
-        prefect = services.prefect_environment(stack.api_url, home)
+        prefect = services.prefect_environment(stack.api_url, home, stack.login)
         every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
         command = services.worker_command(pool, f"{platform}-doctor")
         workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))

@@ -32,7 +32,11 @@ def test_the_documentation_names_the_event_with_its_resource() -> None:
 
 def test_the_documented_commands_work(stack: Stack, suite: Suite, tmp_path: Path) -> None:
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment = {**services.inherited(), **services.prefect_environment(stack.api_url, tmp_path / "home"), **path}
+    environment = {
+        **services.inherited(),
+        **services.prefect_environment(stack.api_url, tmp_path / "home", stack.login),
+        **path,
+    }
     (tmp_path / "suite.toml").write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     template = json.loads((ROOT / "infra/kubernetes/gpu-job-template.json").read_text("utf-8"))
     template["variables"]["properties"]["image"]["default"] = "registry/plumbline@sha256:digest"

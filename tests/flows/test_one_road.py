@@ -52,7 +52,7 @@ class Team:
     @property
     def environment(self) -> dict[str, str]:
         path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        prefect = services.prefect_environment(self.stack.api_url, self.folder / "home")
+        prefect = services.prefect_environment(self.stack.api_url, self.folder / "home", self.stack.login)
         return {**services.inherited(), **prefect, **path, "OMP_NUM_THREADS": "1"}
 
     def write(self, suite: Suite) -> None:

@@ -110,7 +110,8 @@ def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
 def events_of(stack: Stack, suite: str) -> list[dict[str, Any]]:
     label = {"plumbline.suite": [suite]}
     wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
-    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20)
+    login = httpx.BasicAuth(*stack.login.split(":"))
+    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20, auth=login)
     return list(answer.raise_for_status().json()["events"])
 
 

@@ -158,7 +158,11 @@ def test_a_round_whose_every_start_crashed_ends_and_says_so(
     pool, name = f"{suite.name}-ctl", "20261124-020000-crashes"
     suite = suite.replace(alerts=[Alert(on=("missed",), block="apprise-url/crashes")])
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment = {**services.inherited(), **services.prefect_environment(stack.api_url, tmp_path / "home"), **path}
+    environment = {
+        **services.inherited(),
+        **services.prefect_environment(stack.api_url, tmp_path / "home", stack.login),
+        **path,
+    }
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("crashes", overwrite=True)
         deploy_round(suite, pool)

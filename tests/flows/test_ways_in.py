@@ -24,7 +24,12 @@ from tests.flows.stubs import Material, StubWorkers, suite_of
 def environment(stack: Stack, **more: str) -> dict[str, str]:
     # The commands of the installation, as in an activated environment.
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return {**services.inherited(), **services.prefect_environment(stack.api_url, stack.state / "cli"), **path, **more}
+    return {
+        **services.inherited(),
+        **services.prefect_environment(stack.api_url, stack.state / "cli", stack.login),
+        **path,
+        **more,
+    }
 
 
 def run(stack: Stack, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

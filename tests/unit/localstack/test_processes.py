@@ -18,7 +18,8 @@ from plumbline.errors import ConfigurationError
 from plumbline.localstack.guard import start_guard
 from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import MARK, Child, end_marked, find_by_mark, start, stop
-from plumbline.localstack.services import cloud_environment, inherited
+from plumbline.localstack.secrets import StackSecrets
+from plumbline.localstack.services import Endpoints, cloud_environment, inherited
 
 # A child that starts a grandchild in a session of its own, deaf to SIGTERM, and then waits.
 FAMILY = """
@@ -128,7 +129,8 @@ def test_a_worker_gets_its_own_clouds_credentials_and_nothing_of_the_users(monke
     for name in ("AWS_PROFILE", "AZURE_CLIENT_SECRET", "GOOGLE_APPLICATION_CREDENTIALS", "PREFECT_API_KEY"):
         monkeypatch.setenv(name, "the user's")
     assert "the user's" not in inherited().values()
-    assert set(cloud_environment("az://devstoreaccount1/box", "s3", "blob")) == {"AZURE_STORAGE_CONNECTION_STRING"}
-    assert {name.partition("_")[0] for name in cloud_environment("s3://b/p", "s3", "blob")} == {"AWS"}
+    endpoints = Endpoints("s3", "blob", StackSecrets("name:password"))
+    assert set(cloud_environment("az://devstoreaccount1/box", endpoints)) == {"AZURE_STORAGE_CONNECTION_STRING"}
+    assert {name.partition("_")[0] for name in cloud_environment("s3://b/p", endpoints)} == {"AWS"}
     with pytest.raises(ConfigurationError, match="no gs:// endpoint"):
-        cloud_environment("gs://b/p", "s3", "blob")
+        cloud_environment("gs://b/p", endpoints)

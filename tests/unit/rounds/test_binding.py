@@ -22,6 +22,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import read_bytes
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
 from tests.record_parts import parquet_of
@@ -131,9 +132,17 @@ def test_a_controller_that_starts_again_asks_for_the_same_nonces_and_each_order_
     assert world.open("20261123-020000-abc").order(Assignment("aws", "w", MAIN), 0).nonce != orders[0].nonce
 
 
+def test_the_published_folder_of_a_round_holds_no_secret(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    secret = world.round.secret
+    published = [info.key for info in world.central.store.list("") if info.key.startswith(("rounds/", "records/"))]
+    assert not any(secret.encode() in read_bytes(world.central.store, key) for key in published)
+    assert not any(key.endswith("secret") for key in published)
+
+
 def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path)
-    key = f"rounds/{world.suite.name}/{world.round.id}/secret"
+    key = f"secrets/{world.suite.name}/{world.round.id}"
     world.central.put_text(key, "short")
     with pytest.raises(InvalidInputError, match="not a secret"):
         round_secret(world.central, world.suite.name, world.round.id)
