@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, cast
+from typing import Any
+from uuid import UUID
 
-from prefect import get_client, task
-from prefect.client.schemas.objects import FlowRun
-from prefect.deployments import run_deployment
+from prefect import task
 
 from plumbline.central import find_record
 from plumbline.deployment import suite_tag, training_deployment
@@ -18,8 +17,9 @@ from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, idempote
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.stores import Store, open_store
-from plumbline.tasks.prefect_client.api import server_clock
+from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
 
 
 @task(name="dispatch", persist_result=False)
@@ -28,13 +28,13 @@ def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits:
     jobs = {round_.job(assignment).key: assignment for assignment in assignments}
     platforms = round_.suite.platforms
     outboxes = {name: open_store(platform.outbox) for name, platform in platforms.items()}
-    with get_client(sync_client=True) as client:
-        now = server_clock(client)
+    with open_apis(round_.suite) as apis:
+        clocks = platform_clocks(apis, {assignment.platform for assignment in assignments})
         orchestrator = PrefectOrchestrator(
-            client,
+            apis,
             round_.suite.name,
             {name: platform.work_pool for name, platform in platforms.items()},
-            start=lambda order, key: _start(round_, jobs[key], order, now()).id,
+            start=lambda order, key: _start(apis, round_, jobs[key], order, clocks[order.platform]()),
             orders=lambda key, attempt: round_.order(jobs[key], attempt),
             recorded=partial(_find_record, outboxes),
         )
@@ -48,18 +48,14 @@ def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits:
     return {jobs[key]: result for key, result in results.items()}
 
 
-def _start(round_: Round, assignment: Assignment, order: TrainingOrder, due: datetime) -> FlowRun:
-    run = run_deployment(
-        training_deployment(round_.suite.name, order.platform),
-        parameters={"order": order.to_json()},
-        flow_run_name=assignment.run_name(round_.night),
+def _start(apis: PlatformApis, round_: Round, assignment: Assignment, order: TrainingOrder, due: datetime) -> UUID:
+    return start_run(
+        apis, order.platform, training_deployment(round_.suite.name, order.platform),
+        parameters={"order": order.to_json()}, name=assignment.run_name(round_.night),
         tags=[suite_tag(round_.suite.name), f"round:{round_.id}", f"platform:{order.platform}"],
-        idempotency_key=idempotency_key(round_.suite.name, order.record_id),
-        scheduled_time=due,
-        timeout=0,
+        key=idempotency_key(round_.suite.name, order.record_id), due=due,
         job_variables=_job_variables(assignment.image, round_.suite.platforms[order.platform].gpus),
-    )
-    return cast("FlowRun", run)
+    )  # fmt: skip
 
 
 def _job_variables(image: str, gpus: int) -> dict[str, Any] | None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import get_events_client
 from prefect.exceptions import ObjectNotFound
 
-from plumbline.deployment import CONTROLLERS_POOL, REGRESSION, desired, training_deployment
+from plumbline.deployment import CONTROLLERS_POOL, REGRESSION, Item, desired, desired_at, training_deployment
 from plumbline.doctor import CheckResult, examine_clock
 from plumbline.doctor.checks import failed, from_error
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.tasks.prefect_client.api import (
     PREFECT_ERRORS,
+    check_api,
     check_schedule,
     database_remark,
     first_line,
@@ -32,6 +32,7 @@ from plumbline.tasks.prefect_client.api import (
 )
 from plumbline.tasks.prefect_client.deployments import plan
 from plumbline.tasks.prefect_client.flow_runs import read_pool
+from plumbline.tasks.prefect_client.platform_apis import key_variable, open_apis
 
 __all__ = ["CONTROLLERS", "check_server"]
 
@@ -50,18 +51,32 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
     """Check the suite's objects on the server; return results and reachable pools."""
     try:
         wait_for_api(0.0)
-        with get_client(sync_client=True) as client:
+        with open_apis(suite) as apis:
+            client = apis.own
             results = [*_check_api(client), _check_events(client), *_check_database(client)]
             controllers = _read_deployment(client, f"{REGRESSION}/{suite.name}")
             pool = controllers.work_pool_name if controllers is not None else None
-            results += [*_check_deployed(client, suite, pool or CONTROLLERS_POOL)]
+            results += [*_check_deployed(client, suite.name, desired(suite, controllers=pool or CONTROLLERS_POOL))]
             if suite.schedule is not None:
                 results += [*_check_schedule(client, suite.name, suite.schedule)]
             pools = {name: platform.work_pool for name, platform in suite.platforms.items()}
             deployed = {name: training_deployment(suite.name, name) for name in pools}
             if pool:
                 pools[CONTROLLERS], deployed[CONTROLLERS] = pool, f"{REGRESSION}/{suite.name}"
-            checked = {name: _check_pool(client, name, pools[name], deployed[name]) for name in pools}
+            away = set[str]()
+            for api, name, other in apis.foreign(suite):
+                try:
+                    check_api(other, f"set {key_variable(name)}")
+                    results += [*_check_api(other, f"{_API} of {name}")]
+                    results += [*_check_deployed(other, f"{suite.name} at {name}", desired_at(suite, api), suite.name)]
+                except PlumblineError as error:
+                    results.append(from_error(f"{_API} of {name}", error))
+                    away |= {key for key, platform in suite.platforms.items() if platform.api == api}
+            checked = {
+                name: _check_pool(apis.of(name), name, pools[name], deployed[name])
+                for name in pools
+                if name not in away
+            }
     except PlumblineError as error:
         return [from_error(_API, error)], {}
     except PREFECT_ERRORS as error:
@@ -70,9 +85,9 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
     return results, {name: pools[name] for name, result in checked.items() if result.well}
 
 
-def _check_api(client: SyncPrefectClient) -> Iterator[CheckResult]:
-    yield CheckResult(where=_API, what=f"{str(client.api_url).rstrip('/')} answers", well=True)
-    where, reading = f"{_API}'s clock", read_clock(client)
+def _check_api(client: SyncPrefectClient, place: str = _API) -> Iterator[CheckResult]:
+    yield CheckResult(where=place, what=f"{str(client.api_url).rstrip('/')} answers", well=True)
+    where, reading = f"{place}'s clock", read_clock(client)
     if reading is None:
         yield CheckResult(where=where, what="not compared: the server's responses contain no date", well=True)
         return
@@ -159,12 +174,15 @@ def _missing_variables(client: SyncPrefectClient, deployment: str, pool: str) ->
     return [name for name in variables.get("required", []) if name not in known]
 
 
-def _check_deployed(client: SyncPrefectClient, suite: Suite, controllers: str) -> Iterator[CheckResult]:
+def _check_deployed(
+    client: SyncPrefectClient, place: str, wanted: Sequence[Item], suite: str = ""
+) -> Iterator[CheckResult]:
     """Compare the suite's objects on the server with those of the file, as `plumbline deploy` does."""
+    suite = suite or place
     try:
-        changes = plan(client, suite.name, desired(suite, controllers=controllers))
+        changes = plan(client, suite, wanted)
     except PlumblineError as error:
-        yield from_error(suite.name, error)
+        yield from_error(place, error)
         return
     # A missing work pool is reported with its workers.
     missing = [change.item for change in changes if change.verb == "create" and change.item.kind != "work-pool"]
@@ -173,15 +191,15 @@ def _check_deployed(client: SyncPrefectClient, suite: Suite, controllers: str) -
         hint = "create it in Prefect, or set its address_from and deploy: docs/OPERATIONS.md"
         yield failed(f"alerts: {block}", "the block does not exist on the server", hint)
     if absent := [item.name for item in missing if item.kind != "block"]:
-        is_round_missing = f"{REGRESSION}/{suite.name}" in absent
+        is_round_missing = f"{REGRESSION}/{suite}" in absent
         text = "is not deployed" if is_round_missing else f"not deployed: {', '.join(absent)}"
-        yield failed(suite.name, text, _DEPLOY)
+        yield failed(place, text, _DEPLOY)
     for change in different:
         yield failed(change.item.name, f"differs from the file: {', '.join(change.fields)}", _DEPLOY)
     if not missing and not different:
         kinds = Counter(change.item.kind for change in changes if change.verb == "keep")
         parts = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in kinds.items()]
-        yield CheckResult(where=suite.name, what=f"deployed as in the file: {', '.join(parts)}", well=True)
+        yield CheckResult(where=place, what=f"deployed as in the file: {', '.join(parts)}", well=True)
 
 
 def _check_schedule(client: SyncPrefectClient, suite: str, schedule: Schedule) -> Iterator[CheckResult]:

@@ -6,13 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from prefect import get_client
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun, State
-from prefect.deployments import run_deployment
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
@@ -25,9 +22,9 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.versions import read_any_version
 from plumbline.tasks.doctor import CONTROLLERS
 from plumbline.tasks.prefect_client.api import server_errors
-from plumbline.tasks.prefect_client.deployments import (
-    create_deployment,
-)
+from plumbline.tasks.prefect_client.deployments import create_deployment
+from plumbline.tasks.prefect_client.flow_runs import start_run
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 
 __all__ = ["check_workers"]
 
@@ -84,15 +81,16 @@ def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
     """Start one run per pool, and collect the reports; cancel unclaimed runs."""
     answers: dict[str, _Answer] = {}
     runs: dict[str, UUID] = {}
-    with get_client(sync_client=True) as client:
+    with open_apis(suite) as apis:
         for name, pool in pools.items():
             try:
-                runs[name] = _start(client, suite, name, pool)
+                runs[name] = _start(apis, suite, name, pool)
             except ObjectNotFound:
                 answers[name] = _no_answer(f"{training_deployment(suite.name, name)} is not deployed", _DEPLOY)
         began, asked = time.monotonic(), dict.fromkeys(runs, datetime.now(UTC))
         while left := runs.keys() - answers.keys():
             for name in left:
+                client = apis.of(name)
                 run = client.read_flow_run(runs[name])
                 seconds = _start_seconds(suite, name) + _CHECK_SECONDS
                 if run.state and run.state.is_final():
@@ -112,9 +110,9 @@ def _start_seconds(suite: Suite, place: str) -> float:
     return max(platform.start_seconds for platform in platforms)
 
 
-def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UUID:
+def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
     """Start the doctor's flow like a round's flow; raise `ObjectNotFound` if not deployed."""
-    of_round = place == CONTROLLERS
+    client, of_round = apis.of(place), place == CONTROLLERS
     copied = client.read_deployment_by_name(
         f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)
     )
@@ -128,13 +126,8 @@ def _start(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> UU
     initial = {"job_variables": copied.job_variables or {}, "concurrency_limit": None}
     _ = create_deployment(client, Item("deployment", name, fields, initial))
     visits = [list(visit) for visit in _visits(suite, place)]
-    run = run_deployment(
-        name,
-        parameters={"visits": visits, **_training(suite, place)},
-        timeout=0,
-        flow_run_name=f"{place} doctor",
-    )
-    return cast("FlowRun", run).id
+    parameters = {"visits": visits, **_training(suite, place)}
+    return start_run(apis, place, name, parameters=parameters, name=f"{place} doctor")
 
 
 def _training(suite: Suite, place: str) -> dict[str, Any]:

@@ -10,8 +10,6 @@ import httpx
 
 from plumbline.errors import ConfigurationError, UnavailableError
 
-__all__ = ["download"]
-
 _SECONDS = 30.0
 _REDIRECTS = 5
 

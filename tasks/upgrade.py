@@ -8,8 +8,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import cast
+from uuid import UUID
 
-from prefect import get_client, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
@@ -34,9 +35,9 @@ from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.open_round import check_suite, refuse_superseded
-from plumbline.tasks.prefect_client.api import server_clock
-from plumbline.tasks.prefect_client.flow_runs import check_image_pools
+from plumbline.tasks.prefect_client.flow_runs import check_image_pools, start_run
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
@@ -145,11 +146,11 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
             return find_report(outboxes[order.platform], order)
         return None
 
-    with get_client(sync_client=True) as client:
-        now = server_clock(client)
+    with open_apis(suite) as apis:
+        clocks = platform_clocks(apis, chosen)
         orchestrator = PrefectOrchestrator(
-            client, suite.name, {name: suite.platforms[name].work_pool for name in chosen},
-            start=lambda order, _: _start(upgrade, order, now()).id,
+            apis, suite.name, {name: suite.platforms[name].work_pool for name in chosen},
+            start=lambda order, _: _start(apis, upgrade, order, clocks[order.platform]()),
             orders=lambda key, attempt: upgrade.order(names[key], attempt),
             recorded=find,
         )  # fmt: skip
@@ -163,19 +164,15 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
     return outcomes
 
 
-def _start(upgrade: LockUpgrade, order: UpgradeOrder, due: datetime) -> FlowRun:
+def _start(apis: PlatformApis, upgrade: LockUpgrade, order: UpgradeOrder, due: datetime) -> UUID:
     suite, upgrade_id = upgrade.request.suite.name, upgrade.request.upgrade_id
     parameters = {"order": {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}}
-    run = run_deployment(
-        gate_deployment(suite, order.platform),
-        parameters=parameters,
-        flow_run_name=f"{order.platform} upgrade {upgrade_id}",
+    return start_run(
+        apis, order.platform, gate_deployment(suite, order.platform), parameters=parameters,
+        name=f"{order.platform} upgrade {upgrade_id}",
         tags=[suite_tag(suite), f"round:{upgrade_id}", f"platform:{order.platform}"],
-        idempotency_key=idempotency_key(suite, order.record_id),
-        scheduled_time=due,
-        timeout=0,
-    )
-    return cast("FlowRun", run)
+        key=idempotency_key(suite, order.record_id), due=due,
+    )  # fmt: skip
 
 
 def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformReport | None, str]:

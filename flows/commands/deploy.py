@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, lines
+from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
 from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
@@ -51,11 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
-    from prefect import get_client
-
     from plumbline.tasks.prefect_client import deployments
-    from plumbline.tasks.prefect_client.api import check_schedule, database_remark, server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.api import check_api, check_schedule, database_remark, server_errors, wait_for_api
     from plumbline.tasks.prefect_client.notifications import Blocks
+    from plumbline.tasks.prefect_client.platform_apis import key_variable, open_apis
 
     if suite.schedule is not None:
         check_schedule(suite.schedule, where=str(args.suite))
@@ -64,18 +63,22 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
         raise blocks.errors[0]
     wanted = _chosen(args, desired(suite, controllers=args.controllers, addresses=blocks.fingerprints))
     wait_for_api(_API_SECONDS)
-    with server_errors(), get_client(sync_client=True) as client:
-        changes = deployments.plan(client, suite.name, wanted)
-        _check_blocks(args.suite, suite, changes, blocks.fingerprints)
+    with server_errors(), open_apis(suite) as apis:
+        plans = [(apis.own, deployments.plan(apis.own, suite.name, wanted))]
+        _check_blocks(args.suite, suite, plans[0][1], blocks.fingerprints)
+        for api, name, client in apis.foreign(suite):
+            check_api(client, f"set {key_variable(name)}")
+            plans.append((client, deployments.plan(client, suite.name, _chosen(args, desired_at(suite, api)))))
         if args.only:
-            changes = tuple(change for change in changes if change.verb != "extra")
+            plans = [(client, tuple(change for change in plan if change.verb != "extra")) for client, plan in plans]
         if not args.dry_run:
-            deployments.apply(client, changes, blocks)
-            if args.prune:
-                deployments.prune(client, changes)
-            if remark := database_remark(client):
+            for client, changes in plans:
+                deployments.apply(client, changes, blocks)
+                if args.prune:
+                    deployments.prune(client, changes)
+            if remark := database_remark(apis.own):
                 print(f"plumbline: {remark}", file=sys.stderr)
-    return changes
+    return [change for _, changes in plans for change in changes]
 
 
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from plumbline.schema.suite import Suite
+from plumbline.schema.suite import Platform, Suite
 
 __all__ = [
     "CONTROLLERS_POOL",
@@ -20,6 +20,7 @@ __all__ = [
     "Item",
     "Kind",
     "desired",
+    "desired_at",
     "gate_deployment",
     "suite_parameters",
     "suite_tag",
@@ -95,17 +96,29 @@ def suite_parameters(suite: Suite) -> dict[str, Any]:
 
 
 def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | None = None) -> tuple[Item, ...]:
-    """Return all required objects, in order of creation.
+    """Return all required objects on the controller's own API, in order of creation.
 
     `controllers` is the work pool of rounds and watches. `addresses` are fingerprints of the addresses of those blocks
     that `plumbline deploy` creates.
     """
+    own = _platforms_at(suite, "")
     return (
-        *_pools(suite, controllers),
+        *_pools(own, controllers),
         *_blocks(suite, addresses or {}),
-        *_deployments(suite, controllers),
+        *_trainings(suite, own),
+        *_rounds(suite, controllers),
         *_automations(suite),
     )
+
+
+def desired_at(suite: Suite, api: str) -> tuple[Item, ...]:
+    """Return all required objects on the API that platforms name: no round, block or address is there."""
+    platforms = _platforms_at(suite, api)
+    return (*_pools(platforms), *_trainings(suite, platforms), _crash_silent_runs(suite))
+
+
+def _platforms_at(suite: Suite, api: str) -> dict[str, Platform]:
+    return {name: platform for name, platform in suite.platforms.items() if platform.api == api}
 
 
 def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
@@ -113,18 +126,18 @@ def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
         yield Item("block", block, {"address": addresses[block]} if block in addresses else {})
 
 
-def _pools(suite: Suite, controllers: str) -> Iterator[Item]:
-    pools = dict.fromkeys(platform.work_pool for platform in suite.platforms.values())
+def _pools(platforms: Mapping[str, Platform], controllers: str = "") -> Iterator[Item]:
+    pools = dict.fromkeys(platform.work_pool for platform in platforms.values())
     for pool in pools:
         # One training per device: one run of a pool at a time.
         yield Item("work-pool", pool, initial={"type": "process", "concurrency_limit": 1})
-    if controllers not in pools:
+    if controllers and controllers not in pools:
         yield Item("work-pool", controllers, initial={"type": "process", "concurrency_limit": None})
 
 
-def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
+def _trainings(suite: Suite, platforms: Mapping[str, Platform]) -> Iterator[Item]:
     tags = ["plumbline", suite_tag(suite.name)]
-    for name, platform in suite.platforms.items():
+    for name, platform in platforms.items():
         yield _deployment(
             training_deployment(suite.name, name),
             entrypoint="plumbline.flows.training.training",
@@ -139,7 +152,10 @@ def _deployments(suite: Suite, controllers: str) -> Iterator[Item]:
             tags=[*tags, f"platform:{name}"],
             description=f"The upgrade gate on {name}; an upgrade of {suite.name} dispatches it.",
         )
-    schedule = suite.schedule
+
+
+def _rounds(suite: Suite, controllers: str) -> Iterator[Item]:
+    tags, schedule = ["plumbline", suite_tag(suite.name)], suite.schedule
     yield _deployment(
         f"{REGRESSION}/{suite.name}",
         entrypoint="plumbline.flows.regression.regression",
@@ -186,8 +202,7 @@ def _deployment(name: str, **fields: Any) -> Item:
 
 
 def _automations(suite: Suite) -> Iterator[Item]:
-    ours = [f"prefect.tag.{suite_tag(suite.name)}"]
-    rounds = [*ours, "prefect.tag.plumbline-round"]
+    rounds = [f"prefect.tag.{suite_tag(suite.name)}", "prefect.tag.plumbline-round"]
     # Without a name that Prefect fills in: a deployment may be deleted during its round.
     no_verdict = f"[plumbline] {suite.name}: a round ended without a verdict"
     # With a lock in its payload the event starts the gate; without one, that flow starts a round.
@@ -199,19 +214,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
             "parameters": {"candidate": _from_event(_LOCK_OF_EVENT), "platforms": _from_event(_PLATFORMS_OF_EVENT)},
         },
     )  # fmt: skip
-    yield _automation(
-        f"plumbline {suite.name}: crash silent runs",
-        expect=["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)],
-        after=["prefect.flow-run.heartbeat"],
-        for_each=["prefect.resource.id"],
-        related=ours,
-        posture="Proactive",
-        within=_SILENT_SECONDS,
-        action={
-            "type": "change-flow-run-state", "state": "CRASHED", "name": "Crashed",
-            "message": f"no heartbeat for {_SILENT_SECONDS} s: its machine may be gone",
-        },
-    )  # fmt: skip
+    yield _crash_silent_runs(suite)
     yield _automation(
         f"plumbline {suite.name}: crash rounds that do not start",
         expect=["prefect.flow-run.Running", *(f"prefect.flow-run.{name}" for name in _ENDS)],
@@ -264,6 +267,22 @@ def _automations(suite: Suite) -> Iterator[Item]:
             related=rounds,
             action={"type": "send-notification", "block": block, "subject": no_verdict, "body": _NO_VERDICT_BODY},
         )
+
+
+def _crash_silent_runs(suite: Suite) -> Item:
+    return _automation(
+        f"plumbline {suite.name}: crash silent runs",
+        expect=["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)],
+        after=["prefect.flow-run.heartbeat"],
+        for_each=["prefect.resource.id"],
+        related=[f"prefect.tag.{suite_tag(suite.name)}"],
+        posture="Proactive",
+        within=_SILENT_SECONDS,
+        action={
+            "type": "change-flow-run-state", "state": "CRASHED", "name": "Crashed",
+            "message": f"no heartbeat for {_SILENT_SECONDS} s: its machine may be gone",
+        },
+    )  # fmt: skip
 
 
 def _from_event(template: str) -> dict[str, Any]:

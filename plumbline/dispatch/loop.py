@@ -22,8 +22,8 @@ Run = tuple[str, int]
 class Orchestrator(Protocol):
     """Interface to start and observe trainings; methods return `None` if unreachable."""
 
-    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
-        """Return whether each platform has a worker online."""
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None] | None:
+        """Return whether each platform has a worker online; `None` for one whose server cannot be reached."""
 
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
         """Return the runs that an earlier controller already dispatched."""
@@ -96,13 +96,15 @@ class _Driver:
     def _find(self, jobs: Sequence[Job]) -> None:
         """Find an earlier controller's attempts, once; adopt the last attempt."""
         fresh = [job for job in jobs if job.key not in self._asked]
-        runs = [(job.key, attempt) for job in fresh for attempt in range(job.retries + 1)]
-        runs_found = self._orchestrator.find(runs) if runs else ()
-        if runs_found is None:
-            return
-        self._asked.update(job.key for job in fresh)
-        for key, attempt in runs_found:
-            self._left[key] = max(attempt, self._left.get(key, 0))
+        # By platform: the server of one may be away.
+        for platform in dict.fromkeys(job.platform for job in fresh):
+            own = [job for job in fresh if job.platform == platform]
+            found = self._orchestrator.find([(job.key, attempt) for job in own for attempt in range(job.retries + 1)])
+            if found is None:
+                continue
+            self._asked.update(job.key for job in own)
+            for key, attempt in found:
+                self._left[key] = max(attempt, self._left.get(key, 0))
 
     def _step(self, training: TrainingRun, view: View, seen_at: float) -> None:
         training, action = advance(training, view, seen_at, self._limits)

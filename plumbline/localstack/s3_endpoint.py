@@ -15,8 +15,6 @@ from typing import Any
 from plumbline.localstack.secrets import S3_KEY
 from plumbline.variables import variable
 
-__all__ = ["guarded", "main"]
-
 _KEY = re.compile(r"Credential=([A-Za-z0-9]+)")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

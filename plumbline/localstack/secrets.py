@@ -10,8 +10,6 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["LOGIN_NAME", "S3_KEY", "StackSecrets", "read_login"]
-
 LOGIN_NAME = "login"
 """File in the state folder with the login, as PREFECT_API_AUTH_STRING expects it."""
 S3_KEY = "PLUMBLINE_S3_KEY"

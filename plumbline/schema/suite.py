@@ -54,6 +54,8 @@ class Platform(Model):
     """A place of training, with the stores of its cloud."""
 
     work_pool: Name
+    api: WebUrl | Literal[""] = ""
+    """Address of the Prefect API that this platform's workers poll; empty: the controller's own."""
     data: StoreUrl
     outbox: StoreUrl
     accelerator: str = ""

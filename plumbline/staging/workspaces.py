@@ -14,8 +14,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["PREFIX", "sweep_workspaces"]
-
 PREFIX = "prefect-workspace-attempt-"
 """Start of the folders' names, of Prefect's own."""
 _YOUNG_SECONDS = 60.0

@@ -13,8 +13,6 @@ from plumbline.errors import PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.upgrade.locks import LockFiles, Pin, load_lock, parse_lock
 
-__all__ = ["hashed_pins", "keep_lock"]
-
 _FOLDER = "locks"
 _MOST = 30
 """Number of locks to keep: about a month of nightly upgrades."""

@@ -84,6 +84,17 @@ def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) ->
             time.sleep(_POLL_SECONDS)
 
 
+def check_api(client: SyncPrefectClient, hint: str) -> None:
+    """Raise `UnavailableError` or `AccessError` unless the client's API answers; `hint` is about its key."""
+    where = str(client.api_url).rstrip("/")
+    try:
+        error = _ping(client, where)
+    except AccessError as refusal:
+        raise AccessError(refusal.what, where=where, hint=hint) from refusal
+    if error is not None:
+        raise UnavailableError(f"no answer: {first_line(error)}", where=where, hint="check platforms.NAME.api")
+
+
 def _ping(client: SyncPrefectClient, where: str) -> Exception | None:
     """Return why the server does not answer now; raise for a server that refuses this client."""
     if (error := client.api_healthcheck()) is not None:

@@ -61,7 +61,9 @@ def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks
         if change.item.kind == "work-pool":
             # A pool of a different type (kubernetes, ecs) is created by hand, and never changed here.
             with suppress(ObjectAlreadyExists):
-                client.create_work_pool(WorkPoolCreate(name=change.item.name, **change.item.initial))
+                template = _process_template(client)
+                pool = WorkPoolCreate(name=change.item.name, base_job_template=template, **change.item.initial)
+                client.create_work_pool(pool)
         elif change.item.kind == "block":
             if blocks is not None:
                 blocks.save(change.item.name)
@@ -72,6 +74,18 @@ def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks
                 _update_deployment(client, change)
         else:
             _replace_automation(client, change.item)
+
+
+def _process_template(client: SyncPrefectClient) -> dict[str, Any]:
+    """Return Prefect's template of a process pool, without the job variable `command`.
+
+    A deployment then decides what a flow does, and no longer what the worker runs in its place.
+    """
+    workers = client.read_worker_metadata()
+    template: dict[str, Any] = workers["prefect"]["process"]["default_base_job_configuration"]
+    for part in (template["job_configuration"], template["variables"]["properties"]):
+        part.pop("command", None)
+    return template
 
 
 def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
+from typing import Any, cast
 from uuid import UUID
 
 from prefect import get_client
@@ -25,13 +27,16 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort, LogSort
+from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.states import Scheduled
 
 from plumbline.deployment import RESUMED, suite_tag
 from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
 """Message of a cancellation by a controller."""
@@ -83,14 +88,35 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
     return PoolHealth({worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}, kind=found.type)
 
 
+def start_run(
+    apis: PlatformApis, platform: str, deployment: str, *, parameters: dict[str, Any], name: str,
+    tags: Sequence[str] = (), key: str = "", due: datetime | None = None, job_variables: dict[str, Any] | None = None,
+) -> UUID:  # fmt: skip
+    """Start a deployment on the platform's API; return the run's id.
+
+    On the controller's own API the run is a child of this flow run. A different API knows nothing of this one.
+    """
+    settings: dict[str, Any] = {"parameters": parameters, "tags": [*tags], "job_variables": job_variables}
+    if apis.is_own(platform):
+        run = run_deployment(
+            deployment, flow_run_name=name, idempotency_key=key or None, scheduled_time=due, timeout=0, **settings
+        )
+        return cast("FlowRun", run).id
+    client = apis.of(platform)
+    found = client.read_deployment_by_name(deployment)
+    return client.create_flow_run_from_deployment(
+        found.id, name=name, idempotency_key=key or None, state=Scheduled(scheduled_time=due), **settings
+    ).id
+
+
 def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
     """Raise `ConfigurationError` unless the runs of every platform's work pool have an image to choose."""
     refused = []
-    with server_errors(), get_client(sync_client=True) as client:
+    with server_errors(), open_apis(suite) as apis:
         for name in platforms:
             pool = suite.platforms[name].work_pool
             try:
-                found = client.read_work_pool(pool)
+                found = apis.of(name).read_work_pool(pool)
             except ObjectNotFound as error:
                 hint = "run `plumbline deploy SUITE`"
                 raise ConfigurationError(f"work pool {pool} does not exist", where=suite.name, hint=hint) from error

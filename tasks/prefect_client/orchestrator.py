@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
@@ -24,6 +23,7 @@ from plumbline.tasks.prefect_client.flow_runs import (
     read_pool,
     read_progress,
 )
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis
 
 
 class WorkerOrder(Protocol):
@@ -33,16 +33,23 @@ class WorkerOrder(Protocol):
     def record_id(self) -> str:
         """Return the id of the attempt's record or report in the outbox."""
 
+    @property
+    def platform(self) -> str:
+        """Return the platform that the order is for."""
+
 
 OrderType = TypeVar("OrderType", bound=WorkerOrder)
 
 
 class PrefectOrchestrator(Generic[OrderType]):
-    """`plumbline.dispatch.Orchestrator` over one client of the server."""
+    """`plumbline.dispatch.Orchestrator` over the APIs of the suite's platforms.
+
+    An API that does not answer is nothing that is known of its platforms, and stops no other platform.
+    """
 
     def __init__(
         self,
-        client: SyncPrefectClient,
+        apis: PlatformApis,
         suite: str,
         pools: Mapping[str, str],
         *,
@@ -50,29 +57,41 @@ class PrefectOrchestrator(Generic[OrderType]):
         orders: Callable[[str, int], OrderType],
         recorded: Callable[[OrderType], Recorded | None],
     ) -> None:
-        self._client = client
+        self._apis = apis
         self._suite = suite
         self._pools, self._start = pools, start
         self._orders = orders
         self._recorded = recorded
         self._ids: dict[Run, UUID] = {}
+        self._platforms: dict[Run, str] = {}
         self.progress: dict[Run, RunProgress] = {}
 
-    def online(self, platforms: Sequence[str]) -> Mapping[str, bool] | None:
+    def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None]:
         """Return whether a run of each platform can start now."""
+        return {name: self._is_online(name) for name in platforms}
+
+    def _is_online(self, platform: str) -> bool | None:
         try:
-            pools = {name: read_pool(self._client, self._pools[name]) for name in platforms}
+            pool = read_pool(self._apis.of(platform), self._pools[platform])
         except PREFECT_ERRORS:
             return None
-        return {name: pool is not None and pool.is_online for name, pool in pools.items()}
+        return pool is not None and pool.is_online
 
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
-        """Return the runs that exist already on the server."""
-        keys = {idempotency_key(self._suite, self._orders(*run).record_id): run for run in runs}
-        try:
-            return [keys[key] for key in read_keys(self._client, keys)]
-        except PREFECT_ERRORS:
-            return None
+        """Return the runs that exist already on the servers."""
+        orders = {run: self._orders(*run) for run in runs}
+        found: list[Run] = []
+        for client, platforms in self._apis.groups(dict.fromkeys(order.platform for order in orders.values())):
+            keys = {
+                idempotency_key(self._suite, order.record_id): run
+                for run, order in orders.items()
+                if order.platform in platforms
+            }
+            try:
+                found += [keys[key] for key in read_keys(client, keys)]
+            except PREFECT_ERRORS:
+                return None
+        return found
 
     def start(self, job: Job, attempt: int) -> bool:
         """Dispatch one attempt."""
@@ -82,27 +101,29 @@ class PrefectOrchestrator(Generic[OrderType]):
             raise ConfigurationError("its training is not deployed", hint="run `plumbline deploy SUITE`") from error
         except PREFECT_ERRORS:
             return False
+        self._platforms[job.key, attempt] = job.platform
         return True
 
-    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
-        """Read the state of each run."""
-        known = {self._ids[run]: run for run in runs if run in self._ids}
-        if not known:
-            return {}
-        try:
-            alive = read_progress(self._client, known)
-            children = read_children(self._client, known, alive)
-        except PREFECT_ERRORS:
-            return None
-        self.progress |= {known[run_id]: progress for run_id, progress in alive.items() if run_id in known}
-        return {known[run_id]: child for run_id, child in children.items()}
+    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun]:
+        """Read the state of each run; leave out those whose server does not answer."""
+        children: dict[Run, ChildRun] = {}
+        started = [run for run in runs if run in self._ids]
+        for client, platforms in self._apis.groups(dict.fromkeys(self._platforms[run] for run in started)):
+            known = {self._ids[run]: run for run in started if self._platforms[run] in platforms}
+            with suppress(*PREFECT_ERRORS):
+                alive = read_progress(client, known)
+                states = read_children(client, known, alive)
+                self.progress |= {known[run_id]: progress for run_id, progress in alive.items() if run_id in known}
+                children |= {known[run_id]: child for run_id, child in states.items()}
+        return children
 
     def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
         """Cancel the runs."""
-        for run in (self._ids[run] for run in runs if run in self._ids):
+        for run in (run for run in runs if run in self._ids):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):
                 state: State[None] = Cancelled() if force else Cancelling(message=CANCELLED_BY_ROUND)
-                self._client.set_flow_run_state(run, state, force=force)
+                client = self._apis.of(self._platforms[run])
+                client.set_flow_run_state(self._ids[run], state, force=force)
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
         """Return whether the attempt's record is in the outbox."""

@@ -13,6 +13,7 @@ from prefect.states import Cancelled, Cancelling, Running
 from plumbline.dispatch import ChildState, Job
 from plumbline.tasks.prefect_client.flow_runs import read_children
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis
 
 JOB = Job(key="r-aws-w", platform="aws", start_seconds=100, run_seconds=1000, retries=1)
 
@@ -28,7 +29,7 @@ def orchestrator_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator
         return None
 
     orchestrator = PrefectOrchestrator(
-        client, "s", {"aws": "pool"}, start=lambda *_: run, orders=orders, recorded=lambda *_: None
+        PlatformApis(client, {}), "s", {"aws": "pool"}, start=lambda *_: run, orders=orders, recorded=lambda *_: None
     )
     assert orchestrator.start(JOB, 0)
     return orchestrator

@@ -306,7 +306,7 @@ def test_each_run_is_found_and_started_once_and_an_ended_run_is_not_cancelled() 
     results = run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
     assert set(results) == {"a", "b", "c"}
     assert world.named("start") == [("a", 0), ("b", 0), ("c", 0)]
-    assert world.named("find") == [(("a", 0), ("a", 1), ("b", 0), ("b", 1)), (("c", 0),)]
+    assert world.named("find") == [(("a", 0), ("a", 1)), (("b", 0), ("b", 1)), (("c", 0),)]
     assert world.named("cancel") == []
 
 

@@ -1,0 +1,94 @@
+"""Clients of the Prefect APIs of a suite: the controller's own, and those that platforms name.
+
+A platform with an `api` of its own has its pool, its deployments and its runs there. Its workers hold no key of the
+controller's API, on which rounds, blocks and secrets are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.settings import PREFECT_CLIENT_CUSTOM_HEADERS, temporary_settings
+
+from plumbline.schema.suite import Suite
+from plumbline.tasks.prefect_client.api import server_clock
+from plumbline.variables import variable
+
+_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
+
+
+def key_variable(platform: str) -> str:
+    """Return the name of the controller's variable with the key of a platform's API."""
+    return f"PLUMBLINE_API_KEY_{_NOT_IN_NAMES.sub('_', platform.upper())}"
+
+
+class PlatformApis:
+    """The clients by platform."""
+
+    def __init__(self, own: SyncPrefectClient, others: Mapping[str, SyncPrefectClient]) -> None:
+        self.own = own
+        self._others = others
+
+    def of(self, platform: str) -> SyncPrefectClient:
+        """Return the client of a platform's API; of the controller's own for any other name."""
+        return self._others.get(platform, self.own)
+
+    def is_own(self, platform: str) -> bool:
+        """Return whether the platform's runs are on the controller's API."""
+        return platform not in self._others
+
+    def foreign(self, suite: Suite) -> list[tuple[str, str, SyncPrefectClient]]:
+        """Return the address of each other API, with its first platform and that platform's client."""
+        first: dict[str, str] = {}
+        for name in self._others:
+            first.setdefault(suite.platforms[name].api, name)
+        return [(api, name, self._others[name]) for api, name in first.items()]
+
+    def groups(self, platforms: Iterable[str]) -> list[tuple[SyncPrefectClient, list[str]]]:
+        """Return the clients with their platforms, in order."""
+        grouped: dict[int, tuple[SyncPrefectClient, list[str]]] = {}
+        for platform in platforms:
+            client = self.of(platform)
+            grouped.setdefault(id(client), (client, []))[1].append(platform)
+        return list(grouped.values())
+
+
+def platform_clocks(apis: PlatformApis, platforms: Iterable[str]) -> dict[str, Callable[[], datetime]]:
+    """Return the clock of each platform's server, which decides when a run is due."""
+    clocks: dict[str, Callable[[], datetime]] = {}
+    for client, names in apis.groups(platforms):
+        clocks |= dict.fromkeys(names, server_clock(client))
+    return clocks
+
+
+@contextmanager
+def open_apis(suite: Suite) -> Iterator[PlatformApis]:
+    """Yield the clients of the suite's APIs; an API that two platforms share has one client for each key."""
+    with ExitStack() as stack:
+        own = stack.enter_context(get_client(sync_client=True))
+        opened: dict[tuple[str, str], SyncPrefectClient] = {}
+        others: dict[str, SyncPrefectClient] = {}
+        for name, platform in suite.platforms.items():
+            if platform.api:
+                given = (platform.api, variable(key_variable(name)))
+                if given not in opened:
+                    opened[given] = stack.enter_context(_client(*given))
+                others[name] = opened[given]
+        yield PlatformApis(own, others)
+
+
+def _client(api: str, key: str) -> SyncPrefectClient:
+    """Return a client with this key: a login `NAME:PASSWORD`, or a key of Prefect Cloud.
+
+    No header of the controller's own API, which may be a secret of its proxy, goes to a different one.
+    """
+    is_login = ":" in key
+    with temporary_settings({PREFECT_CLIENT_CUSTOM_HEADERS: {}}):
+        return SyncPrefectClient(
+            api, auth_string=key if is_login else None, api_key=key if key and not is_login else None
+        )
