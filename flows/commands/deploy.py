@@ -52,7 +52,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from plumbline.tasks.prefect_client import deployments
-    from plumbline.tasks.prefect_client.api import check_api, check_schedule, database_remark, server_errors, wait_for_api
+    from plumbline.tasks.prefect_client.api import (
+        check_api,
+        check_schedule,
+        database_remark,
+        server_errors,
+        wait_for_api,
+    )
     from plumbline.tasks.prefect_client.notifications import Blocks
     from plumbline.tasks.prefect_client.platform_apis import key_variable, open_apis
 

@@ -55,7 +55,7 @@ def _small(workload: Workload) -> Workload:
 
 def _here(platform: Platform) -> Platform:
     return platform.replace(
-        data=_local_url(platform.data), outbox=_local_url(platform.outbox), accelerator="cpu", gpus=1, lock=""
+        api="", data=_local_url(platform.data), outbox=_local_url(platform.outbox), accelerator="cpu", gpus=1, lock=""
     )
 
 
