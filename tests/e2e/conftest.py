@@ -81,7 +81,7 @@ class Round:
     @property
     def login(self) -> str:
         """Return the login of the stack's Prefect server, from the file that the command names."""
-        return Path(next(line.split(": ")[-1] for line in self.lines if "its login" in line)).read_text().strip()
+        return Path(next(line.split()[-1] for line in self.lines if "its login" in line)).read_text().strip()
 
     @contextmanager
     def client(self) -> Iterator[SyncPrefectClient]:

@@ -156,7 +156,8 @@ def test_a_hostile_worker_reaches_neither_the_controller_nor_another_platform(wo
     result = CentralStore(open_store(world.suite.store)).get_round(NAME, "night")
     assert result.verdict == "pass"
     checks = {check["where"]: check for check in json.loads(doctor.stdout)["checks"]}
-    assert [check for check in checks.values() if not check["well"]] == []
+    places = [where for where in checks if not where.endswith(": alerts")]  # its one recipient gets drifts alone
+    assert [checks[where] for where in places if not checks[where]["well"]] == []
     assert {"Prefect API of aws", "Prefect API of azure", "several-apis at aws"} <= checks.keys()
 
     seen = {name: api.everything() for name, api in world.apis.items()}
