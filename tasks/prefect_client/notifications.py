@@ -164,7 +164,8 @@ def _pager(block: str, address: str, where: str) -> PagerDutyWebHook:
     integration, _, api = parts.netloc.partition("@")
     region = parse_qs(parts.query).get("region", ["us"])[0]
     if parts.scheme != "pagerduty" or not (integration and api) or region not in ("us", "eu"):
-        hint = "pagerduty://INTEGRATION-KEY@API-KEY, and /?region=eu for the European service"
+        # Not as an address with a login: errors show none.
+        hint = "pagerduty://, the integration key, @, the API key; for the European service also /?region=eu"
         raise ConfigurationError("is not an address of PagerDuty", where=where, key=block, hint=hint)
     return PagerDutyWebHook(integration_key=SecretStr(integration), api_key=SecretStr(api), region_name=region)
 

@@ -181,7 +181,7 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
         (
             "pager-duty-webhook/bad",
             "https://secret",
-            "is not an address of PagerDuty (hint: pagerduty://INTEGRATION-KEY@API-KEY",
+            "is not an address of PagerDuty (hint: pagerduty://, the integration key, @, the API key",
         ),
         ("discord-webhook/bad", "https://secret", "cannot become a block of the type discord-webhook"),
         ("apprise-url/missing", "", "does not exist on the server (hint: set WHERE to its address"),

@@ -13,6 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 import plumbline
 from plumbline.cli.main import main
+from plumbline.doctor.place import cuda_of_torch, installed_driver
 from plumbline.localstack import services
 from plumbline.localstack.process import Child, start, stop
 from plumbline.localstack.stack import CONTROLLERS, Stack
@@ -93,9 +94,9 @@ def test_what_the_workers_see(
     assert main(["doctor", str(path), "--state", str(tmp_path), "--workers", "--json"]) == 2
     result = {item["where"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
     ill = {where: (item["what"], item["hint"]) for where, item in result.items() if not item["well"]}
-    assert ill.keys() == {
-        f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator", "training stack")
-    }
+    sick = {f"azure's {what}" for what in ("clock", "disk", "plumbline", "torch", "accelerator", "training stack")}
+    # A CUDA build of torch needs a driver for the GPU that this platform names.
+    assert ill.keys() == sick | ({"azure's driver"} if cuda_of_torch() and not installed_driver() else set())
     assert ill["azure's clock"][0].endswith("s ahead of this machine's")
     assert 3500 < float(ill["azure's clock"][0].split()[0]) <= 3600
     assert "time service" in ill["azure's clock"][1]
