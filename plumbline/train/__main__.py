@@ -63,7 +63,7 @@ def _unloadable(error: Exception) -> _UnloadableError:
         "is not installed" if missing else f"cannot be loaded: {said}",
         where=sys.prefix,
         key=missing or name or "a library",
-        hint="install it" if missing else "install it again, as a build for this machine",
+        hint=f"install it{'' if missing else ' again, for this machine'}; versions in locks/trainer.txt work together",
     )
     found.library = BrokenLibrary(
         name=(name or missing).removesuffix(".py")[:200], exception=type(error).__name__[:200], message=said[:2000]
