@@ -14,7 +14,8 @@ from torch.nn import functional
 from bench.faults.injectors.patching import replace_everywhere, wrap_method
 from bench.faults.world import BATCH, STEPS, TRAIN_ROWS, Content
 from plumbline.data.rows import Row
-from plumbline.train import batches, order
+from plumbline.staging import order
+from plumbline.train import batches
 
 # In the process.
 

@@ -19,7 +19,8 @@ from bench.faults.injectors.data import _fetched, _positions
 from bench.faults.injectors.patching import after_build, replace_everywhere
 from bench.faults.world import BATCH, TRAIN_ROWS, Content
 from plumbline.data.rows import Row
-from plumbline.train import evaluation, order
+from plumbline.staging import order
+from plumbline.train import evaluation
 
 # In the files.
 

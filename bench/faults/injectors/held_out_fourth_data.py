@@ -16,7 +16,8 @@ from bench.faults.injectors.patching import wrap_method
 from bench.faults.world import BATCH, EVALUATION_ROWS, STEPS, TRAIN_ROWS, Content
 from plumbline.data.rows import Row
 from plumbline.data.tokenizer import SPECIAL_TOKENS
-from plumbline.train import batches, order
+from plumbline.staging import order
+from plumbline.train import batches
 
 # Files.
 

@@ -19,7 +19,8 @@ from bench.faults.injectors.patching import after_build, replace_everywhere, wra
 from bench.faults.injectors.training import _clip, _entropy, _evaluated, _factor, _loaded, _made
 from bench.faults.world import TRAIN_ROWS, Content
 from plumbline.data.rows import Row
-from plumbline.train import engine, order
+from plumbline.staging import order
+from plumbline.train import engine
 
 # Rows, order, tokens.
 

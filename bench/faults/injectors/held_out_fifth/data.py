@@ -12,7 +12,8 @@ from bench.faults.injectors.data import _fetched, _positions
 from bench.faults.injectors.patching import wrap_method
 from bench.faults.world import BATCH, EVALUATION_ROWS, STEPS, TRAIN_ROWS, Content
 from plumbline.data.rows import Row
-from plumbline.train import batches, order, rows
+from plumbline.staging import order
+from plumbline.train import batches, rows
 
 # Content.
 

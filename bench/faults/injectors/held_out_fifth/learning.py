@@ -10,7 +10,8 @@ import torch
 
 from bench.faults.injectors.patching import replace_everywhere, wrap_method
 from bench.faults.injectors.training import _entropy
-from plumbline.train import dropout, engine, learn, order
+from plumbline.staging import order
+from plumbline.train import dropout, engine, learn
 from plumbline.train.dropout import PortableDropout
 from plumbline.train.optimizers import make_schedule
 
