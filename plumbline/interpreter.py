@@ -48,7 +48,7 @@ except ImportError:
 for name in sys.argv[1:]:
     try:
         found[name] = version(name) or ""
-    except Exception:
+    except (ImportError, TypeError):  # not installed, or no reader of metadata: Python before 3.8
         found[name] = ""
 print(json.dumps(found))
 """
