@@ -68,7 +68,7 @@ mutants: $(INSTALLED)
 
 # Checks that need a GPU; exit code 2 without a GPU.
 gpu: $(PEERS)
-	PYTHONPATH=.:$(PEERS) $(BIN)/python bench/train/gpu.py
+	PYTHONPATH=.:$(PEERS) $(BIN)/python -m bench.gpu
 
 # The decision engine over simulated years, beside its peers on the same series; about half an hour on two cores.
 simulate: $(DETECTORS)

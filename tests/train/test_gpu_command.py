@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.train.gpu import CHECKS, Place, _code, _run
+from bench.gpu.__main__ import CHECKS, exit_code, run_check
+from bench.gpu.place import Place
 from plumbline.errors import InconclusiveError
 from plumbline.records import load_record
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def gpu(*arguments: str, peers: Path | None = None) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(folder) for folder in (ROOT, peers) if folder)
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "bench/train/gpu.py", *arguments]
+    command = [sys.executable, "-m", "bench.gpu", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
@@ -67,7 +68,7 @@ def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
     monkeypatch.setitem(CHECKS, "mfu-large", broken)
     monkeypatch.setitem(CHECKS, "probe-base", lambda _place: {"asked": {"at_most_60_s": False}, "holds": False})
     monkeypatch.setitem(CHECKS, "dropout", lambda _place: {"asked": {}, "holds": True})
-    missing, failed, held = (_run(name, place) for name in ("mfu-large", "probe-base", "dropout"))
+    missing, failed, held = (run_check(name, place) for name in ("mfu-large", "probe-base", "dropout"))
     assert missing["could_not_be_run"] == "accelerate is not installed"
-    assert [_code(result) for result in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
+    assert [exit_code(result) for result in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
     assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False
