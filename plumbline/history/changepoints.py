@@ -31,6 +31,8 @@ _FEW = 24
 _DECAY = math.sqrt(2)
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
+_FLOOR = 1e-18
+"""Least variance of a series in units of its squared spread."""
 _WINSOR = 4.5
 """Median deviations, about three SD of normal noise."""
 _PASSES = 4
@@ -114,15 +116,15 @@ def _whitened(array: Values, rho: float) -> Values:
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
     """Split recursively at the largest significant t (Bonferroni)."""
-    count = len(array)
-    if count < 2 * LEAST_SIDE or float(np.ptp(array)) <= 0:
+    count, spread = len(array), float(np.ptp(array))
+    if count < 2 * LEAST_SIDE or spread <= 0:
         return []
-    best, place = 0.0, 0
+    # In units of the spread, so that no square is below or above what a float holds.
+    array, best, place = (array - array.min()) / spread, 0.0, 0
     for index in range(LEAST_SIDE, count - LEAST_SIDE + 1):
         left, right = array[:index], array[index:]
         pooled = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / (count - 2)
-        floor = (1e-9 * float(np.ptp(array))) ** 2
-        t = abs(float(right.mean() - left.mean())) / math.sqrt(max(pooled, floor) * (1 / index + 1 / (count - index)))
+        t = abs(float(right.mean() - left.mean())) / math.sqrt(max(pooled, _FLOOR) * (1 / index + 1 / (count - index)))
         best, place = max((best, place), (t, index))
     chance = min(2 * t_tail(best, count - 2) * (count - 2 * LEAST_SIDE + 1), 1.0)
     if chance > level:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import types
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     assert json.loads(done.stdout)["status"] == "completed"
     fingerprint = read_record(tmp_path / "out").fingerprint
     assert fingerprint.lock_sha256 == digest_file(team.parent / "uv.lock")
-    assert fingerprint.packages["torch"] == torch.__version__
+    assert fingerprint.packages["torch"] == metadata.version("torch")
     assert not {"prefect", "boto3", "plumbline-training"} & fingerprint.packages.keys()
     assert "PYTHONPATH" not in fingerprint.environment
 

@@ -27,6 +27,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import of_one_process
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
 from plumbline.train.production.choices import Choices, choices_of, make_engine
 from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
@@ -208,8 +209,7 @@ class ProductionLeg:
         choices = choices_of(self._speed)
         found = self._pass(choices, steps=self._speed.production_steps, tapped=not choices.compile)
         again = self._pass(choices, tapped=False, listed=not choices.compile)
-        plain = Choices("fp32", "eager", compile=False, fused=False, rounded=choices.precision)
-        envelope = self._errors(self._pass(plain))
+        envelope = self._envelope(Choices("fp32", "eager", compile=False, fused=False, rounded=choices.precision))
         loss = self._loss_error(found)
         self.evidence = ProductionEvidence(
             steps=found.steps,
@@ -221,6 +221,29 @@ class ProductionLeg:
             learning_rate=self._rate,
             trials=tuple(self._trials(choices, found, envelope)),
         )
+
+    def _envelope(self, plain: Choices) -> dict[tuple[str, str], float | None]:
+        """Return the errors that the format explains: those of one rounded run, or the typical ones where larger."""
+        errors = self._errors(self._pass(plain))
+        if plain.rounded in ("fp32", "fp64"):
+            return errors
+        own = {name: error for (stage, name), error in errors.items() if stage == "gradient"}
+        norms = {name: size for (stage, name), (_, size, _) in self._anchor.items() if stage == "gradient"}
+        for name, error in typical_errors(own, self._apart(plain), norms).items():
+            key = ("gradient", name)
+            errors[key] = max(errors.get(key) or 0.0, error)
+        return errors
+
+    def _apart(self, plain: Choices) -> dict[str, float]:
+        """Return the norms of the sequences' own gradients, summed in squares."""
+        context = self._context
+        spec = of_single_sequences(context.spec)
+        engine = make_engine(
+            context, spec, replace(plain, rounded=None), dropout=0.0, steps=1, ranks=Ranks(device=context.ranks.device)
+        )
+        contributions = engine.observer = Contributions(engine.bare)
+        engine.step(0, next(iter(context.batches(first=0, count=1, cycle=self._probe.steps))))
+        return contributions.norms()
 
     def _loss_error(self, run: _Pass) -> float | None:
         """Return the relative error of the first loss against the portable leg."""

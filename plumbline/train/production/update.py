@@ -15,7 +15,7 @@ _UNIT = 2.0**-24
 _OF_WEIGHTS = 3.0
 """Roundings of a weight in one update: the decay's factor, its product, and the sum with the step."""
 _OF_STEP = 64.0
-"""Roundings of the step itself, in which moments, bias corrections, root and quotient add up."""
+"""Roundings of the step itself, in which moments, root and quotient add up."""
 
 
 class UpdateCheck:
@@ -65,9 +65,17 @@ class UpdateCheck:
         scale = (second / (1 - beta2**self._count)).sqrt() + self._spec.eps
         return first / (1 - beta1**self._count) / scale
 
+    def _of_corrections(self) -> float:
+        """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
+
+        In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
+        """
+        first, second = (1 - beta ** max(self._count, 1) for beta in self._spec.betas)
+        return 1 / first + 0.5 / second
+
     def _worst(self, name: str, off: float, weight: float, step: float) -> None:
         """Keep the parameter that is furthest off, in units of what fp32 rounds."""
-        allowed = _UNIT * (_OF_WEIGHTS * weight + _OF_STEP * step)
+        allowed = _UNIT * (_OF_WEIGHTS * weight + (_OF_STEP + self._of_corrections()) * step)
         excess = off / allowed if allowed else (0.0 if off == 0 else math.inf)
         if not excess <= self.excess:
             self.excess, self.at = excess, name
