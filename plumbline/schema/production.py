@@ -56,7 +56,7 @@ class ProductionStep(Model):
     loss: Number | None
     loss_dtype: Label
     loss_reference: Number | None
-    """The loss from the same logits and labels, by its definition in fp64."""
+    """The loss from the same logits and labels, by its definition in fp64, or as CUDA's autocast rounds it."""
     gradient_norm: Number | None
     gradient_norm_clipped: Number | None
     skipped: bool = False

@@ -10,22 +10,46 @@ from torch import nn
 from plumbline.schema.spec import OptimizerSpec
 from plumbline.train.optimizers import is_decayed
 
-__all__ = ["IGNORED", "AdamW", "loss_by_definition", "reference_loss"]
+__all__ = ["IGNORED", "AdamW", "autocast_loss", "loss_by_definition", "reference_loss"]
 
 IGNORED = -100
+_FP32 = 2.0**-21
+"""Error of a log-softmax in fp32, in units of its largest operand."""
+
+
+def _losses(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the fp64 cross entropy at each counted label."""
+    scores = logits.reshape(-1, logits.shape[-1]).astype(np.float64)
+    wanted = labels.reshape(-1)
+    counted = wanted != IGNORED
+    scores, wanted = scores[counted], wanted[counted]
+    highest = scores.max(axis=-1, keepdims=True)
+    logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
+    losses: NDArray[np.float64] = logarithm - scores[np.arange(len(wanted)), wanted]
+    return losses
 
 
 def reference_loss(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
     """Return the fp64 mean cross entropy over counted labels; `None` without any."""
-    scores = logits.reshape(-1, logits.shape[-1]).astype(np.float64)
-    wanted = labels.reshape(-1)
-    counted = wanted != IGNORED
-    if not counted.any():
-        return None
-    scores, wanted = scores[counted], wanted[counted]
-    highest = scores.max(axis=-1, keepdims=True)
-    logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
-    return float((logarithm - scores[np.arange(len(wanted)), wanted]).mean())
+    losses = _losses(logits, labels)
+    return float(losses.mean()) if losses.size else None
+
+
+def autocast_loss(
+    logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
+) -> float | None:
+    """Return the reference loss nearest to `loss`: in fp64, or with log-probabilities rounded to the logits' `dtype`.
+
+    Under CUDA's autocast torch computes the latter: its cross entropy names a format for the log-softmax, which
+    autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go either way.
+    """
+    exact, losses = reference_loss(logits, labels), _losses(logits, labels)
+    if exact is None or dtype in (torch.float32, torch.float64) or not np.isfinite(losses).all():
+        return exact
+    slack = _FP32 * (1 + float(np.abs(logits).max()))
+    least, most = (torch.from_numpy(losses + off).to(dtype).double().mean().item() for off in (-slack, slack))
+    rounded = min(max(loss, least), most)
+    return min(exact, rounded, key=lambda value: abs(value - loss))
 
 
 def loss_by_definition(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench.train.workload import Workload
 from plumbline.data.publish import publish_weights
@@ -170,3 +171,19 @@ def test_a_gradient_of_few_entries_is_not_judged_by_one_draw_of_its_rounding(tmp
     shares = {tap.name: tap.error / production_limit(tap.envelope, tap.stage, "bf16") for tap in leg.evidence.taps}
     assert not leg.evidence.trials
     assert max(shares.values()) <= 0.5
+
+
+def test_a_loss_as_autocast_rounds_it_on_a_gpu_is_no_fault(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There torch rounds the log-probabilities to bf16, and adds them up in fp32; an H100's loss was 1.3e-4 off."""
+
+    def as_on_a_gpu(logits: torch.Tensor, labels: torch.Tensor, **_: object) -> torch.Tensor:
+        rounded = torch.nn.functional.log_softmax(logits.float(), -1).bfloat16().float()
+        return torch.nn.functional.nll_loss(rounded, labels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "cross_entropy", as_on_a_gpu)
+        replay = shop.replay()
+    judgement = shop.judged(replay, cpu=shop.trained.record.fingerprint.cpu.replace(isa="AVX2"))
+    assert judgement.verdict == "pass"
+    exact = shop.replay().steps[0].loss
+    assert abs(replay.steps[0].loss - exact) > 1e-5 * exact

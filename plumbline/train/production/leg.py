@@ -21,7 +21,7 @@ from plumbline.schema.spec import ProbeSpec, SpeedSpec
 from plumbline.sketch import relative_error
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
-from plumbline.train.definitions import reference_loss
+from plumbline.train.definitions import autocast_loss
 from plumbline.train.digests import finite, host_array, norm
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import of_one_process
@@ -114,12 +114,14 @@ class _Observer(Observer):
         update = self._update
         if update:
             update.after(max(outcome.learning_rates), scaled=self.engine.scaler is not None)
+        loss = outcome.loss(self.engine.ranks)
+        reference = autocast_loss(self._whole(self._logits), self._whole(self._labels), self._about[1], loss)
         self.steps.append(
             ProductionStep(
                 step=self._step,
-                loss=finite(outcome.loss(self.engine.ranks)),
+                loss=finite(loss),
                 loss_dtype=self._seen["loss_dtype"],
-                loss_reference=finite(reference_loss(self._whole(self._logits), self._whole(self._labels))),
+                loss_reference=finite(reference),
                 gradient_norm=finite(self._seen["gradient_norm"]),
                 gradient_norm_clipped=finite(self._seen["gradient_norm_clipped"]),
                 skipped=bool(update and update.skipped),
