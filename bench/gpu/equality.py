@@ -122,13 +122,14 @@ def _digests(record: LoadedRecord) -> Any:
 
 def parts(place: Place) -> Found:
     """Train all parts on both devices, `speed` in bf16; the portable digests are equal."""
-    workload = Workload(place.folder / "parts", place.size or "mini", 32 if place.size else 64)
+    workload = Workload(place.folder / "parts", place.size or "tiny", 32 if place.size else 64)
     steps = 12 if place.size else 60
     learn = {"steps": steps, "evaluate_every": steps // 2, "checkpoint_every": steps, "evaluation_rows": 64}
     spec = workload.spec(8 if place.size else 32, probe=_PROBE, speed={"steps": 10, "precision": "bf16"}, learn=learn)
     cpu = place.train(workload, spec, "parts-cpu", CUDA_VISIBLE_DEVICES="")
     device = place.train(workload, spec, f"parts-{place.other}")
     again = place.train(workload, spec, f"parts-{place.other}-again")
+    _keep(place, cpu, device, again)
     equal, verdicts = _digests(cpu) == _digests(device), (judged(cpu, device), judged(device, again))
     asked = {
         "portable_digests_are_equal": equal,

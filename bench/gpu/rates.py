@@ -18,7 +18,7 @@ def throughput(place: Place, size: str, batch: int, length: int) -> Found:
     out = place.folder / f"{size}.json"
     given = {
         "--size": place.size or size, "--precision": "bf16", "--batch-size": 4 if small else batch,
-        "--length": 32 if small else length, "--rounds": 3 if small else 20, "--out": out,
+        "--length": 32 if small else length, "--rounds": 3 if small else 12, "--out": out,
     }  # fmt: skip
     done = place.run("bench.train.throughput", *(word for pair in given.items() for word in pair))
     if done.returncode:
