@@ -20,7 +20,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: run test check lint format upgrade-bench faults infra-check mutants gpu drill simulate lock clean browser FORCE
+.PHONY: run test check lint format upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -71,6 +71,10 @@ mutants: $(INSTALLED)
 # Checks that need a GPU; exit code 2 without a GPU.
 gpu: $(PEERS)
 	PYTHONPATH=.:$(PEERS) $(BIN)/python -m bench.gpu
+
+# The same checks for a GPU machine without a network: one archive, and the commands to run there.
+gpu-bundle: $(INSTALLED)
+	$(BIN)/python -m bench.gpu.bundle
 
 # The decision engine over simulated years, beside its peers on the same series; about half an hour on two cores.
 simulate: $(DETECTORS)

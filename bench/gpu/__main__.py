@@ -15,34 +15,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from bench.gpu import equality, rates
+from bench.gpu.checks import CHECKS
 from bench.gpu.place import ROOT, Found, Place
 from bench.train.workload import machine
 from plumbline.errors import ExitCode
-
-CHECKS: dict[str, Callable[[Place], Found]] = {
-    "dropout": equality.dropout,
-    "golden": equality.golden,
-    "records": equality.records,
-    "parts": equality.parts,
-    "production": equality.production,
-    "resume": equality.resume,
-    "processes": equality.processes,
-    "throughput-base": lambda place: rates.throughput(place, "base", 64, 128),
-    "throughput-large": lambda place: rates.throughput(place, "large", 16, 512),
-    "mfu-large": lambda place: rates.mfu(place, "large", compiled=True),
-    "mfu-large-eager": lambda place: rates.mfu(place, "large", compiled=False),
-    "probe-base": lambda place: rates.probe(place, "base", 128, 60),
-    "probe-base-512": lambda place: rates.probe(place, "base", 512, 240),
-    "probe-large": lambda place: rates.probe(place, "large", 128, 240),
-    "probe-large-512": lambda place: rates.probe(place, "large", 512, 400),
-}
-"""Checks by name: equality first, then rates, which want the machine for themselves."""
 
 
 def run_check(name: str, place: Place) -> Found:

@@ -41,10 +41,10 @@ def mfu(place: Place, size: str, *, compiled: bool) -> Found:
     workload = Workload(place.folder / f"mfu-{size}-{compiled}", place.size or size, 32 if small else 512)
     steps = {"steps": 10 if small else 60, "precision": "bf16", "compile": compiled and place.device == "cuda"}
     spec = workload.spec(4 if small else 32, speed=steps)
-    record = place.train(workload, spec, f"mfu-{size}-{compiled}").record
+    record = place.train(workload, spec, f"mfu-{size}" + ("-compiled" if compiled else "")).record
     speed = record.evidence.speed
     if speed is None or speed.mfu is None:
-        raise InconclusiveError("no MFU was measured", where="mfu-large")
+        raise InconclusiveError("no MFU was measured", where=f"mfu-{size}")
     return {**ask(place, at_least_half=speed.mfu >= 0.5), "mfu": speed.mfu, "speed": speed.to_json()}
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.__main__ import CHECKS, exit_code, run_check
+from bench.gpu.__main__ import exit_code, run_check
+from bench.gpu.bundle import commands, pins
+from bench.gpu.checks import CHECKS
 from bench.gpu.place import Place
 from plumbline.errors import InconclusiveError
 from plumbline.records import load_record
@@ -72,3 +74,10 @@ def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
     assert missing["could_not_be_run"] == "accelerate is not installed"
     assert [exit_code(result) for result in ([held], [held, missing], [held, missing, failed])] == [0, 3, 1]
     assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False
+
+
+def test_the_bundle_has_every_check_as_a_command_and_pinned_packages() -> None:
+    lines = commands().splitlines()[1:]
+    assert [line.split("--only ")[1].split()[0] for line in lines] == list(CHECKS)
+    assert all(len(line) < 2000 for line in lines)
+    assert all("==" in pin for pin in pins())

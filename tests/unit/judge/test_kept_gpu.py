@@ -1,0 +1,25 @@
+"""Records of one H100 beside those of its own CPU: `make gpu` made them, `bench/results/gpu/` keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.records import load_record
+
+RECORDS = Path(__file__).resolve().parents[3] / "bench" / "results" / "gpu" / "records"
+
+
+@pytest.mark.parametrize(("reference", "candidate"), [("cpu", "cuda"), ("cuda", "cpu"), ("parts-cpu", "parts-cuda")])
+def test_a_gpu_trains_what_its_cpu_trains(reference: str, candidate: str) -> None:
+    """The probe in fp32; with `parts` also `speed` in bf16 and a learning curve."""
+    judgement = compare(load_record(RECORDS / reference), load_record(RECORDS / candidate), throughput=False)
+    assert judgement.verdict == "pass"
+    assert any(note.to_json().get("code") == "portable" for note in judgement.notes)
+
+
+def test_tf32_switched_on_from_outside_is_drift_and_named() -> None:
+    judgement = compare(load_record(RECORDS / "cpu"), load_record(RECORDS / "tf32"), throughput=False)
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["precision"])
