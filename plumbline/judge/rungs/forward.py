@@ -73,12 +73,13 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     operator = Suspicion(
         "operator",
         fact("forward.operator", module=operator_of(pair, step, first.reference)),
-        (error, *module, *_agrees_with_itself(first)),
+        (error, *module, *_against_itself(pair, first)),
         (name,),
     )
     likely = [operator]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
+    rounding = owes_to_rounding(first) and first.error <= _most_rounding(pair)
+    if rounding or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
         why = fact("forward.fewer-bits", kind=kind, name=name)
         likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
     else:
@@ -146,6 +147,13 @@ def _product_lost_bits(pair: Pair, kind: str) -> bool:
     )
 
 
+def _most_rounding(pair: Pair) -> float:
+    """Return the error of one module that the shortest format in use explains: the one measured, at least bf16."""
+    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    kept = [bits for side in sides for bits in side.mantissa_bits.values()]
+    return limits.COARSE_UNITS * 2.0 ** -min([limits.MANTISSA_BITS["bf16"], *kept])
+
+
 def owes_to_rounding(tap: TapError) -> bool:
     """Return whether only one run is far from its own fp64 run."""
     ours, theirs = tap.own
@@ -154,10 +162,14 @@ def owes_to_rounding(tap: TapError) -> bool:
     return max(ours, theirs) >= limits.OWN_SHARE * tap.error > 0 and max(ours, theirs) > tap.limit
 
 
-def _agrees_with_itself(tap: TapError) -> tuple[Statement, ...]:
-    if None in tap.own or owes_to_rounding(tap):
+def _against_itself(pair: Pair, tap: TapError) -> tuple[Statement, ...]:
+    """Return how the runs agree with their own fp64 runs, which call other kernels by the same formulas."""
+    if None in tap.own:
         return ()
-    return (fact("forward.own-fp64-agrees"),)
+    if not owes_to_rounding(tap):
+        return (fact("forward.own-fp64-agrees"),)
+    most = _most_rounding(pair)
+    return (fact("forward.wrong-kernel", error=tap.error, most=most),) if tap.error > most else ()
 
 
 def _own(tap: TapError) -> tuple[Statement, ...]:

@@ -57,6 +57,14 @@ def test_the_first_output_over_its_limit_is_named_and_the_wrong_side_if_known() 
     assert said(found.findings[0].detail) == "1 modules over their limits; the candidate is wrong"
     assert said(other.findings[0].detail) == "1 modules over their limits; the reference is wrong"
     assert [each.code for each in found.suspicions] == ["precision", "operator"]
+    wrong = side(scaled("forward", "layer.norm", 1.5), own("layer.norm", 0.4))
+    found, _ = both(forward, plain, wrong, STEP)
+    assert [each.code for each in found.suspicions] == ["operator", "precision"]
+    assert "a kernel computes wrong numbers" in said(found.suspicions[0].evidence)[-1]
+    coarse = side(
+        scaled("forward", "layer.norm", 1.5), own("layer.norm", 0.4), fingerprint(mantissa_bits={"linear": 2})
+    )
+    assert both(forward, plain, coarse, STEP)[0].suspicions[0].code == "precision"
     for right in (side(norm, own("layer.norm", None)), side(norm, own("layer.norm", None), own("embed", 0.2))):
         found, _ = both(forward, plain, right, STEP)
         assert said(found.findings[0].detail) == "1 modules over their limits"
