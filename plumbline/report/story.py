@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -190,7 +191,29 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
         )
     if verdict.verdict == "pass" and exact:
         parts.append("losses and weights are equal to the last bit at every step of the probe")
+    if verdict.verdict == "pass":
+        parts += _proven([finding for result in verdict.platforms.values() for finding in result.findings])
     return "; ".join(parts)
+
+
+def _proven(findings: Sequence[Finding]) -> list[str]:
+    """Return what was proven of the production settings and of the learning curves, by the weakest proof of each."""
+    replays = [finding for finding in findings if finding.check == "production.equality" and finding.outcome == "pass"]
+    legs = [finding.observed for finding in findings if finding.check == "learn.portable" and finding.outcome == "pass"]
+    places = [int(observed) for observed in legs if isinstance(observed, float)]
+    parts = []
+    if replays:
+        parts.append(clean(max(replays, key=_share_of_limit).detail, 160))
+    elif any(finding.check.startswith("speed.") for finding in findings):
+        parts.append("production settings were timed, and not judged")
+    if places:
+        parts.append(f"learning curves have equal portable bits at {min(places)} places")
+    return parts
+
+
+def _share_of_limit(finding: Finding) -> float:
+    known = isinstance(finding.observed, float) and isinstance(finding.limit, float) and finding.limit
+    return finding.observed / finding.limit if known else math.inf  # type: ignore[operator]
 
 
 def card_of(name: str, result: PlatformResult, since_when: str) -> PlatformCard:

@@ -69,6 +69,22 @@ def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
     assert view.cards == ()
 
 
+def test_the_first_lines_say_what_was_proven_of_production_settings_and_curves():
+    def said(*findings):
+        results = {"aws": passing(), "azure": passing().replace(findings=findings)}
+        return build_view(verdict_of("pass", results), {}, reference="aws").headline.support
+
+    near, far = (
+        finding("production.equality", "pass").replace(observed=error, limit=0.04, detail=f"bf16: {error}")
+        for error in (0.02, 0.01)
+    )
+    legs = finding("learn.portable", "pass").replace(observed=4.0, limit=4.0)
+    assert said(far, near, legs).endswith("bf16: 0.02; learning curves have equal portable bits at 4 places")
+    timed = finding("speed.throughput", "pass")
+    assert said(timed).endswith("production settings were timed, and not judged")
+    assert "production" not in said()
+
+
 def test_rounding_alone_passes_and_is_never_called_equal():
     records = {"aws": record("aws"), "azure": record("azure", wobble=1e-7)}
     verdict = verdict_of(
