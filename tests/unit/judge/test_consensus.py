@@ -148,6 +148,28 @@ def test_a_failed_selfcheck_bears_no_witness() -> None:
     assert {finding.against for finding in result["b"].findings} == {"platform a"}
 
 
+def in_ten_bits(made: LoadedRecord) -> LoadedRecord:
+    """A record whose matrix products kept 10 bits of the spec's 23."""
+    return edit(made, lambda content: content["fingerprint"]["mantissa_bits"].update(linear=10))
+
+
+def test_a_reference_in_another_precision_than_the_specs_bears_no_witness() -> None:
+    records = {"a": in_ten_bits(named("a", noise={"layer.norm": 1e-3})), "b": named("b")}
+    result = judge_round(records, "a", {})
+    assert verdicts(result) == "drift pass"
+    assert accused_by(result["a"]) == {"platform b"}
+    # With a baseline that was as wrong it is no witness either, and cannot be judged.
+    steady = in_ten_bits(old("a", noise={"layer.norm": 1e-3}))
+    result = judge_round({name: records[name] for name in "ba"}, "b", {"a": steady})
+    assert verdicts(result) == "pass invalid"
+
+
+def test_where_all_agree_the_suites_reference_stays() -> None:
+    result = judge_round(platforms({}, "ab"), "a", {"b": old("b")})
+    assert verdicts(result) == "pass pass"
+    assert "platform a" in {finding.against for finding in result["b"].findings}
+
+
 @pytest.mark.parametrize(("margin", "expected"), [(0.4, "pass drift"), (0.2, "drift inconclusive")])
 def test_the_suites_own_gates_say_who_is_healthy(margin: float, expected: str) -> None:
     def ended(record: LoadedRecord, accuracy: float) -> LoadedRecord:
