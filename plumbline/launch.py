@@ -25,6 +25,7 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.staging.scratch import scratch_folder
+from plumbline.variables import NONCE
 
 if TYPE_CHECKING:
     from plumbline.staging.pace import StagingProgress
@@ -188,12 +189,12 @@ def run_training(
     """
     options: dict[str, object] = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
-        "experiment": experiment, "attempt": attempt or None, "nonce": nonce,
+        "experiment": experiment, "attempt": attempt or None,
         "expected": expected.model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     with contextlib.ExitStack() as stack:
-        variables = dict(environment or {})
+        variables = {**(environment or {}), NONCE: nonce}
         if trainer:
             team = stack.enter_context(trainer_python(trainer))
             python, variables = team.python, {**variables, **team.variables()}

@@ -20,7 +20,7 @@ from plumbline.preflight import check_training
 from plumbline.schema.base import read_model
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import read_spec
-from plumbline.variables import variable
+from plumbline.variables import NONCE, variable
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -36,7 +36,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--record-id", default="")
     parser.add_argument("--round-id", default="")
     parser.add_argument("--attempt", type=int, default=0)
-    parser.add_argument("--nonce", default="", help="nonce of the order, which the record repeats")
     parser.add_argument("--expected", default="", help="machine that the suite expects, as JSON")
     parser.add_argument("--experiment", type=Path, help="folder of an experiment's bundle")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -96,7 +95,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
     job = TrainJob(
         spec=spec, out=arguments.out, data=arguments.data, cache=arguments.cache, platform=arguments.platform,
         record_id=record_id, round_id=arguments.round_id, experiment=arguments.experiment,
-        import_seconds=time.perf_counter() - began, attempt=arguments.attempt, nonce=arguments.nonce,
+        import_seconds=time.perf_counter() - began, attempt=arguments.attempt, nonce=variable(NONCE),
         expected=expected, manifest=arguments.manifest,
     )  # fmt: skip
     run_job(job, stop)

@@ -34,7 +34,7 @@ def _train(arguments):
     content = json.loads((out / "record.json").read_bytes())
     names = {"record_id": "--record-id", "platform": "--platform", "round_id": "--round-id"}
     content |= {name: options[option] for name, option in names.items()}
-    content |= {"attempt": int(options.get("--attempt", 0)), "nonce": options.get("--nonce", "")}
+    content |= {"attempt": int(options.get("--attempt", 0)), "nonce": os.environ.get("PLUMBLINE_NONCE", "")}
     (out / "record.json").write_text(json.dumps(content), encoding="utf-8")
 
 
