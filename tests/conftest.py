@@ -21,6 +21,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
+STRANGER = 65533
+"""A user id without a name. `nobody` is PostgreSQL's user where root runs the stack."""
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or ""
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -48,12 +51,18 @@ def _mount() -> bool:
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
+def _other_user() -> bool:
+    command = ["/usr/bin/env", "-i", SYSTEM_PYTHON, "-c", ""]
+    return os.geteuid() == 0 and not subprocess.run(command, user=STRANGER, cwd="/", check=False).returncode
+
+
 NEEDS = {
     "gpu": (_gpu, "an NVIDIA GPU"),
     "postgresql": (_postgresql, "an installed PostgreSQL"),
     "browser": (_browser, "Chromium (apt-get install chromium)"),
     "uv": (_uv, "uv (pip install uv)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
+    "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
 }
 
 

@@ -140,6 +140,12 @@ class Stack:
 
     def _claim(self) -> IO[bytes]:
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It may exist: `plumbline init` keeps its schema there, and earlier releases left it open to other users.
+        try:
+            self.state.chmod(0o700)
+        except PermissionError as error:
+            hint = "name a folder of your own with --state"
+            raise ConfigurationError("belongs to a different user", where=str(self.state), hint=hint) from error
         lock = (self.state / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -171,12 +172,17 @@ def pytest_runtest_makereport(item):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return an empty working folder per module; check that no process is left."""
-    folder = tmp_path_factory.mktemp("round")
-    yield folder
-    for pid in processes_of(folder):
-        os.kill(pid, signal.SIGKILL)
+def folder():
+    """Yield an empty working folder per module, which each user may enter; check that no process is left.
+
+    Each start of pytest closes the folders of all its temporary paths to other users.
+    """
+    with tempfile.TemporaryDirectory(prefix="round-") as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        yield folder
+        for pid in processes_of(folder):
+            os.kill(pid, signal.SIGKILL)
 
 
 def begin(folder: Path, suite: Path, *options: str) -> Round:

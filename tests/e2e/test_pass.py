@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from plumbline.localstack import services
 from plumbline.localstack.database import database_folder
 from plumbline.records import load_record
 from plumbline.stores import open_store
+from tests.conftest import STRANGER, SYSTEM_PYTHON
+from tests.e2e import other_user
 from tests.e2e.conftest import ROOT, ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -40,6 +43,9 @@ def suite(folder):
 @pytest.fixture(scope="module")
 def kept(folder: Path, suite: Path) -> Iterator[Round]:
     """Start a round whose servers and workers stay up."""
+    # Open, as `plumbline init` makes it, and as earlier releases left it.
+    (folder / ".plumbline").mkdir(mode=0o755)
+    (folder / "README").write_text("of the project")
     running = begin(folder, suite, "--keep")
     yield running
     running.stop()
@@ -53,7 +59,7 @@ def plumbline(folder: Path, *arguments: str, kept: Round | None = None) -> subpr
     )  # fmt: skip
 
 
-def test_two_platforms_train_the_same_and_the_round_passes(folder, kept):
+def test_two_platforms_train_the_same_and_the_round_passes(folder, kept, tmp_path):
     kept.wait_for("the stack stays up until Ctrl-C")
     verdict = json.loads(kept.process.stdout.readline())
     assert verdict["verdict"] == "pass"
@@ -65,7 +71,7 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, kept):
         assert platform["accuracy"] > 0.7
         assert platform["samples_per_second"] > 0
         (record,) = platform["records"]
-        loaded = load_record(central.get_record(record, folder / "gathered" / record))
+        loaded = load_record(central.get_record(record, tmp_path / record))
         probe = loaded.record.evidence.probe
         evidence[name] = [(step.batch, step.weights_sha256, step.rng) for step in probe.steps]
         assert loaded.record.evidence.data.shards
@@ -74,6 +80,24 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, kept):
     report = next((folder / ".plumbline/central/rounds").rglob("report.html")).read_text()
     assert "aws-local" in report
     assert any(note["code"] == "no-baseline" for note in verdict["platforms"]["aws-local"]["notes"])
+
+
+@pytest.mark.other_user
+def test_a_different_user_can_start_read_and_stop_nothing(folder, kept):
+    """A different user of the machine reaches the loopback ports, and knows every address, path and process."""
+    kept.wait_for("the stack stays up until Ctrl-C")
+    processes = processes_of(folder)
+    workers = [pid for pid, command in processes.items() if "worker start" in command]
+    variables = "".join(Path(f"/proc/{pid}/environ").read_text() for pid in workers)
+    names = ("AWS_ENDPOINT_URL=", "BlobEndpoint=")
+    endpoints = [re.search(rf"{name}(http://[0-9.:]+)", variables)[1] for name in names]
+    arguments = json.dumps([str(folder), kept.api_url, endpoints, list(processes)])
+    done = subprocess.run(
+        ["/usr/bin/env", "-i", SYSTEM_PYTHON, "-c", Path(other_user.__file__).read_text(), arguments], cwd="/",
+        user=STRANGER, group=STRANGER, extra_groups=[], capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["list the project", "read README", "read local.toml"], done.stdout
 
 
 def test_the_second_night_is_compared_with_the_accepted_baseline(folder, kept, suite):
