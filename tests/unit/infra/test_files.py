@@ -70,6 +70,28 @@ def instructions(path):
 
 
 @pytest.mark.parametrize("name", ["worker", "controller"])
+def test_an_image_has_no_base_but_one_of_a_given_digest(name):
+    """A tag names a different image tomorrow: without a digest the build ends, as the argument has no default."""
+    result = instructions(INFRA / name / "Dockerfile")
+    images = [rest.split() for word, rest in result if word == "FROM"]
+    stages = {words[2] for words in images if words[1:2] == ["AS"]}
+    bases = {words[0] for words in images} - stages
+    assert bases == {"python:3.11-slim-bookworm@${BASE_DIGEST}"}
+    assert [rest for word, rest in result if word == "ARG" and rest.startswith("BASE_DIGEST")] == ["BASE_DIGEST"]
+    # The first line may name an image too: that of the build's own program.
+    assert "syntax=" not in (INFRA / name / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("path", ["worker/Dockerfile", "controller/Dockerfile", "cloud-init/worker.yaml", "README.md"])
+def test_a_machine_builds_the_package_by_the_locked_setuptools(path):
+    """An isolated build downloads setuptools by its version, and runs it, without a hash."""
+    text = (INFRA / path).read_text()
+    builds = [line for line in text.splitlines() if "--no-deps" in line and "--require-hashes" not in line]
+    assert builds
+    assert all("--no-build-isolation" in line for line in builds), builds
+
+
+@pytest.mark.parametrize("name", ["worker", "controller"])
 def test_dockerfiles_copy_what_exists_and_run_as_nobody_in_particular(name):
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in ignored if line.startswith("!")}
