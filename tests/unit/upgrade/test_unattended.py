@@ -15,14 +15,17 @@ import threading
 import pytest
 
 from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import build_environments
 from plumbline.schema.ab import AbOrder
+from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.kept_locks import keep_lock
 from plumbline.upgrade.locks import Pin, read_lock
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from plumbline.upgrade.store import PackageStore
+from tests.contract.records import make_record
 from tests.train.test_upgrade import SUITE
 
 PRIVATE = "acme-private"
@@ -83,12 +86,20 @@ def _order():
 
 
 def test_the_nightly_ab_does_not_build_a_planted_package(tmp_path, planted):
+    """A private package's name, planted on the public index that the worker's pip asks."""
     _, mark = planted
-    with pytest.raises(PlumblineError) as caught:
-        build_environments(_order(), tmp_path / "upgrade")
+
+    def train(built, is_tonight, out):
+        assert built is None
+        assert is_tonight
+        make_record(out, "r", "aws")
+        return 0
+
+    code, record = run_ab(_order(), lambda order: build_environments(order, tmp_path / "upgrade"), train, tmp_path)
     assert not mark.exists(), "the planted package's code ran with the worker's keys"
-    assert "cannot be built from hashes" in str(caught.value)
-    assert PRIVATE in str(caught.value)
+    assert code == 0
+    answer = read_record(record).evidence.ab.unavailable
+    assert answer.startswith(f"packages: cannot be built from hashes: no lock here has a SHA-256 of {PRIVATE} 2.0")
 
 
 def test_the_gate_does_not_build_a_planted_package(tmp_path, planted):
