@@ -13,12 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from plumbline.central import CentralStore
@@ -29,41 +27,16 @@ from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from tests.flows.conftest import file_suite
+from tests.flows.hostile_worker import KINDS, Api, stolen
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import receiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NAME, CONTROLLERS = "several-apis", "several-apis-ctl"
 PLATFORMS = ("aws", "azure")
-
-
-@dataclass(frozen=True)
-class Api:
-    """One Prefect server with a login."""
-
-    url: str
-    login: str
-
-    def ask(self, path: str, body: dict[str, Any] | None = None, login: str | None = None) -> httpx.Response:
-        """Ask with this API's login, or with another."""
-        user, _, password = (login or self.login).partition(":")
-        return httpx.post(f"{self.url}/{path}", json=body or {}, auth=(user, password), timeout=30)
-
-    def everything(self) -> str:
-        """Return all that a holder of the login can read."""
-        kinds = (
-            "flow_runs",
-            "deployments",
-            "block_documents",
-            "automations",
-            "artifacts",
-            "logs",
-            "work_pools",
-            "flows",
-        )
-        answers = [self.ask(f"{kind}/filter", {"include_secrets": True} if "block" in kind else {}) for kind in kinds]
-        assert {answer.status_code for answer in answers} == {200}
-        return "\n".join(answer.text for answer in answers)
+PLUMBLINE = f"{Path(sys.executable).parent}/plumbline"
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+NOTHING = "\n".join(["[]"] * len(KINDS))
 
 
 @dataclass
@@ -130,7 +103,7 @@ def start_workers(world: World) -> list[Child]:
     places["controllers"] = (world.persons, CONTROLLERS)
     return [
         start(
-            name, services.worker_command(pool, f"{NAME}-{name}"), log=world.folder / f"{name}.log",
+            name, services.worker_command(pool, f"{NAME}-{name}", None), log=world.folder / f"{name}.log",
             environment={**environment, "PLUMBLINE_CACHE": str(world.folder / "cache" / name)},
             folder=world.folder / "work" / name,
         )
@@ -138,44 +111,82 @@ def start_workers(world: World) -> list[Child]:
     ]  # fmt: skip
 
 
+def wait_for_workers(world: World) -> None:
+    """Wait until a worker polls each pool, so that the doctor can run beside the round."""
+    places = [(world.controller, CONTROLLERS), *((api, f"{NAME}-pool") for api in world.apis.values())]
+    deadline = time.monotonic() + 120
+    while not all(api.post(f"work_pools/{pool}/workers/filter").json() for api, pool in places):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def run_night(world: World) -> dict[str, Any]:
+    """Run a whole round beside the doctor; return the doctor's checks by place."""
+    deployed = next(
+        item
+        for item in world.controller.items("deployments")
+        if item["name"] == NAME and item["entrypoint"].endswith(".regression")
+    )
+    night = {"parameters": {"round_id": "night"}}
+    run = world.controller.post(f"deployments/{deployed['id']}/create_flow_run", night).raise_for_status().json()["id"]
+    doctor = world.run(PLUMBLINE, "doctor", "suite.toml", "--json")
+    deadline = time.monotonic() + 300
+    while (state := world.controller.state(run))["type"] not in FINAL:
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+    assert state["type"] == "COMPLETED", state
+    return {check["where"]: check for check in json.loads(doctor.stdout)["checks"]}
+
+
 def test_a_hostile_worker_reaches_neither_the_controller_nor_another_platform(world: World) -> None:
-    plumbline = f"{Path(sys.executable).parent}/plumbline"
-    deployed = world.run(plumbline, "deploy", "suite.toml", "--publish", "--controllers", CONTROLLERS)
+    """A worker of `aws` uses its API with all rights, and its login on each other API."""
+    deployed = world.run(PLUMBLINE, "deploy", "suite.toml", "--publish", "--controllers", CONTROLLERS)
     assert deployed.returncode == 0, deployed.stderr
-    again = world.run(plumbline, "deploy", "suite.toml", "--dry-run", "--controllers", CONTROLLERS)
-    assert again.stdout.endswith("0 to do\n"), again.stdout
     children = start_workers(world)
+    control = world.folder / "control"
+    control.mkdir()
     try:
-        command = ("prefect", "deployment", "run", f"plumbline-regression/{NAME}", "-p", "round_id=night", "--watch")
-        done = world.run(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
-        with ThreadPoolExecutor() as pool:
-            doctor = pool.submit(world.run, plumbline, "doctor", "suite.toml", "--json").result()
+        wait_for_workers(world)
+        login = world.apis["aws"].login
+        for other, pool in ((world.controller, CONTROLLERS), (world.apis["azure"], f"{NAME}-pool")):
+            attacked = Api(other.url, login)
+            assert not attacked.start_code(pool, world.folder)
+            assert attacked.everything() == NOTHING
+        # The same attack with one API for everything: the controller's login is what each worker would hold.
+        assert world.controller.start_code(CONTROLLERS, control)
+        checks = run_night(world)
+        got = stolen(control, seconds=60)
     finally:
         stop(children, grace_seconds=15)
+    assert got.startswith("stolen\n"), "a deployment's own code runs, and no command in its place"
+    assert world.apis["azure"].login in got
+    assert stolen(world.folder, seconds=0) == ""
     result = CentralStore(open_store(world.suite.store)).get_round(NAME, "night")
+    assert {name: each.verdict for name, each in result.platforms.items()} == dict.fromkeys(PLATFORMS, "pass")
     assert result.verdict == "pass"
-    checks = {check["where"]: check for check in json.loads(doctor.stdout)["checks"]}
     places = [where for where in checks if not where.endswith(": alerts")]  # its one recipient gets drifts alone
     assert [checks[where] for where in places if not checks[where]["well"]] == []
+    # Deployed there as in the file: a second `deploy` would change nothing.
     assert {"Prefect API of aws", "Prefect API of azure", "several-apis at aws"} <= checks.keys()
+    check_what_the_apis_hold(world)
 
-    seen = {name: api.everything() for name, api in world.apis.items()}
+
+def check_what_the_apis_hold(world: World) -> None:
+    """Check that a platform's API has no nonce of the other, no secret, no address, and no place of the controller."""
     orders = {
-        name: [run["parameters"]["order"] for run in api.ask("flow_runs/filter").json() if "order" in run["parameters"]]
+        name: [run["parameters"]["order"] for run in api.items("flow_runs") if "order" in run["parameters"]]
         for name, api in world.apis.items()
     }
     assert all(len(orders[name]) == 1 for name in PLATFORMS)
     secret = (world.folder / "central" / "secrets" / NAME / "night").read_text()
+    held = {"controller": world.controller.everything()} | {name: api.everything() for name, api in world.apis.items()}
     for name, other in (("aws", "azure"), ("azure", "aws")):
-        held, api = seen[name], world.apis[name]
         foreign = [order["nonce"] for order in orders[other]]
-        # No nonce of the other platform, no secret of the round, no address of an alert, no place of the controller.
-        for hidden in (*foreign, secret, world.address, f"{world.folder}/central", world.controller.login, other):
-            assert hidden not in held, hidden
-        assert orders[name][0]["nonce"] in held
-        assert {item["name"] for item in api.ask("deployments/filter").json()} == {f"{NAME}-{name}"}
-        # Its login opens its own API alone: there is no code on the controller or on the other platform.
-        for closed in (world.controller, world.apis[other]):
-            for path in ("flow_runs/filter", "deployments/filter", "block_documents/filter", "flow_runs/", "flows/"):
-                assert closed.ask(path, {"name": "x"}, login=api.login).status_code == 401
+        keys = (world.controller.login, world.apis[other].login)
+        for hidden in (*foreign, *keys, secret, world.address, f"{world.folder}/central", other):
+            assert hidden not in held[name], hidden
+        assert orders[name][0]["nonce"] in held[name]
+        assert {item["name"] for item in world.apis[name].items("deployments")} == {f"{NAME}-{name}"}
+    # What the search would find where it is.
+    assert world.address in held["controller"]
+    assert f"{world.folder}/central" in held["controller"]
