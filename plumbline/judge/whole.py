@@ -16,8 +16,12 @@ from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, ProbeEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
+
+_ALWAYS_MARKED = ("input_ids", "labels")
+"""Fields of a batch that every task has."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,26 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
     is_ordered = bool(record.nonce) and record.experiment is None
     if is_ordered and speed.trail is None:
         yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"), role="candidate")
+    elif speed.trail is not None and speed.steps == record.spec.speed.steps:
+        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
     probe, asked = record.spec.probe, record.spec.speed.production_steps
     if is_ordered and probe is not None and asked and probe.portable_steps and speed.production is None:
         yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"), role="candidate")
+    if speed.production is not None and not speed.production.lost:
+        if len(speed.production.steps) != asked:
+            yield counts("production.steps", fact("gap.replayed-steps"), len(speed.production.steps), asked)
+        if not speed.production.taps:
+            yield lacks("production.taps", "invalid", "replay", fact("gap.production-taps"))
+
+
+def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
+    """Yield a gap for the first list of the trail without one entry a step; the gate compares what both have."""
+    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
+    lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
+    for name, values in lists.items():
+        if len(values) != num_steps:
+            yield counts("speed.trail", fact("gap.trail-steps", name=name), len(values), num_steps)
+            return
 
 
 def _selfcheck(record: RunRecord) -> Iterator[Gap]:

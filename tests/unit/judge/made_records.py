@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from plumbline.judge import compare
+from plumbline.marks import marks_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
@@ -52,8 +53,19 @@ def _of_all_parts(content: Content) -> None:
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
-        "trail": {"num_rows": [], "marks": {}, "losses": [], "learning_rates": [], "weights": []},
+        "trail": speed_trail(content),
         "production": {"lost": "out of memory"},
+    }  # fmt: skip
+
+
+def speed_trail(content: Content, num_steps: int = 14) -> Content:
+    """Return the trail of a speed part that trains on the probe's batches, again and again."""
+    batches = content["arrays"]["batches"]
+    marks = {name: (values * num_steps)[:num_steps] for name, values in marks_of(batches).items()}
+    rows = [content["spec"]["batch_size"]] * num_steps
+    return {
+        "num_rows": rows, "marks": marks, "losses": [0.5] * num_steps, "learning_rates": [1e-3] * num_steps,
+        "weights": [],
     }  # fmt: skip
 
 

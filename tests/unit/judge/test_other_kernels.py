@@ -13,7 +13,7 @@ from plumbline.judge import compare
 from plumbline.judge.whole import stands_alone
 
 from .conftest import make_record
-from .made_records import LOG, Content, evaluation, probe, rounded, whole
+from .made_records import LOG, Content, evaluation, probe, rounded, speed_trail, whole
 
 Change = Callable[[Content], Any]
 
@@ -104,6 +104,7 @@ def test_hidden_tokens_change_as_rarely_as_rounding_does() -> None:
             content["spec_sha256"] = make_record().record.spec.replace(**content["spec"]).digest
             batches = content["arrays"]["batches"]
             batches["labels"] = np.zeros_like(batches["input_ids"])
+            content["evidence"]["speed"]["trail"] = speed_trail(content)
             logits(content, np.full((6, 1), -1.5 + shift), found)
             probe(content)["evaluation"].update(accuracy=sum(found) / 40, loss=1.5 - shift)
 

@@ -181,6 +181,13 @@ def settings(**given: Any) -> Change:
     return lambda content: probe(content)["optimizer"][0].update(settings=given)
 
 
+def trail(content: Content) -> Content:
+    result: Content = content["evidence"]["speed"]["trail"]
+    return result
+
+
+LISTS = ("num_rows", "losses", "learning_rates")
+EMPTY_TRAIL: Content = {**{key: [] for key in LISTS}, "marks": {}, "weights": []}
 TORCH = {"torch": "3" * 64}
 BOTH: dict[str, tuple[Change, str]] = {
     "no torch generator": (of_steps(rng=GENERATORS), "inconclusive"),
@@ -200,6 +207,12 @@ BOTH: dict[str, tuple[Change, str]] = {
         lambda c: probe(c)["envelope"].update(errors=[None] * 30, fp64_errors=[None] * 30), "inconclusive",
     ),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
+    "an empty trail": (lambda c: trail(c).update(EMPTY_TRAIL), "invalid"),
+    "a trail of the first steps": (lambda c: trail(c).update({key: trail(c)[key][:5] for key in LISTS}), "invalid"),
+    "a trail without losses": (lambda c: trail(c).update(losses=[]), "invalid"),
+    "a trail without the labels": (lambda c: trail(c)["marks"].pop("labels"), "invalid"),
+    "labels of the first steps": (lambda c: trail(c)["marks"].update(labels=["0" * 16] * 5), "invalid"),
+    "an empty replay": (lambda c: c["evidence"]["speed"].update(production={}), "invalid"),
 }  # fmt: skip
 
 
