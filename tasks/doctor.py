@@ -20,6 +20,7 @@ from plumbline.doctor import CheckResult, examine_clock
 from plumbline.doctor.checks import failed, from_error
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
+from plumbline.schema.suite_values import api_key_variable
 from plumbline.tasks.prefect_client.api import (
     PREFECT_ERRORS,
     check_api,
@@ -32,7 +33,7 @@ from plumbline.tasks.prefect_client.api import (
 )
 from plumbline.tasks.prefect_client.deployments import plan
 from plumbline.tasks.prefect_client.flow_runs import read_pool
-from plumbline.tasks.prefect_client.platform_apis import key_variable, open_apis
+from plumbline.tasks.prefect_client.platform_apis import open_apis
 
 __all__ = ["CONTROLLERS", "check_server"]
 
@@ -66,7 +67,7 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
             away = set[str]()
             for api, name, other in apis.foreign(suite):
                 try:
-                    check_api(other, f"set {key_variable(name)}")
+                    check_api(other, f"set {api_key_variable(name)}")
                     results += [*_check_api(other, f"{_API} of {name}")]
                     results += [*_check_deployed(other, f"{suite.name} at {name}", desired_at(suite, api), suite.name)]
                 except PlumblineError as error:

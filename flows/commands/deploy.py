@@ -15,6 +15,7 @@ from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite_values import api_key_variable
 
 __all__ = ["publish_data", "register", "run"]
 
@@ -60,7 +61,7 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
         wait_for_api,
     )
     from plumbline.tasks.prefect_client.notifications import Blocks
-    from plumbline.tasks.prefect_client.platform_apis import key_variable, open_apis
+    from plumbline.tasks.prefect_client.platform_apis import open_apis
 
     if suite.schedule is not None:
         check_schedule(suite.schedule, where=str(args.suite))
@@ -73,7 +74,7 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
         plans = [(apis.own, deployments.plan(apis.own, suite.name, wanted))]
         _check_blocks(args.suite, suite, plans[0][1], blocks.fingerprints)
         for api, name, client in apis.foreign(suite):
-            check_api(client, f"set {key_variable(name)}")
+            check_api(client, f"set {api_key_variable(name)}")
             plans.append((client, deployments.plan(client, suite.name, _chosen(args, desired_at(suite, api)))))
         if args.only:
             plans = [(client, tuple(change for change in plan if change.verb != "extra")) for client, plan in plans]

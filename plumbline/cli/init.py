@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,11 +143,12 @@ def _pairs(option: str, values: list[str]) -> dict[str, str]:
 
 
 def _next_commands(suite: NewSuite, file: Path) -> list[str]:
+    name = shlex.quote(str(file))
     if suite.is_here:
-        return [f"plumbline run {file}", f"plumbline baseline accept {file}"]
+        return [f"plumbline run {name}", f"plumbline baseline accept {name}"]
     return [
-        f"plumbline run {file} --local",
-        f"plumbline deploy {file} --publish",
-        f"plumbline doctor {file} --workers",
-        f"plumbline run {file} --api",
+        f"plumbline run {name} --local",
+        f"plumbline deploy {name} --publish",
+        f"plumbline doctor {name} --workers",
+        f"plumbline run {name} --api",
     ]

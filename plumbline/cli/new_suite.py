@@ -112,7 +112,7 @@ def _platform(platform: NewPlatform, *, is_here: bool) -> str:
     gpu = _text(platform.accelerator)
     hint = " # the GPU's whole name, as its driver gives it; empty: any" if not is_here else ""
     lines = [
-        f"[platforms.{platform.name}]",
+        f"[platforms.{_key(platform.name)}]",
         f"work_pool = {_text(platform.name + ('-local' if is_here else '-gpu'))}",
         f"data = {_text(bucket + '/data')} # its workers only read here",
         f"outbox = {_text(bucket + '/outbox')} # its workers only create records here",
@@ -151,6 +151,10 @@ def bucket_commands(suite: NewSuite) -> list[str]:
         elif scheme == "az" and path:
             commands.append(f"az storage container create --account-name {bucket} --name {path[0]} --auth-mode login")
     return list(dict.fromkeys(commands))
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() else _text(name)
 
 
 def _text(value: str) -> str:

@@ -17,7 +17,7 @@ from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.suite_file import did_you_mean, read_toml
-from plumbline.schema.suite_values import StoreUrl, WebUrl, is_time_zone
+from plumbline.schema.suite_values import StoreUrl, WebUrl, api_key_variable, is_time_zone
 from plumbline.schema.task import Task
 
 _HINT = "docs/SUITE.md lists every key"
@@ -250,6 +250,18 @@ class Suite(Model):
         for name in self.local:
             if name not in self.platforms:
                 raise ValueError(_suggested(f"local.{name} is not a platform of this suite", name, self.platforms))
+        return self
+
+    @model_validator(mode="after")
+    def _apis_differ_in_key(self) -> Self:
+        # The key of one API must never be sent to a different one.
+        known: dict[str, str] = {}
+        for name, platform in self.platforms.items():
+            variable = api_key_variable(name)
+            first = known.setdefault(variable, name) if platform.api else name
+            if self.platforms[first].api != platform.api:
+                text = f"platforms {first!r} and {name!r} would have one variable for the keys of two APIs, {variable}"
+                raise ValueError(f"{text}: rename one of them")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from plumbline.schema.store_url import parse_store_url
 
-__all__ = ["StoreUrl", "WebUrl", "is_time_zone", "without_credentials"]
+__all__ = ["StoreUrl", "WebUrl", "api_key_variable", "is_time_zone", "without_credentials"]
 
 _WEB_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&*+,;=:@%/-]*)?")
 _SECRET = re.compile(r"(?i)(sig|signature|key|token|secret|password|credential)s?=")
@@ -57,6 +57,11 @@ def _web_url(url: str) -> str:
 
 WebUrl = Annotated[str, AfterValidator(_web_url)]
 """An `http://` or `https://` address without credentials."""
+
+
+def api_key_variable(platform: str) -> str:
+    """Return the name of the controller's variable with the key of a platform's Prefect API."""
+    return f"PLUMBLINE_API_KEY_{re.sub('[^A-Z0-9]', '_', platform.upper())}"
 
 
 def is_time_zone(name: str) -> bool:

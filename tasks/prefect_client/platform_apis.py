@@ -6,7 +6,6 @@ controller's API, on which rounds, blocks and secrets are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -16,15 +15,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_CLIENT_CUSTOM_HEADERS, temporary_settings
 
 from plumbline.schema.suite import Suite
+from plumbline.schema.suite_values import api_key_variable
 from plumbline.tasks.prefect_client.api import server_clock
 from plumbline.variables import variable
-
-_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]")
-
-
-def key_variable(platform: str) -> str:
-    """Return the name of the controller's variable with the key of a platform's API."""
-    return f"PLUMBLINE_API_KEY_{_NOT_IN_NAMES.sub('_', platform.upper())}"
 
 
 class PlatformApis:
@@ -75,7 +68,7 @@ def open_apis(suite: Suite) -> Iterator[PlatformApis]:
         others: dict[str, SyncPrefectClient] = {}
         for name, platform in suite.platforms.items():
             if platform.api:
-                given = (platform.api, variable(key_variable(name)))
+                given = (platform.api, variable(api_key_variable(name)))
                 if given not in opened:
                     opened[given] = stack.enter_context(_client(*given))
                 others[name] = opened[given]

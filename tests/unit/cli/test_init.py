@@ -97,6 +97,14 @@ def test_quotes_in_a_choice_stay_in_the_choice(folder: Path) -> None:
     assert read_suite(folder / "suite.toml").datasets["rows"].path == 'a"b\n[platforms.x]\\.csv'
 
 
+def test_a_platform_with_a_dot_and_a_file_with_a_space_can_be_used_as_they_are_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "my suite.toml", "--platform", "eu.west=s3://acme-eu", "--store", "s3://acme-central"]) == 0
+    assert list(read_suite(folder / "my suite.toml").platforms) == ["eu.west"]
+    assert "plumbline deploy 'my suite.toml' --publish" in capsys.readouterr().out
+
+
 def test_an_editor_s_schema_takes_every_shipped_suite_and_refuses_a_misspelt_key(folder: Path) -> None:
     assert main(["init", *REAL]) == 0
     (first, *_) = (folder / "suite.toml").read_text().splitlines()

@@ -244,6 +244,22 @@ def test_every_training_of_a_round_has_a_name_of_its_own():
     assert Suite.model_validate(named(["aws"], ["bert", "bert-rerun"]))
 
 
+def test_two_apis_whose_keys_would_have_one_variable_are_refused():
+    """The key of one API would be sent to the other."""
+    content = named(["eu-west", "eu.west"], ["bert"], "probe")
+    one, two = ({"api": f"https://{host}.example.org/api"} for host in ("one", "two"))
+    platforms = content["platforms"]
+    shared = {name: platform | one for name, platform in platforms.items()}
+    assert Suite.model_validate({**content, "platforms": shared})
+    content["platforms"] = {"eu-west": platforms["eu-west"] | one, "eu.west": platforms["eu.west"] | two}
+    with pytest.raises(ValidationError) as refused:
+        Suite.model_validate(content)
+    assert first_problem(refused.value)[1] == (
+        "platforms 'eu-west' and 'eu.west' would have one variable for the keys of two APIs, "
+        "PLUMBLINE_API_KEY_EU_WEST: rename one of them"
+    )
+
+
 def test_a_secret_in_a_url_is_not_repeated(tmp_path):
     with pytest.raises(ConfigurationError) as refused:
         read_suite(write(tmp_path, SUITE.replace("s3://data/plumbline", "s3://data/x?sig=hunter2")))
