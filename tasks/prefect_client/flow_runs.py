@@ -34,6 +34,7 @@ from prefect.states import Scheduled
 from plumbline.deployment import RESUMED, suite_tag
 from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError
+from plumbline.schema.record import MAX_MESSAGE
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
@@ -156,7 +157,9 @@ def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUI
     for artifact in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=_PAGE):
         if artifact.flow_run_id is not None and artifact.flow_run_id not in found:
             percent = float(artifact.data) if isinstance(artifact.data, (int, float)) else 0.0
-            found[artifact.flow_run_id] = RunProgress(percent, artifact.description or "", str(artifact.updated))
+            found[artifact.flow_run_id] = RunProgress(
+                percent, (artifact.description or "")[:MAX_MESSAGE], str(artifact.updated)
+            )
     return found
 
 
@@ -174,7 +177,8 @@ def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress) -> Child
         return ChildRun(ChildState.SCHEDULED)
     known = _STATES.get(run.state.type, ChildState.SCHEDULED)
     by_person = _cancelled_by_person(client, run) if known is ChildState.CANCELLED else None
-    return ChildRun(known, run.state.message or "", alive.changed, run.state.name != INVALID, by_person)
+    message = (run.state.message or "")[:MAX_MESSAGE]  # a worker's own words
+    return ChildRun(known, message, alive.changed, run.state.name != INVALID, by_person)
 
 
 def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:

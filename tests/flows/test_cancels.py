@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.states import Cancelled, Cancelling, Running
+from prefect.states import Cancelled, Cancelling, Failed, Running
 
 from plumbline.dispatch import ChildState, Job
+from plumbline.schema.record import MAX_MESSAGE
 from plumbline.tasks.prefect_client.flow_runs import read_children
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
@@ -53,3 +54,10 @@ def test_a_run_that_ends_without_a_request_has_no_author(client: SyncPrefectClie
     run = client.create_flow_run(training, state=Running()).id
     client.set_flow_run_state(run, Cancelled(), force=True)
     assert read_children(client, [run], {})[run].by_person is None
+
+
+def test_a_workers_message_has_a_bound(client: SyncPrefectClient) -> None:
+    """Each worker of an API may write the states of its runs; a round keeps them in its verdict and its alerts."""
+    run = client.create_flow_run(training, state=Running()).id
+    client.set_flow_run_state(run, Failed(message="x" * 1_000_000), force=True)
+    assert len(read_children(client, [run], {})[run].message) == MAX_MESSAGE
