@@ -31,6 +31,7 @@ NOT_RUN_HERE = {
     "sudo ": "changes the machine; its files are checked in tests/unit/infra/test_files.py",
     "printf ": "changes the machine, through sudo",
     'pip install ".[': "asks the package index; the extras are checked here",
+    "docker build": "pulls a base image; what it copies and installs is checked in test_files.py",
     "pip install pre-commit": "installs a hook",
     "pre-commit install": "installs a hook",
     "pip index versions": "asks the package index",
