@@ -103,11 +103,14 @@ def start_run(
             deployment, flow_run_name=name, idempotency_key=key or None, scheduled_time=due, timeout=0, **settings
         )
         return cast("FlowRun", run).id
-    client = apis.of(platform)
-    found = client.read_deployment_by_name(deployment)
-    return client.create_flow_run_from_deployment(
-        found.id, name=name, idempotency_key=key or None, state=Scheduled(scheduled_time=due), **settings
-    ).id
+
+    def create(client: SyncPrefectClient) -> UUID:
+        found = client.read_deployment_by_name(deployment)
+        return client.create_flow_run_from_deployment(
+            found.id, name=name, idempotency_key=key or None, state=Scheduled(scheduled_time=due), **settings
+        ).id
+
+    return apis.ask(apis.of(platform), create)
 
 
 def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
@@ -72,7 +73,7 @@ class PrefectOrchestrator(Generic[OrderType]):
 
     def _is_online(self, platform: str) -> bool | None:
         try:
-            pool = read_pool(self._apis.of(platform), self._pools[platform])
+            pool = self._apis.ask(self._apis.of(platform), partial(read_pool, pool=self._pools[platform]))
         except PREFECT_ERRORS:
             return None
         return pool is not None and pool.is_online
@@ -88,7 +89,7 @@ class PrefectOrchestrator(Generic[OrderType]):
                 if order.platform in platforms
             }
             try:
-                found += [keys[key] for key in read_keys(client, keys)]
+                found += [keys[key] for key in self._apis.ask(client, partial(read_keys, keys=keys))]
             except PREFECT_ERRORS:
                 return None
         return found
@@ -111,8 +112,8 @@ class PrefectOrchestrator(Generic[OrderType]):
         for client, platforms in self._apis.groups(dict.fromkeys(self._platforms[run] for run in started)):
             known = {self._ids[run]: run for run in started if self._platforms[run] in platforms}
             with suppress(*PREFECT_ERRORS):
-                alive = read_progress(client, known)
-                states = read_children(client, known, alive)
+                alive = self._apis.ask(client, partial(read_progress, runs=known))
+                states = self._apis.ask(client, partial(read_children, runs=known, alive=alive))
                 self.progress |= {known[run_id]: progress for run_id, progress in alive.items() if run_id in known}
                 children |= {known[run_id]: child for run_id, child in states.items()}
         return children
@@ -123,7 +124,8 @@ class PrefectOrchestrator(Generic[OrderType]):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):
                 state: State[None] = Cancelled() if force else Cancelling(message=CANCELLED_BY_ROUND)
                 client = self._apis.of(self._platforms[run])
-                client.set_flow_run_state(self._ids[run], state, force=force)
+                set_state = partial(client.set_flow_run_state, self._ids[run], state, force=force)
+                self._apis.ask(client, lambda _, set_state=set_state: set_state())
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
         """Return whether the attempt's record is in the outbox."""

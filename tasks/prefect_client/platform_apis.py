@@ -7,8 +7,13 @@ controller's API, on which rounds, blocks and secrets are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from datetime import datetime
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import Context, copy_context
+from datetime import UTC, datetime
+from functools import partial
+from threading import Thread
+from typing import Any, TypeVar
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
@@ -19,6 +24,10 @@ from plumbline.schema.suite_values import api_key_variable
 from plumbline.tasks.prefect_client.api import server_clock
 from plumbline.variables import variable
 
+ANSWER_SECONDS = 15.0
+"""Time for a platform's API to answer; the client alone tries for seven minutes, which would hold up every platform."""
+T = TypeVar("T")
+
 
 class PlatformApis:
     """The clients by platform."""
@@ -26,6 +35,27 @@ class PlatformApis:
     def __init__(self, own: SyncPrefectClient, others: Mapping[str, SyncPrefectClient]) -> None:
         self.own = own
         self._others = others
+        self._asked: dict[int, Future[Any]] = {}
+
+    def ask(self, client: SyncPrefectClient, request: Callable[[SyncPrefectClient], T]) -> T:
+        """Return the result of a request; raise `TimeoutError` if a platform's API does not answer in time.
+
+        That API is not asked again before it has answered or failed.
+        """
+        if client is self.own:
+            return request(client)
+        if (before := self._asked.get(id(client))) is not None and not before.done():
+            raise TimeoutError("no answer to an earlier request")
+        self._asked[id(client)] = answer = Future[T]()
+
+        def run(context: Context) -> None:
+            try:
+                answer.set_result(context.run(request, client))
+            except Exception as error:  # noqa: BLE001 - raised where the answer is read
+                answer.set_exception(error)
+
+        Thread(target=run, args=(copy_context(),), daemon=True).start()
+        return answer.result(ANSWER_SECONDS)
 
     def of(self, platform: str) -> SyncPrefectClient:
         """Return the client of a platform's API; of the controller's own for any other name."""
@@ -55,7 +85,10 @@ def platform_clocks(apis: PlatformApis, platforms: Iterable[str]) -> dict[str, C
     """Return the clock of each platform's server, which decides when a run is due."""
     clocks: dict[str, Callable[[], datetime]] = {}
     for client, names in apis.groups(platforms):
-        clocks |= dict.fromkeys(names, server_clock(client))
+        clock: Callable[[], datetime] = partial(datetime.now, UTC)
+        with suppress(TimeoutError):
+            clock = apis.ask(client, server_clock)
+        clocks |= dict.fromkeys(names, clock)
     return clocks
 
 

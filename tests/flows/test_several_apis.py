@@ -9,23 +9,31 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
 
 from plumbline.central import CentralStore
+from plumbline.dispatch import TrainingOrder
 from plumbline.localstack import services
 from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, start, stop
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
+from plumbline.tasks.prefect_client import platform_apis
+from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis
 from tests.flows.conftest import file_suite
 from tests.flows.hostile_worker import KINDS, Api, stolen
 from tests.flows.small_suite import small_suite, to_toml
@@ -190,3 +198,26 @@ def check_what_the_apis_hold(world: World) -> None:
     # What the search would find where it is.
     assert world.address in held["controller"]
     assert f"{world.folder}/central" in held["controller"]
+
+
+def test_an_api_that_hangs_holds_up_no_other(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes connections and never answers: the client alone waits for minutes, and tries again."""
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("nothing is dispatched here")
+
+    monkeypatch.setattr(platform_apis, "ANSWER_SECONDS", 1.0)
+    client.create_work_pool(WorkPoolCreate(name="hangs-aws"))
+    client.send_worker_heartbeat("hangs-aws", "w", heartbeat_interval_seconds=30)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hangs = SyncPrefectClient(f"http://127.0.0.1:{silent.getsockname()[1]}/api")
+        apis = PlatformApis(client, {"azure": hangs})
+        orchestrator: PrefectOrchestrator[TrainingOrder] = PrefectOrchestrator(
+            apis, "s", {"aws": "hangs-aws", "azure": "p"}, start=never, orders=never, recorded=never
+        )
+        began = time.monotonic()
+        clocks = platform_apis.platform_clocks(apis, ["azure", "aws"])
+        for _ in range(3):
+            assert orchestrator.online(["azure", "aws"]) == {"azure": None, "aws": True}
+        assert abs(clocks["azure"]() - clocks["aws"]()) < timedelta(seconds=60)
+        assert time.monotonic() - began < 50
