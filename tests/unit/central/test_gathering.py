@@ -213,6 +213,7 @@ GIB = 1 << 30
 def test_a_part_that_nobody_ordered_is_neither_downloaded_nor_kept(
     tmp_path: Path, key: str, size: int, why: str, status: str
 ) -> None:
+    """A record lists a part of 1 GiB that its order does not ask for, or that its spec does not explain."""
     read: list[str] = []
 
     class Outbox(MemoryStore):
