@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from plumbline.errors import ConfigurationError
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
@@ -153,12 +152,8 @@ class SpeedRun:
         with auxiliary("production", context, lost):
             if context.ranks.is_first:
                 replayed = ProductionLeg(context, speed, probe.probe, leg)
-                try:
-                    replayed.run()
-                    self._production = replayed.evidence
-                except ConfigurationError as error:
-                    # transformers 4 has no public way to replace attention: the record says so, and training goes on.
-                    lost["production"] = error.what
+                replayed.run()
+                self._production = replayed.evidence
         if lost:
             self._production = ProductionEvidence(lost=lost["production"])
 

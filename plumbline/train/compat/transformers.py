@@ -31,7 +31,8 @@ def attention_of(model: nn.Module) -> str:
 def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
     """Make a built model compute attention by its formula, with the model's own dropout modules.
 
-    Until 4.57 the model's class `eager` is that formula; since 5.0 `formula` is added as `name`.
+    Until 4.57 the model's class `eager` is that formula; since 5.0 `formula` is added as `name`. Raise
+    `ConfigurationError` for a model that chooses its attention in neither way.
     """
     config: Any = model.config
     classes = _classes(model)
@@ -39,15 +40,6 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
         _choose(model, classes)
         config._attn_implementation = "eager"  # noqa: SLF001
         return
-    replace_attention(model, name, formula)
-
-
-def replace_attention(model: nn.Module, name: str, function: Callable[..., Any]) -> None:
-    """Make a built model compute attention by `function`, which since 5.0 is added as `name`.
-
-    Raise `ConfigurationError` for an older model, whose attention is a class.
-    """
-    config: Any = model.config
     if not hasattr(_source(model), "ALL_ATTENTION_FUNCTIONS"):
         family = getattr(config, "model_type", "")
         text = "attention cannot be replaced by its formula in this version of transformers"
@@ -56,7 +48,7 @@ def replace_attention(model: nn.Module, name: str, function: Callable[..., Any])
     from transformers import AttentionInterface  # since 4.51
     from transformers.masking_utils import AttentionMaskInterface, eager_mask  # since 4.53
 
-    AttentionInterface.register(name, function)
+    AttentionInterface.register(name, formula)
     AttentionMaskInterface.register(name, eager_mask)
     config._attn_implementation = name  # noqa: SLF001
 

@@ -6,18 +6,20 @@ of attention, and the parameters of linear layers, as autocast does. The range o
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from plumbline.judge.limits import MANTISSA_BITS
 from plumbline.schema.spec import Precision
-from plumbline.train.compat.transformers import replace_attention
 from plumbline.train.taps import first_tensor, with_first_tensor
 
 _FP32_BITS = 23
-_ATTENTION = "plumbline-rounded-{bits}"
+_PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum", "softmax"})
+"""Functions of attention's formula in any version of a model's code; a linear layer is a module."""
 
 
 def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
@@ -47,29 +49,25 @@ def _round(values: torch.Tensor, bits: int) -> torch.Tensor:
     return result
 
 
-def _attention(bits: int) -> Any:
-    def attend(  # noqa: PLR0917 - transformers calls it so
-        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0, **_: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        del module, dropout
-        scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -0.5 if scaling is None else scaling)
-        scores = _round(scores, bits)
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        weights = _round(nn.functional.softmax(scores, dim=-1), bits)
-        return _round(torch.matmul(weights, value), bits).transpose(1, 2).contiguous(), weights
+class _RoundedProducts(TorchFunctionMode):
+    """Mode that rounds scores, weights and output of attention, which are no outputs of modules."""
 
-    return attend
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self._bits = bits
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        is_product = getattr(func, "__name__", "") in _PRODUCTS and isinstance(output, torch.Tensor)
+        return _round(output, self._bits) if is_product else output
 
 
 def round_values(model: nn.Module, precision: Precision) -> None:
-    """Round the model's values to the format of `precision` from now on."""
+    """Round the values of a model with eager attention to the format of `precision` from now on."""
     bits = MANTISSA_BITS[precision]
     if bits >= _FP32_BITS:
         return
-    name = _ATTENTION.format(bits=bits)
-    replace_attention(model, name, _attention(bits))
+    _round_products(model, bits)
 
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
         value = first_tensor(output)
@@ -82,6 +80,17 @@ def round_values(model: nn.Module, precision: Precision) -> None:
                 parameter.data = rounded(parameter.data, bits)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda own: _round_gradient(own, bits))
+
+
+def _round_products(model: nn.Module, bits: int) -> None:
+    """Round the products of each forward pass, by hooks that hold no reference to the model."""
+    passes = ExitStack()
+
+    def begin(*_: Any) -> None:
+        passes.enter_context(_RoundedProducts(bits))
+
+    model.register_forward_pre_hook(begin)
+    model.register_forward_hook(lambda *_: passes.close(), always_call=True)
 
 
 def _round_gradient(parameter: torch.Tensor, bits: int) -> None:
