@@ -22,7 +22,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.staging.scratch import scratch_folder
 
 SUPPORTED = {
-    "python": ((3, 11), (3, 13)),
+    "python": ((3, 10), (3, 14)),
     "torch": ((2, 4), (2, 15)),
     "transformers": ((4, 41), (5, 24)),
     "tokenizers": ((0, 19), (0, 23)),
@@ -150,11 +150,11 @@ class TrainerPython:
         """Return the variables of its process: this Plumbline and nothing else of this process, and its own lock."""
         return {
             "PYTHONPATH": str(self._code), "PYTHONHOME": "", "PYTHONSAFEPATH": "1",
-            "PLUMBLINE_LOCK": str(_lock_of(self.python) or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
+            "PLUMBLINE_LOCK": str(lock_of(self.python) or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
         }  # fmt: skip
 
 
-def _lock_of(python: Path) -> Path | None:
+def lock_of(python: Path) -> Path | None:
     """Return the lock in an environment's folder, or beside it."""
     folder = python.parent.parent
     files = (place / name for place in (folder, folder.parent) for name in LOCK_NAMES)

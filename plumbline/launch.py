@@ -190,7 +190,7 @@ def run_training(
     options: dict[str, object] = {
         "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
         "experiment": experiment, "attempt": attempt or None,
-        "expected": expected.model_dump_json() if expected else None,
+        "expected": expected.with_names().model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     with contextlib.ExitStack() as stack:

@@ -189,7 +189,7 @@ def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> Chec
     right = wanted == "cpu" or (not wanted and not report.gpus) or num_right >= expected.gpus
     count = f"{expected.gpus} x " if expected.gpus > 1 else ""
     hint = "check that the driver is loaded, and that the cloud provided the requested machine"
-    text = f"{devices}; expected: {count}{accelerator_text(wanted) or 'any'}"
+    text = f"{devices}; expected: {count}{accelerator_text(wanted, names) or 'any'}"
     return _one(f"{platform}'s accelerator", right, text, hint)
 
 

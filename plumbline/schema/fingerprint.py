@@ -102,6 +102,12 @@ class Expected(Model):
     """Processes on the machine, one for each GPU."""
     lock_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of the environment's lock file."""
+    accelerator_names: tuple[str, ...] = Field(default=(), max_length=1000)
+    """Names of GPUs that `accelerator` accepts, for a trainer whose Python cannot read the table of machines."""
+
+    def with_names(self) -> Expected:
+        """Return it with the names that `accelerator` accepts by this installation's table."""
+        return self.replace(accelerator_names=accelerator_names(self.accelerator))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +132,10 @@ def _mismatches(expected: Expected, fingerprint: Fingerprint) -> Iterator[Machin
     # Process N trains on GPU N: further GPUs do not matter.
     used = [gpu.name for gpu in fingerprint.gpus[: expected.gpus]]
     devices = set(used) or {CPU}
-    accepted = accelerator_names(expected.accelerator)
+    accepted = expected.accelerator_names or accelerator_names(expected.accelerator)
     if expected.accelerator and (len(devices) > 1 or not devices <= set(accepted)):
         devices_found = ", ".join(sorted(devices)) + ("" if used else f" ({fingerprint.cpu.model})")
-        yield MachineMismatch("accelerator", devices_found, accelerator_text(expected.accelerator))
+        yield MachineMismatch("accelerator", devices_found, accelerator_text(expected.accelerator, accepted))
     elif used and len(used) < expected.gpus:
         yield MachineMismatch("gpus", str(len(used)), str(expected.gpus))
     if fingerprint.num_processes != expected.gpus:

@@ -53,7 +53,6 @@ def accelerator_names(accelerator: str) -> tuple[str, ...]:
     return machine_table().families.get(accelerator, (accelerator,))
 
 
-def accelerator_text(accelerator: str) -> str:
-    """Return `accelerator` for a message, with the names of a family."""
-    names = accelerator_names(accelerator)
+def accelerator_text(accelerator: str, names: tuple[str, ...]) -> str:
+    """Return `accelerator` for a message, with the names that it accepts."""
     return accelerator if names == (accelerator,) else f"{accelerator} ({' or '.join(names)})"

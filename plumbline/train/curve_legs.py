@@ -24,6 +24,7 @@ from plumbline.schema.evidence import CurveLeg, CurveLegs, EvaluationEvidence, P
 from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
+from plumbline.train.compat.torch import without_compiler
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
@@ -250,8 +251,8 @@ class LegRunner:
         with (
             _borrowed(engine, self._setting.weights, alone, observer),
             self._setting.alone(alone),
-            # A compiled model runs its own Python code here: compiled kernels are no portable operations.
-            torch.compiler.set_stance("force_eager"),
+            # Compiled kernels are no portable operations.
+            without_compiler(),
             portable_arithmetic(_SLICES),
         ):
             with observer.outputs.watching():

@@ -6,6 +6,7 @@ the newer name. `UNSTATED` lists the settings that a version cannot state.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -77,6 +78,15 @@ def set_reductions() -> dict[str, Scalar]:
 def read_reductions() -> dict[str, Scalar]:
     """Return whether narrow sums are allowed in matrix products."""
     return {f"cuda.matmul.{name}": bool(getattr(torch.backends.cuda.matmul, name)) for name in _reductions()}
+
+
+def without_compiler() -> AbstractContextManager[Any]:
+    """Return a context in which compiled functions run their own Python code.
+
+    Until 2.5 nothing can say this; the compiled function that a learning curve calls computes integers.
+    """
+    set_stance = getattr(torch.compiler, "set_stance", None)  # since 2.6
+    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 _CODES = {

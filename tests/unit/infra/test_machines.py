@@ -63,5 +63,5 @@ def test_each_cloud_has_a_machine_for_the_lock_which_its_page_and_the_suite_name
 def test_a_family_is_named_in_the_table_and_is_no_prefix() -> None:
     assert accelerator_names("A10") == ("NVIDIA A10", "NVIDIA A10-24Q")
     assert accelerator_names("NVIDIA A10") == ("NVIDIA A10",)
-    assert accelerator_text("A10") == "A10 (NVIDIA A10 or NVIDIA A10-24Q)"
-    assert accelerator_text("NVIDIA A10G") == "NVIDIA A10G"
+    assert accelerator_text("A10", accelerator_names("A10")) == "A10 (NVIDIA A10 or NVIDIA A10-24Q)"
+    assert accelerator_text("NVIDIA A10G", accelerator_names("NVIDIA A10G")) == "NVIDIA A10G"
