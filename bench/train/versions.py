@@ -1,10 +1,10 @@
-"""One spec under several environments: repeatability and agreement.
+"""One spec under many environments: repeatability, formulas, agreement; `make versions`.
 
-    PYTHONPATH=. python bench/train/versions.py --python ENV1/bin/python --python ENV2/bin/python \
-        --out bench/results/train-versions.json
+    python -m bench.train.versions --build .venv/stacks                # environments of stacks.toml, built once each
+    python -m bench.train.versions --environment ENV1 --environment ENV2 ...    # a team's own instead
 
-Each environment holds its own torch and transformers; the first is the reference. Every environment trains twice, and
-each record is judged against the reference's. `learn` is compared by its digests alone.
+Each environment trains twice as `plumbline train --python` does, and answers the selfcheck. Each record is judged
+against that of the last environment. The raw result goes to bench/results/train-versions.json, a table to stdout.
 """
 
 from __future__ import annotations
@@ -14,44 +14,124 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.train.workload import Workload, machine
+from plumbline.digest import digest_json
+from plumbline.doctor.place import check_trainer
 from plumbline.judge import compare
-from plumbline.launch import trainer_environment
+from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.spec import write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
+TABLE = Path(__file__).with_name("stacks.toml")
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "safetensors")
+LOCK = "requirements.txt"
+_SECONDS = 1800
 
 
-def _train(python: str, spec: Path, out: Path, workload: Workload) -> LoadedRecord:
-    environment = trainer_environment({"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
-    cache = str(workload.folder / "cache")
-    command = [python, "-m", "plumbline.train", str(spec), str(out), "--data", workload.url, "--cache", cache]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{python}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-    return load_record(out)
+def built(folder: Path, torch: str) -> Iterator[Path]:
+    """Yield the table's environments; build those that are missing, each below the digest of what it is made from."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    for stack in table["stacks"]:
+        place = folder / digest_json([stack, table["until"], torch])[:16]
+        if not (place / LOCK).is_file():
+            _uv("venv", "--clear", "--python", stack["python"], str(place))
+            chosen = ["--torch-backend", "cpu"] if torch == "cpu" else []
+            python = ["--python", str(place)]
+            _uv("pip", "install", *python, *chosen, "--exclude-newer", table["until"], *stack["packages"])
+            # Last: an environment with a lock is complete, and its records name this lock.
+            (place / LOCK).write_text(_uv("pip", "freeze", *python), encoding="utf-8")
+        yield place
+
+
+def _uv(*words: str) -> str:
+    command = [sys.executable, "-m", "uv", "--quiet", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class _Bench:
+    """One workload, trained under each environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._workload = Workload(folder, "tiny", 32)
+        self._spec = folder / "spec.json"
+        parts = {
+            "probe": {"steps": 20}, "learn": {"steps": 20, "evaluation_rows": 64},
+            "speed": {"steps": 10, "precision": "bf16"},
+        }  # fmt: skip
+        write_spec(self._workload.spec(16, **parts), self._spec)
+
+    def measure(self, environment: Path) -> tuple[dict[str, Any], LoadedRecord | None]:
+        """Train twice; return the result, and the first record."""
+        name = f"env-{len(list(self._folder.glob('env-*-1')))}"
+        once, again = (self._train(environment, f"{name}-{run}") for run in (1, 2))
+        if isinstance(once, str) or isinstance(again, str):
+            return {"environment": environment.name, "error": once if isinstance(once, str) else again}, None
+        _, selfcheck, problem = check_trainer(str(environment))
+        fingerprint, speed = once.record.fingerprint, once.record.evidence.speed
+        result = {
+            "python": fingerprint.python,
+            "packages": {package: fingerprint.packages.get(package, "") for package in PACKAGES},
+            "lock_sha256": fingerprint.lock_sha256,
+            "agrees_with_itself": _digests(once) == _digests(again),
+            "selfcheck": selfcheck.model_dump() if selfcheck else {"verdict": "refused", "at": problem},
+            "portable": _portable(once),
+            "native": _native(once),
+            "production": _production(speed.production) if speed else "not measured",
+        }
+        return result, once
+
+    def _train(self, environment: Path, name: str) -> LoadedRecord | str:
+        out, said = self._folder / name, list[str]()
+        code = run_training(
+            self._spec, out, data=self._workload.url, cache=self._folder / "cache", platform="bench", record_id=name,
+            trainer=str(environment), timeout_seconds=_SECONDS, echo=False, environment={"OMP_NUM_THREADS": "1"},
+            on_progress=lambda event: said.append(str(event.get("line", ""))),
+        )  # fmt: skip
+        return load_record(out) if code == 0 else f"exit code {code}: {[line for line in said if line][-1:]}"
 
 
 def _digests(record: LoadedRecord) -> dict[str, Any]:
-    return {"parts": {part.key: part.sha256 for part in record.record.parts}, "evidence": _steps(record)}
-
-
-def _steps(record: LoadedRecord) -> Any:
     evidence = record.record.evidence
-    return [part.to_json() for part in (evidence.data, evidence.model, evidence.probe, evidence.learn) if part]
+    parts = {part.key: part.sha256 for part in record.record.parts}
+    trained = (evidence.data, evidence.model, evidence.probe, evidence.learn)
+    return {"parts": parts, "evidence": [part.to_json() for part in trained if part]}
+
+
+def _portable(record: LoadedRecord) -> str:
+    """Return the digest of the portable leg's gradients, weights and losses."""
+    probe = record.record.evidence.probe
+    leg = probe.portable if probe else None
+    if leg is None or leg.unportable:
+        return f"none: {leg.unportable if leg else 'not run'}"
+    return digest_json([[step.loss, step.gradients, step.weights] for step in leg.steps])[:12]
+
+
+def _native(record: LoadedRecord) -> str:
+    """Return the digest of the native training: each step's logits, gradients and weights, and the learning curve."""
+    probe, learn = record.record.evidence.probe, record.record.evidence.learn
+    steps = [[step.logits_sha256, step.gradients_sha256, step.weights_sha256] for step in probe.steps] if probe else []
+    return digest_json([steps, learn.losses if learn else None])[:12]
+
+
+def _production(production: Any) -> str:
+    return "not measured" if production is None else f"lost: {production.lost}" if production.lost else "replayed"
 
 
 def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
     judgement = compare(reference, candidate)
     closest = [finding for finding in judgement.findings if finding.observed is not None]
+    at = judgement.first_divergence
     return {
         "verdict": judgement.verdict,
+        "first_divergence": at.to_json() if at else None,
         "notes": [note.to_json() for note in judgement.notes],
         "causes": [cause.code for cause in judgement.causes],
         "findings": [
@@ -60,34 +140,47 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Train, judge, print and write."""
+def _row(result: dict[str, Any]) -> str:
+    if "error" in result:
+        return f"| {result['environment']} | {result['error']} | | | | | | |"
+    packages, judged, selfcheck = result["packages"], result["against_the_last"], result["selfcheck"]
+    last = "" if judged is None else f"`{judged['verdict']}` {' '.join(sorted({n['code'] for n in judged['notes']}))}"
+    golden = "golden" if selfcheck["verdict"] == "pass" else f"{selfcheck['verdict']}: {selfcheck['at']}"
+    cells = (
+        result["python"], packages["torch"].partition("+")[0], packages["transformers"],
+        "every digest" if result["agrees_with_itself"] else "no", golden, f"`{result['portable']}`",
+        f"`{result['native']}`", last,
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Train, judge, print and write; return 1 unless each environment trains and agrees with itself."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--python", action="append", required=True, help="of an environment; the first is the reference"
-    )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--environment", action="append", default=[], type=Path, help="a folder; the last is compared")
+    parser.add_argument("--build", type=Path, default=ROOT / ".venv" / "stacks", help="folder of the table's own")
+    parser.add_argument("--torch", choices=("cpu", "index"), default="cpu", help="build of torch in the table's own")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "train-versions.json")
     arguments = parser.parse_args()
+    results, records = list[dict[str, Any]](), list[LoadedRecord | None]()
     with tempfile.TemporaryDirectory() as folder:
-        workload = Workload(Path(folder), "tiny", 32)
-        spec = workload.spec(16, probe={"steps": 20}, learn={"steps": 20, "evaluation_rows": 64})
-        path = Path(folder) / "spec.json"
-        write_spec(spec, path)
-        results_found, reference = [], None
-        for place, python in enumerate(arguments.python):
-            once, again = (_train(python, path, Path(folder) / f"out-{place}-{run}", workload) for run in (1, 2))
-            reference = reference or once
-            packages = once.record.fingerprint.packages
-            results_found.append({
-                "packages": {name: packages.get(name, "") for name in PACKAGES},
-                "agrees_with_itself": _digests(once) == _digests(again),
-                "against_the_first": _judged(reference, once),
-            })  # fmt: skip
-    result = {"machine": machine(), "environments": results_found}
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps(results_found, indent=1) + "\n")
+        bench = _Bench(Path(folder))
+        for environment in arguments.environment or built(arguments.build, arguments.torch):
+            result, record = bench.measure(environment)
+            sys.stderr.write(f"{environment}: {json.dumps(result)[:300]}\n")
+            results.append(result)
+            records.append(record)
+        last = records[-1]
+        for result, record in zip(results, records, strict=True):
+            is_other = record is not None and last is not None and record is not last
+            result["against_the_last"] = _judged(last, record) if is_other else None
+    document = {"machine": machine(), "environments": results}
+    arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    head = ("Python", "torch", "transformers", "agrees with itself", "selfcheck", "portable", "native", "against last")
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *map(_row, results)]
+    sys.stdout.write("\n".join(rows) + "\n")
+    return 0 if all(result.get("agrees_with_itself") for result in results) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
