@@ -39,6 +39,7 @@ from plumbline.tasks.prefect_client.flow_runs import check_image_pools, start_ru
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
 from plumbline.tasks.train import orphan_watch
+from plumbline.upgrade.base import team_base, this_base
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
 from plumbline.upgrade.folders import claimed
@@ -224,7 +225,6 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
     """Judge the candidate in this worker's environment, and publish the report."""
     work = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve() / "upgrade"
     logger, began = get_run_logger(), time.monotonic()
-    current = variable("PLUMBLINE_LOCK")
     found: dict[str, object] = {"record_id": order.record_id, "platform": order.platform, "nonce": order.nonce}
     with ProgressReporter(logger) as progress, orphan_watch() as is_orphaned:
 
@@ -233,15 +233,17 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             progress.show(0.0, "upgrade", f"upgrade: {line}"[:300])
 
         try:
-            if current and Path(current).is_file():
-                found["current_sha256"] = digest_file(Path(current))
+            python = order.suite.platforms[order.platform].python
+            base = team_base(python) if python else this_base()
+            if base.lock and base.lock.is_file():
+                found["current_sha256"] = digest_file(base.lock)
             locks = Locks(
-                parse_lock(fetch_lock(open_store(order.outbox), order.lock_sha256)),
-                read_lock(Path(current)) if current else None,
+                parse_lock(fetch_lock(open_store(order.outbox), order.lock_sha256), markers=base.markers),
+                read_lock(base.lock, markers=base.markers) if base.lock else None,
             )
             budget = Budget(order.trials, order.seconds)
             settings = UpgradeSettings(
-                work, budget=budget, searches_releases=order.releases, allows_unhashed=order.allow_unhashed
+                work, budget=budget, searches_releases=order.releases, allows_unhashed=order.allow_unhashed, base=base
             )
             # A lost attempt may still use the folder.
             with claimed(work, wait_seconds=_CLAIM_SECONDS):

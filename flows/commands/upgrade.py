@@ -26,7 +26,7 @@ from plumbline.upgrade.report import comment_report, html_report, junit_report, 
 __all__ = ["register", "run"]
 
 _CANCEL_SECONDS = 90.0
-_HERE_ONLY = ("current", "extra", "pip")
+_HERE_ONLY = ("current", "extra", "pip", "python")
 
 
 def register(subparsers: Any) -> None:

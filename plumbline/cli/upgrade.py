@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
-from plumbline.variables import variable
 
 if TYPE_CHECKING:
     from plumbline.upgrade.answer import UpgradeAnswer
+    from plumbline.upgrade.base import Base
     from plumbline.upgrade.session import Locks
 
 __all__ = ["register", "run"]
@@ -38,6 +38,10 @@ def register(subparsers: Any) -> None:
         metavar="LOCK",
         help="the present lock (default: $PLUMBLINE_LOCK, else the installed packages)",
     )
+    parser.add_argument(
+        "--python", default="", metavar="ENV",
+        help="the environment to upgrade: an interpreter, or an environment's folder (default: this one)",
+    )  # fmt: skip
     parser.add_argument(
         "--extra", action="append", metavar="NAME", help="use these extras and groups of the locks only (default: all)"
     )
@@ -68,6 +72,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
+    from plumbline.upgrade.base import team_base, this_base
     from plumbline.upgrade.campaign import Budget
     from plumbline.upgrade.folders import claimed
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
@@ -80,11 +85,12 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigurationError("must be above 0", key=f"--{name.replace('_', '-')}")
     suite = read_suite(args.suite)
     workload = workload_of(suite, args.workload, str(args.suite))
-    locks = _locks(args)
+    base = team_base(args.python) if args.python else this_base()
+    locks = _locks(args, base)
     budget = Budget(args.max_trials, args.max_seconds)
     settings = UpgradeSettings(
         args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases,
-        allows_unhashed=args.allow_unhashed,
+        allows_unhashed=args.allow_unhashed, base=base,
     )  # fmt: skip
     with claimed(args.work):
         answer = judge_upgrade(suite, workload, locks, settings, _progress)
@@ -96,14 +102,14 @@ def run(args: argparse.Namespace) -> int:
     return int(answer.exit_code)
 
 
-def _locks(args: argparse.Namespace) -> Locks:
+def _locks(args: argparse.Namespace, base: Base) -> Locks:
     """Read both locks, before anything is trained."""
     from plumbline.upgrade.locks import read_lock
     from plumbline.upgrade.session import Locks
 
-    current = args.current or (Path(lock) if (lock := variable("PLUMBLINE_LOCK")) else None)
-    candidate = read_lock(args.candidate, extras=args.extra)
-    return Locks(candidate, read_lock(current, extras=args.extra) if current else None)
+    current = args.current or base.lock
+    candidate = read_lock(args.candidate, extras=args.extra, markers=base.markers)
+    return Locks(candidate, read_lock(current, extras=args.extra, markers=base.markers) if current else None)
 
 
 def _write_reports(args: argparse.Namespace, answer: UpgradeAnswer) -> None:

@@ -121,11 +121,8 @@ def _was_broken(current: Packages, owner: str, target: str) -> bool:
     )
 
 
-def _active(package: Installed | None) -> Iterator[Requirement]:
-    for requirement in package.requirements if package else ():
-        # Extras are left out: which of them were asked for is not recorded in an environment.
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement
+def _active(package: Installed | None) -> tuple[Requirement, ...]:
+    return package.requirements if package else ()
 
 
 def _met(requirement: Requirement, packages: Packages) -> bool:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import sysconfig
-import venv
+import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import plumbline
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError
+from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installed import Installed, installed_packages
@@ -38,6 +38,8 @@ class Environment:
 
     folder: Path
     sha256: str
+    variables: Mapping[str, str] = field(default_factory=lambda: dict(VARIABLES))
+    """Of every process in it."""
 
     @property
     def python(self) -> Path:
@@ -51,10 +53,15 @@ class Environments:
     An environment's folder is named by the digest of its content.
     """
 
-    def __init__(self, root: Path, store: PackageStore, current: Mapping[str, Installed] | None = None) -> None:
+    def __init__(
+        self, root: Path, store: PackageStore, current: Mapping[str, Installed] | None = None,
+        base: Base | None = None,
+    ) -> None:  # fmt: skip
         self._root = root
         self._store = store
-        self.current = installed_packages() if current is None else dict(current)
+        self.base = base or this_base()
+        installed = installed_packages(self.base.paths, self.base.markers) if current is None else current
+        self.current = dict(installed)
 
     def use_store(self, store: PackageStore) -> None:
         """Take changed packages from a different store from now on."""
@@ -77,12 +84,12 @@ class Environments:
         """Return the environment with these changes; build it if missing."""
         packages = self.packages(changes)
         sha256 = digest_json([
-            sysconfig.get_config_var("SOABI"), sysconfig.get_python_version(), str(_CODE), plumbline.__version__,
+            self.base.abi, self.base.minor, str(_CODE), plumbline.__version__,
             _code_mark(),
             [[name, package.version, str(package.root), package.mark] for name, package in sorted(packages.items())],
         ])  # fmt: skip
-        folder = build_once(self._root / sha256[:24], lambda part: _fill(part, packages))
-        return Environment(folder, sha256)
+        folder = build_once(self._root / sha256[:24], lambda part: _fill(part, packages, self.base))
+        return Environment(folder, sha256, VARIABLES | self.base.variables)
 
     def remove(self, environment: Environment) -> None:
         """Delete an environment that is no longer needed.
@@ -112,8 +119,13 @@ def _code_mark() -> str:
     return digest_json(marks)
 
 
-def _fill(part: Path, packages: Mapping[str, Installed]) -> None:
-    venv.EnvBuilder(symlinks=True, with_pip=False).create(part)
+def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
+    create = [str(base.python), "-m", "venv", "--without-pip", "--symlinks", str(part)]
+    done = subprocess.run(create, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:200]
+        hint = "install Python's module venv for this interpreter"
+        raise ConfigurationError(f"creates no environment: {why}", where=str(base.python), key="python", hint=hint)
     site = next((part / "lib").glob("python*")) / "site-packages"
     for _, package in sorted(packages.items()):
         link_files(package.root, site, package.files)

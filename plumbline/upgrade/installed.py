@@ -49,8 +49,10 @@ class Installed:
         return any(_STARTUP.match(file) for file in self.files)
 
 
-def installed_packages(paths: Iterable[str] | None = None) -> dict[str, Installed]:
-    """Return the installed distributions by name.
+def installed_packages(
+    paths: Iterable[str] | None = None, markers: Mapping[str, str] | None = None
+) -> dict[str, Installed]:
+    """Return the installed distributions by name, as an interpreter with these markers needs them.
 
     Of two with the same name, return the first on the path: it is the one that is imported.
     """
@@ -58,13 +60,13 @@ def installed_packages(paths: Iterable[str] | None = None) -> dict[str, Installe
     for distribution in distributions(path=list(sys.path if paths is None else paths)):
         # An install that broke off leaves metadata without a name, and asking for it all the same is deprecated.
         if "Name" in distribution.metadata:
-            package = read_distribution(distribution)
+            package = read_distribution(distribution, markers)
             if package.name != _OWN_NAME:
                 packages.setdefault(package.name, package)
     return packages
 
 
-def read_distribution(distribution: Distribution) -> Installed:
+def read_distribution(distribution: Distribution, markers: Mapping[str, str] | None = None) -> Installed:
     """Read one distribution from its metadata."""
     root = Path(str(distribution.locate_file("")))
     names = _file_names(distribution)
@@ -76,7 +78,7 @@ def read_distribution(distribution: Distribution) -> Installed:
         root=root,
         files=tuple(name for name in names if not name.startswith(("..", "/"))),
         mark=_mark(root, names),
-        requirements=tuple(_requirements(distribution.requires or ())),
+        requirements=tuple(_requirements(distribution.requires or (), markers or {})),
         links=_links(metadata.get_all("Project-URL") or (), homepage[0]),
     )
 
@@ -109,12 +111,16 @@ def _mark(root: Path, names: Iterable[str]) -> str:
     return f"{about.st_size}-{about.st_mtime_ns}"
 
 
-def _requirements(lines: Iterable[str]) -> Iterable[Requirement]:
+def _requirements(lines: Iterable[str], markers: Mapping[str, str]) -> Iterable[Requirement]:
+    """Yield the requirements that hold for an interpreter with these markers."""
     for line in lines:
         try:
-            yield Requirement(line)
+            requirement = Requirement(line)
         except InvalidRequirement:
             continue  # of an old release; pip ignores it too
+        # Extras are left out: which of them were asked for is not recorded in an environment.
+        if requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""}):
+            yield requirement
 
 
 def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:

@@ -53,8 +53,9 @@ class Installer:
     `arguments` are the user's own, such as `--find-links=FOLDER`.
     """
 
-    def __init__(self, kind: Kind = "pip", arguments: Sequence[str] = ()) -> None:
+    def __init__(self, kind: Kind = "pip", arguments: Sequence[str] = (), python: Path | None = None) -> None:
         self._kind = kind
+        self._python = [] if python in {None, Path(sys.executable)} else ["--python", str(python)]
         self._arguments = tuple(arguments)
 
     @property
@@ -86,8 +87,9 @@ class Installer:
         # No cache: a wheel that was built beside another torch has the same name as one that was not.
         if self._kind == "uv":
             command = ["uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--compile-bytecode", *checked]
-            return [*command, "--python", sys.executable, *self._arguments]
-        return [sys.executable, *_PIP, "install", "--quiet", "--no-cache-dir", "--no-deps", *checked, *self._arguments]
+            return [*command, *(self._python or ["--python", sys.executable]), *self._arguments]
+        pip = [sys.executable, *_PIP, *self._python]
+        return [*pip, "install", "--quiet", "--no-cache-dir", "--no-deps", *checked, *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
         """Raise `UnavailableError` if no index answers.
@@ -110,7 +112,7 @@ class Installer:
         return tuple(part.strip() for part in lines[0].removeprefix(_VERSIONS).split(",")) if lines else ()
 
     def _listed(self, name: str) -> subprocess.CompletedProcess[str]:
-        return self._run([sys.executable, *_PIP, "index", "versions", *self._arguments, name], name)
+        return self._run([sys.executable, *_PIP, *self._python, "index", "versions", *self._arguments, name], name)
 
     def _run(self, command: list[str], where: str) -> subprocess.CompletedProcess[str]:
         try:
@@ -136,13 +138,13 @@ def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home)}
 
 
-def choose_installer(arguments: Sequence[str] = ()) -> Installer:
-    """Return uv's installer if it acts like pip's.
+def choose_installer(arguments: Sequence[str] = (), python: Path | None = None) -> Installer:
+    """Return uv's installer if it acts like pip's; it installs for `python`, by default this process's interpreter.
 
     uv has to be on the path, and neither arguments nor pip's settings decide what is installed. Otherwise return pip's.
     """
     has_uv = not arguments and shutil.which("uv") is not None
-    return Installer("uv" if has_uv and not _has_pip_settings() else "pip", arguments)
+    return Installer("uv" if has_uv and not _has_pip_settings() else "pip", arguments, python)
 
 
 def _has_pip_settings() -> bool:

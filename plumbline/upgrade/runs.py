@@ -26,7 +26,7 @@ from plumbline.schema.base import read_model
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.environments import VARIABLES, Environment
+from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 from plumbline.upgrade.trials import Failure
 
@@ -84,7 +84,7 @@ class Runs:
         file, loaded = out / "suite.json", out / "loaded"
         file.write_text(alone(suite, workload, out / "data").model_dump_json(), encoding="utf-8")
         command = [str(environment.python), "-m", "plumbline.upgrade.inputs", str(file), workload, str(out)]
-        variables = trainer_environment({**VARIABLES, LOADED: str(loaded)})
+        variables = trainer_environment({**environment.variables, LOADED: str(loaded)})
         code, said = _run_watched(command, variables, out / "said.txt", where=workload)
         places = loaded_places(loaded)
         if code == ExitCode.PASS:
@@ -120,14 +120,14 @@ class Runs:
         name = out.name
         path = out.with_name(f"{name}.json")
         write_spec(spec, path)
-        words: list[str] = []
+        words, loaded = list[str](), out.with_name(f"{name}-loaded")
         began = time.monotonic()
         code, is_late = int(ExitCode.INCONCLUSIVE), False
         try:
             code = run_training(
                 path, out, data=f"file://{data.resolve()}", cache=self._cache, platform="upgrade",
                 record_id=name, python=environment.python, timeout_seconds=limit, should_stop=self._should_stop,
-                environment={**VARIABLES, MICROBENCHMARKS: "off", LOADED: str(out.with_name(f"{name}-loaded"))},
+                environment={**environment.variables, MICROBENCHMARKS: "off", LOADED: str(loaded)},
                 on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
                 echo=False,  # a failure's words are part of the answer, and would have no name beside the progress
             )  # fmt: skip
@@ -137,13 +137,13 @@ class Runs:
             words.append(str(error))
             is_late = True
         seconds = time.monotonic() - began
-        places = loaded_places(out.with_name(f"{name}-loaded"))
+        places = loaded_places(loaded)
         if is_late:
             failure = Failure(stage="training", message=_without_paths("\n".join(words[-5:]), environment)[:4000])
             return Run(None, failure, "late", places, seconds)
         if code == ExitCode.PASS:
             return Run(load_record(out), None, "completed", places, seconds)
-        failure, ending = _failure(out, code, words, broken_library(out.with_name(f"{name}-loaded")))
+        failure, ending = _failure(out, code, words, broken_library(loaded))
         message = _without_paths(failure.message, environment)[:4000]
         return Run(None, failure.replace(message=message), ending, places, seconds)
 

@@ -13,6 +13,7 @@ from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.campaign import Budget, Parts
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.environments import Environments, check_current
@@ -46,6 +47,8 @@ class UpgradeSettings:
     budget: Budget = field(default_factory=Budget)
     searches_releases: bool = False
     """Whether the releases of a culprit are searched, too."""
+    base: Base = field(default_factory=this_base)
+    """Interpreter of the current environment."""
     allows_unhashed: bool = False
     """Whether a package without a hash is installed, as a person allowed for this upgrade."""
 
@@ -67,9 +70,10 @@ def local_trials(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> LocalTrials:  # fmt: skip
     """Return a runner of trials on this machine."""
-    installer = choose_installer(settings.pip_arguments)
-    store = PackageStore(settings.work / "store", installer, allows_unhashed=settings.allows_unhashed)
-    environments = Environments(settings.work / "environments", store)
+    base = settings.base
+    installer = choose_installer(settings.pip_arguments, base.python)
+    store = PackageStore(settings.work / "store", installer, allows_unhashed=settings.allows_unhashed, base=base)
+    environments = Environments(settings.work / "environments", store, base=base)
     return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
 
 

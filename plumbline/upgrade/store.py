@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import distributions
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
+from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.folders import build_once, link_files, locked
 from plumbline.upgrade.installed import Installed, read_distribution
@@ -34,19 +34,21 @@ class PackageStore:
     The pin includes source and hashes; the installer includes its arguments.
     """
 
-    def __init__(self, root: Path, installer: Installer, *, allows_unhashed: bool = False) -> None:
+    def __init__(
+        self, root: Path, installer: Installer, *, allows_unhashed: bool = False, base: Base | None = None
+    ) -> None:
         self._root = root
         self._installer = installer
         self._allows_unhashed = allows_unhashed
+        self._base = base or this_base()
 
     def folder(self, pin: Pin) -> Path:
         """Return the folder of a pin's package.
 
         Only a complete package has this name.
         """
-        # SOABI tells the machine, the version and the build of Python; a digest, for arguments may hold passwords.
-        abi = sysconfig.get_config_var("SOABI") or "unknown"
-        key = digest_json([pin.to_json(), abi, list(self._installer.identity)])
+        # A digest, for arguments may hold passwords.
+        key = digest_json([pin.to_json(), self._base.abi, list(self._installer.identity)])
         return self._root / f"{pin.name}-{pin.version or 'url'}-{key[:24]}"
 
     def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
@@ -109,15 +111,17 @@ class PackageStore:
 
     def read(self, pin: Pin) -> Installed:
         """Return the package of a pin that was added."""
-        return _distributions(self.folder(pin) / _ROOT_NAME)[pin.name]
+        return _distributions(self.folder(pin) / _ROOT_NAME, self._base.markers)[pin.name]
 
 
 def _link_package(staging: Path, files: Sequence[str], part: Path) -> None:
     link_files(staging, part / _ROOT_NAME, files)
 
 
-def _distributions(folder: Path) -> Mapping[str, Installed]:
-    packages = (read_distribution(entry) for entry in distributions(path=[str(folder)]) if "Name" in entry.metadata)
+def _distributions(folder: Path, markers: Mapping[str, str] | None = None) -> Mapping[str, Installed]:
+    packages = (
+        read_distribution(entry, markers) for entry in distributions(path=[str(folder)]) if "Name" in entry.metadata
+    )
     return {entry.name: entry for entry in packages}
 
 

@@ -5,6 +5,7 @@ It is a flat list; each entry states its interpreters and platforms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from plumbline.upgrade.locks.model import Pin, repository_url
 
 
 def poetry_pins(
-    content: dict[str, Any], where: str, extras: tuple[str, ...] | None
+    content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
 ) -> tuple[dict[str, Pin], dict[str, str]]:
     """Return the pins for this interpreter, and packages from folders.
 
@@ -29,7 +30,7 @@ def poetry_pins(
         name = canonicalize_name(str(entry.get("name", "")))
         groups = [str(group) for group in entry.get("groups", ["main"])]
         chosen = [group for group in groups if group == "main" or extras is None or group in extras]
-        if not chosen or not _holds(entry, chosen, extras, where, name):
+        if not chosen or not _holds(entry, chosen, extras, markers, f"{where}: package.{name}"):
             continue
         source = entry.get("source", {})
         if source.get("type") == "directory":
@@ -45,22 +46,24 @@ def poetry_pins(
     return pins, own
 
 
-def _holds(entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | None, where: str, name: str) -> bool:
-    """Return whether an entry applies to this interpreter.
+def _holds(
+    entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | None, markers: Mapping[str, str], where: str
+) -> bool:  # fmt: skip
+    """Return whether an entry applies to the interpreter.
 
     The platform, and the chosen groups and extras, count too.
     """
-    python = default_environment()["python_full_version"]
+    python = markers.get("python_full_version", default_environment()["python_full_version"])
     try:
         if not SpecifierSet(_versions(entry)).contains(python, prereleases=True):
             return False
-        markers = entry.get("markers")
-        if not markers:
+        given = entry.get("markers")
+        if not given:
             return True
-        by_group = markers if isinstance(markers, dict) else dict.fromkeys(groups, markers)
-        return any(group not in by_group or _met(str(by_group[group]), extras) for group in groups)
+        by_group = given if isinstance(given, dict) else dict.fromkeys(groups, given)
+        return any(group not in by_group or _met(str(by_group[group]), extras, markers) for group in groups)
     except (InvalidMarker, InvalidSpecifier) as error:
-        raise ConfigurationError(f"cannot be read: {error}", where=where, key=f"package.{name}") from error
+        raise ConfigurationError(f"cannot be read: {error}", where=where) from error
 
 
 def _versions(entry: dict[str, Any]) -> str:
@@ -68,15 +71,15 @@ def _versions(entry: dict[str, Any]) -> str:
     return "" if versions == "*" else versions
 
 
-def _met(marker: str, extras: tuple[str, ...] | None) -> bool:
+def _met(marker: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]) -> bool:
     """Return whether a marker holds.
 
     If `extras` is `None`, all extras count as chosen.
     """
     if "extra" not in marker:
-        return Marker(marker).evaluate()
+        return Marker(marker).evaluate({**markers})
     names = extras if extras is not None else _extras_in(marker)
-    return any(Marker(marker).evaluate({"extra": name}) for name in ("", *names))
+    return any(Marker(marker).evaluate({**markers, "extra": name}) for name in ("", *names))
 
 
 def _extras_in(marker: str) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from packaging.markers import Environment, default_environment
 from packaging.pylock import (
     PackageArchive,
     PackageDirectory,
@@ -14,13 +16,14 @@ from packaging.pylock import (
     PylockSelectError,
     PylockValidationError,
 )
+from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.locks.model import Pin, repository_url
 
 
 def pylock_pins(
-    content: dict[str, Any], where: str, extras: tuple[str, ...] | None
+    content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
 ) -> tuple[dict[str, Pin], dict[str, str]]:
     """Return the pins for this interpreter, and packages from folders.
 
@@ -32,7 +35,12 @@ def pylock_pins(
         lock = Pylock.from_dict(content)
         known = (lock.extras or (), lock.dependency_groups or ())
         chosen = [tuple(name for name in names if extras is None or name in extras) for names in known]
-        for package, archive in lock.select(extras=chosen[0], dependency_groups=chosen[1]):
+        for package, archive in lock.select(
+            environment=cast("Environment", {**default_environment(), **markers}),
+            tags=_tags(markers),
+            extras=chosen[0],
+            dependency_groups=chosen[1],
+        ):
             version = str(package.version or "")
             if isinstance(archive, PackageDirectory):
                 own[package.name] = version
@@ -46,6 +54,15 @@ def pylock_pins(
     except (PylockValidationError, PylockSelectError) as error:
         raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error
     return pins, own
+
+
+def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
+    """Return the tags of wheels for CPython with these markers; `None` for this interpreter."""
+    if not markers:
+        return None
+    minor = tuple(map(int, markers["python_version"].split(".")))
+    name = f"cp{minor[0]}{minor[1]}"
+    return [*cpython_tags(minor), *compatible_tags(minor, name)]
 
 
 def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ _MARKS = {
 }  # fmt: skip
 """Encodings by the mark at the start of a file, as pip reads them; PowerShell's `pip freeze >` writes UTF-16."""
 
-Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None], tuple[dict[str, Pin], dict[str, str]]]
+Markers = Mapping[str, str]
+"""Values of markers that differ from this process's interpreter."""
+Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None, Markers], tuple[dict[str, Pin], dict[str, str]]]
 
 
 def load_lock(path: Path) -> LockFiles:
@@ -74,8 +76,8 @@ def _text(path: Path) -> str:
         raise ConfigurationError("is no UTF-8 text", where=str(path), hint=_HINT) from error
 
 
-def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock:
-    """Return the lock with its pins for this interpreter.
+def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
+    """Return the lock with its pins for this interpreter, or one with other markers.
 
     Raise `ConfigurationError` if it pins nothing here.
     """
@@ -85,10 +87,10 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None) -> Lock
     notes: tuple[str, ...] = ()
     try:
         if format_name == "requirements":
-            pins = requirement_pins(files)
+            pins = requirement_pins(files, markers or {})
             notes = _notes(files)
         else:
-            pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen)
+            pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen, markers or {})
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=files.name, key=key, hint=_HINT) from error
@@ -122,9 +124,9 @@ def _check_commit(pin: Pin, where: str) -> None:
     raise ConfigurationError(what, where=where, key=pin.name, hint=hint)
 
 
-def read_lock(path: Path, *, extras: Sequence[str] | None = None) -> Lock:
+def read_lock(path: Path, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
     """Read and parse the lock at `path`."""
-    return parse_lock(load_lock(path), extras=extras)
+    return parse_lock(load_lock(path), extras=extras, markers=markers)
 
 
 def _format(name: str) -> str:
@@ -167,6 +169,7 @@ _READERS: dict[str, Reader] = {
     "uv.lock": uv_pins,
     "poetry.lock": poetry_pins,
     "pylock.toml": pylock_pins,
-    "conda-lock.yml": conda_lock_pins,
-    "pixi.lock": pixi_pins,
+    # Packages of conda are locked for one Python.
+    "conda-lock.yml": lambda content, where, extras, _: conda_lock_pins(content, where, extras),
+    "pixi.lock": lambda content, where, extras, _: pixi_pins(content, where, extras),
 }

@@ -10,7 +10,7 @@ again: a line that was split wrongly is refused there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -83,8 +83,8 @@ def included_files(name: str, text: str) -> tuple[str, ...]:
     return tuple(_beside(name, entry[1]) for entry in includes if entry is not None)
 
 
-def requirement_pins(files: LockFiles) -> dict[str, Pin]:
-    """Return the pins for this interpreter.
+def requirement_pins(files: LockFiles, markers: Mapping[str, str]) -> dict[str, Pin]:
+    """Return the pins for an interpreter with these markers.
 
     `ConfigurationError` names the line that does not pin a version.
     """
@@ -94,7 +94,7 @@ def requirement_pins(files: LockFiles) -> dict[str, Pin]:
 
     def add(name: str, number: int, line: str, *, is_constraint: bool) -> None:
         requirement, hashes = _requirement(name, number, line)
-        if requirement.marker is not None and not requirement.marker.evaluate():
+        if requirement.marker is not None and not requirement.marker.evaluate({**markers}):
             return
         package = canonicalize_name(requirement.name)
         pin = _pin(requirement, hashes)

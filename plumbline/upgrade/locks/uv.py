@@ -5,7 +5,7 @@ It is a graph of packages, followed from the project along the edges whose marke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packaging.markers import InvalidMarker, Marker
@@ -20,7 +20,7 @@ _OWN = ("virtual", "editable", "directory")
 
 
 def uv_pins(
-    content: dict[str, Any], where: str, extras: tuple[str, ...] | None
+    content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
 ) -> tuple[dict[str, Pin], dict[str, str]]:
     """Return the pins, and the project's own packages.
 
@@ -51,7 +51,7 @@ def uv_pins(
         queue.extend(
             (_target(packages, edge, where), tuple(edge.get("extra", ())), False)
             for edge in edges
-            if _holds(edge.get("marker"), where)
+            if _holds(edge.get("marker"), where, markers)
         )
     return pins, own
 
@@ -78,11 +78,11 @@ def _edges(
                 yield from edges
 
 
-def _holds(marker: Any, where: str) -> bool:
+def _holds(marker: Any, where: str, markers: Mapping[str, str]) -> bool:
     if not marker:
         return True
     try:
-        return Marker(str(marker)).evaluate({"extra": ""})
+        return Marker(str(marker)).evaluate({**markers, "extra": ""})
     except InvalidMarker as error:
         raise ConfigurationError(f"{marker!r} is no marker", where=where, key="package.dependencies") from error
 
