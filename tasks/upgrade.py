@@ -39,7 +39,7 @@ from plumbline.tasks.prefect_client.flow_runs import check_image_pools, start_ru
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
 from plumbline.tasks.train import orphan_watch
-from plumbline.upgrade.base import team_base, this_base
+from plumbline.upgrade.base import base_of
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import read_candidate, read_image
 from plumbline.upgrade.folders import claimed
@@ -233,8 +233,7 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             progress.show(0.0, "upgrade", f"upgrade: {line}"[:300])
 
         try:
-            python = order.suite.platforms[order.platform].python
-            base = team_base(python) if python else this_base()
+            base = base_of(order.suite.platforms[order.platform].python)
             if base.lock and base.lock.is_file():
                 found["current_sha256"] = digest_file(base.lock)
             locks = Locks(

@@ -72,7 +72,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
-    from plumbline.upgrade.base import team_base, this_base
+    from plumbline.upgrade.base import base_of
     from plumbline.upgrade.campaign import Budget
     from plumbline.upgrade.folders import claimed
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigurationError("must be above 0", key=f"--{name.replace('_', '-')}")
     suite = read_suite(args.suite)
     workload = workload_of(suite, args.workload, str(args.suite))
-    base = team_base(args.python) if args.python else this_base()
+    base = base_of(args.python)
     locks = _locks(args, base)
     budget = Budget(args.max_trials, args.max_seconds)
     settings = UpgradeSettings(

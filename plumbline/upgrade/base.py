@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError
-from plumbline.interpreter import find_python, lock_of
+from plumbline.interpreter import check_libraries, find_python, lock_of
 from plumbline.variables import variable
 
-__all__ = ["Base", "team_base", "this_base"]
+__all__ = ["Base", "base_of", "team_base", "this_base"]
 
 _SECONDS = 60.0
 _ASK = """
@@ -61,6 +61,17 @@ def this_base() -> Base:
     return Base(
         Path(sys.executable), platform.python_version(), abi, tuple(sys.path), lock=Path(lock) if lock else None
     )
+
+
+def base_of(given: str) -> Base:
+    """Return the interpreter of a team's environment; of "", this process's own.
+
+    Raise `ConfigurationError` for one that cannot train.
+    """
+    if given:
+        return team_base(given)
+    check_libraries()
+    return this_base()
 
 
 def team_base(given: str) -> Base:

@@ -21,7 +21,7 @@ from torch import nn
 
 import plumbline.train
 from plumbline.digest import digest_file
-from plumbline.doctor.place import check_trainer
+from plumbline.errors import ConfigurationError
 from plumbline.interpreter import SUPPORTED
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
@@ -29,7 +29,12 @@ from plumbline.train.compat import torch as compat_torch
 from plumbline.train.compat.transformers import attention_of, use_attention_formula
 from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import read_golden
+from plumbline.train.production.rounding import round_values
 from plumbline.train.selfcheck import _judge, _trained
+from plumbline.upgrade.base import team_base
+from plumbline.upgrade.environments import Environments
+from plumbline.upgrade.installer import Installer
+from plumbline.upgrade.store import PackageStore
 from tests.train.conftest import Workshop
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +141,38 @@ def test_an_older_model_gets_the_class_of_the_formula(monkeypatch: pytest.Monkey
     assert model.attn_implementation == "eager"
 
 
+class _Attending(nn.Module):
+    """Model that computes attention by its own code, as every version's eager attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = self.weights = torch.zeros(0)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.scores = torch.matmul(values, values.transpose(-1, -2))
+        self.weights = nn.functional.softmax(self.scores / 3.0, dim=-1)
+        return self.weights @ values
+
+
+def test_attention_is_rounded_whatever_its_version_calls_it() -> None:
+    model, values = _Attending(), torch.rand(2, 5, 7, requires_grad=True)
+    round_values(model, "bf16")
+    output = model(values)
+    assert all(torch.equal(kept, kept.bfloat16().float()) for kept in (model.scores, model.weights, output))
+    output.sum().backward()
+    with pytest.raises(RuntimeError):
+        model(torch.rand(2, 5))
+    # The mode ended with each pass, also with the one that failed.
+    product = torch.matmul(values, values.transpose(-1, -2))
+    assert not torch.equal(product, product.bfloat16().float())
+
+
+def test_a_version_without_stances_of_the_compiler_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.compiler, "set_stance")
+    with compat_torch.without_compiler():
+        assert torch.ones(1).item() == 1.0
+
+
 def test_the_ranges_of_the_golden_digests_are_those_of_the_trainer() -> None:
     for name in ("torch", "transformers"):
         ranges = [getattr(formulas, name) for formulas in read_golden().formulas]
@@ -191,6 +228,22 @@ def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     assert fingerprint.packages["torch"] == metadata.version("torch")
     assert not {"prefect", "boto3", "plumbline-training"} & fingerprint.packages.keys()
     assert "PYTHONPATH" not in fingerprint.environment
+
+
+def test_the_upgrade_gate_builds_the_environments_of_the_team_s_own(team: Path, tmp_path: Path) -> None:
+    base = team_base(str(team))
+    assert base.lock == team.parent / "uv.lock"
+    store = PackageStore(tmp_path / "store", Installer("pip", (), base.python), base=base)
+    environments = Environments(tmp_path / "environments", store, base=base)
+    assert "torch" in environments.current
+    assert not {"prefect", "boto3"} & environments.current.keys()
+    small = Environments(tmp_path / "small", store, {"numpy": environments.current["numpy"]}, base).build(())
+    code = "import numpy, plumbline, sys, importlib.util as u; print(sys.prefix, u.find_spec('torch'))"
+    done = subprocess.run(
+        [small.python, "-c", code], env=os.environ | {"PYTHONPATH": str(team)} | dict(small.variables),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(small.folder), "None"]
 
 
 def _foreign_library(path: Path) -> None:
@@ -253,10 +306,11 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
     lines = [line for line in done.stderr.splitlines() if line]
     assert len(lines) == 1, lines
     assert words in lines[0]
-    # The doctor asks the same environment in the same way.
-    _, selfcheck, problem = check_trainer(str(python))
-    assert selfcheck is None
-    assert problem
+    # The upgrade gate asks the doctor, which asks the same environment in the same way.
+    with pytest.raises(ConfigurationError) as refused:
+        team_base(str(python))
+    assert words.partition(" (hint")[0] in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_every_compat_branch_names_the_version_that_introduced_it() -> None:

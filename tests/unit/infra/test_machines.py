@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from plumbline.doctor.place import is_driver_new_enough
+from plumbline.schema.fingerprint import Expected, machine_mismatches
 from plumbline.schema.machines import Machine, accelerator_names, accelerator_text, machine_table
 from plumbline.schema.suite import read_suite
 
@@ -65,3 +68,11 @@ def test_a_family_is_named_in_the_table_and_is_no_prefix() -> None:
     assert accelerator_names("NVIDIA A10") == ("NVIDIA A10",)
     assert accelerator_text("A10", accelerator_names("A10")) == "A10 (NVIDIA A10 or NVIDIA A10-24Q)"
     assert accelerator_text("NVIDIA A10G", accelerator_names("NVIDIA A10G")) == "NVIDIA A10G"
+
+
+def test_a_trainer_is_handed_the_names_that_its_python_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Expected.model_validate_json(Expected(accelerator="A10").with_names().model_dump_json())
+    monkeypatch.setattr("plumbline.schema.fingerprint.accelerator_names", pytest.fail)
+    for gpu, found in (("NVIDIA A10-24Q", ()), ("NVIDIA A10G", ("NVIDIA A10G",))):
+        fingerprint = SimpleNamespace(gpus=(SimpleNamespace(name=gpu),), num_processes=1)
+        assert tuple(one.found for one in machine_mismatches(expected, cast("Any", fingerprint))) == found

@@ -6,6 +6,7 @@ excerpts in the shape of published files, for neither tool runs without a conda 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,58 @@ def test_a_lock_travels_as_json():
 def test_an_unknown_group_is_no_reason_to_pass():
     with pytest.raises(ConfigurationError, match="environment 'gpu'"):
         read_lock(FILES / "pixi" / "pixi.lock", extras=["gpu"])
+
+
+OTHER = {"python_version": "3.13", "python_full_version": "3.13.1", "implementation_version": "3.13.1"}
+"""Markers of a team's interpreter; this process runs on another version."""
+MARKED = {
+    "requirements.txt": "old==1.0 ; python_version < '3.13'\nnew==2.0 ; python_full_version >= '3.13.1'\n",
+    "poetry.lock": """
+[[package]]
+name = "old"
+version = "1.0"
+python-versions = "<3.13"
+[[package]]
+name = "new"
+version = "2.0"
+python-versions = "*"
+markers = "python_version >= '3.13'"
+""",
+    "uv.lock": """
+[[package]]
+name = "team"
+source = { virtual = "." }
+dependencies = [
+    { name = "old", marker = "python_full_version < '3.13'" },
+    { name = "new", marker = "python_full_version >= '3.13'" },
+]
+[[package]]
+name = "old"
+version = "1.0"
+[[package]]
+name = "new"
+version = "2.0"
+""",
+    "pylock.toml": """
+lock-version = "1.0"
+created-by = "a test"
+[[packages]]
+name = "old"
+version = "1.0"
+marker = "python_version < '3.13'"
+wheels = [{ name = "old-1.0-py3-none-any.whl", url = "https://example.com/old.whl", hashes = { sha256 = "aa" } }]
+[[packages]]
+name = "new"
+version = "2.0"
+marker = "python_version >= '3.13'"
+wheels = [{ name = "new-2.0-cp313-cp313-linux_x86_64.whl", url = "https://a.b/n.whl", hashes = { sha256 = "bb" } }]
+""",
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="this interpreter is the other one")
+def test_a_lock_is_read_for_the_interpreter_whose_environment_it_is(name):
+    files = LockFiles(name=name, files={name: MARKED[name]})
+    assert set(parse_lock(files).pins) == {"old"}
+    assert set(parse_lock(files, markers=OTHER).pins) == {"new"}

@@ -1,0 +1,118 @@
+"""`python -m drills.interpreters REFERENCE CANDIDATE`: one round whose platforms train in environments of a team's own.
+
+Both are folders of environments without Prefect and without boto3, with different torch and transformers. The round
+runs on stock Prefect as `plumbline run` starts it. A second round has a platform whose environment lacks torch.
+`--out FILE` keeps the transcript and both rounds' documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+from typing import Any
+
+from drills.transcript import LINES, expect, say
+from plumbline.digest import digest_file
+from plumbline.interpreter import find_python, lock_of
+
+SUITE = Path(__file__).resolve().parents[1] / "deployments" / "suites" / "local-s3.toml"
+WORKERS_OWN = ("prefect", "boto3", "plumbline-training")
+_SECONDS = 1800
+_ASK = f"""
+import importlib.metadata, json
+names = {{d.metadata["Name"].lower() for d in importlib.metadata.distributions()}}
+print(json.dumps(sorted(names & {set(WORKERS_OWN)!r})))
+"""
+
+
+def write_suite(folder: Path, pythons: dict[str, Path]) -> Path:
+    """Write the local suite with an environment for each platform, and fewer steps."""
+    text = SUITE.read_text(encoding="utf-8").replace("steps = 120", "steps = 60").replace("every = 60", "every = 30")
+    text = text.replace("file://.plumbline/central", f"file://{folder}/central").replace("_seconds = ", "_seconds = 1")
+    for platform, python in pythons.items():
+        header = f"[platforms.{platform}]\n"
+        text = text.replace(header, f'{header}python = "{python}"\n')
+    path = folder / "suite.toml"
+    tomllib.loads(text)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def run(folder: Path, pythons: dict[str, Path]) -> tuple[int, dict[str, Any], str]:
+    """Run one round; return the exit code, its document, and its report."""
+    folder.mkdir()
+    suite = write_suite(folder, pythons)
+    command = [sys.executable, "-m", "plumbline", "run", str(suite), "--state", str(folder / "state"), "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if not done.stdout.strip():
+        raise AssertionError(done.stderr[-2000:])
+    document = json.loads(done.stdout)
+    return done.returncode, document, rendered(folder, suite, document["round"], "text")
+
+
+def rendered(folder: Path, suite: Path, round_id: str, kind: str) -> str:
+    """Return a round's report in one format."""
+    out = folder / f"report.{kind}"
+    command = [sys.executable, "-m", "plumbline", "report", round_id, "--suite", str(suite), "--format", kind]
+    subprocess.run([*command, "--out", str(out)], cwd=folder, capture_output=True, timeout=300, check=True)
+    return out.read_text(encoding="utf-8")
+
+
+def agreeing(folder: Path, reference: Path, candidate: Path) -> dict[str, Any]:
+    """Two environments: a verdict, notes that say what differs, and both locks."""
+    for environment in (reference, candidate):
+        asked = [str(find_python(environment)), "-c", _ASK]
+        held = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
+        expect(held == [], f"{environment.name} has none of {', '.join(WORKERS_OWN)}")
+    code, document, report = run(folder, {"aws-local": reference, "onprem-local": candidate})
+    say(f"exit code {code}, verdict {document['verdict']}")
+    expect(code == 0 and document["verdict"] == "pass", "the round passes")
+    page = rendered(folder, folder / "suite.toml", document["round"], "html")
+    for environment in (reference, candidate):
+        lock = lock_of(find_python(environment))
+        digest = digest_file(lock)[:12] if lock else "no lock"
+        expect(digest in page, f"the report names the lock of {environment.name}, {digest}")
+    return {"exit_code": code, "document": document, "report": report.splitlines()}
+
+
+def without_torch(folder: Path, reference: Path) -> dict[str, Any]:
+    """One environment that cannot train: its platform says so in one line, and nobody else is accused."""
+    folder.mkdir()
+    empty = folder / "empty"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(empty)
+    code, document, report = run(folder / "round", {"aws-local": reference, "onprem-local": empty})
+    say(f"exit code {code}, verdict {document['verdict']}")
+    lines = [line for line in report.splitlines() if "torch: is not installed" in line]
+    expect(bool(lines), f"the report says: {lines[0].strip() if lines else report[-600:]}")
+    expect(code not in {0, 1}, "the round neither passes nor accuses a training")
+    return {"exit_code": code, "document": document, "report": report.splitlines()}
+
+
+def main() -> int:
+    """Run both rounds; return 1 if a statement does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reference", type=Path)
+    parser.add_argument("candidate", type=Path)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    found: dict[str, Any] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="interpreters-") as folder:
+            found["agreeing"] = agreeing(Path(folder) / "agreeing", arguments.reference, arguments.candidate)
+            found["without torch"] = without_torch(Path(folder) / "empty", arguments.reference)
+    except AssertionError as error:
+        say(f"FAILED: {error}")
+    if arguments.out:
+        text = json.dumps({"transcript": LINES, **found}, indent=1)
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    return 0 if len(found) == 2 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
