@@ -22,6 +22,7 @@ from typing import Any
 from bench.train.workload import Workload, machine
 from plumbline.digest import digest_json
 from plumbline.doctor.place import check_trainer
+from plumbline.errors import PlumblineError
 from plumbline.judge import compare
 from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
@@ -41,13 +42,19 @@ def built(folder: Path, torch: str) -> Iterator[Path]:
     for stack in table["stacks"]:
         place = folder / digest_json([stack, table["until"], torch])[:16]
         if not (place / LOCK).is_file():
-            _uv("venv", "--clear", "--python", stack["python"], str(place))
-            chosen = ["--torch-backend", "cpu"] if torch == "cpu" else []
-            python = ["--python", str(place)]
-            _uv("pip", "install", *python, *chosen, "--exclude-newer", table["until"], *stack["packages"])
-            # Last: an environment with a lock is complete, and its records name this lock.
-            (place / LOCK).write_text(_uv("pip", "freeze", *python), encoding="utf-8")
+            try:
+                _build(place, stack, table["until"], torch)
+            except subprocess.CalledProcessError as error:
+                sys.stderr.write(f"{place}: {error}\n")  # its row says that it does not train
         yield place
+
+
+def _build(place: Path, stack: dict[str, Any], until: str, torch: str) -> None:
+    _uv("venv", "--clear", "--python", stack["python"], str(place))
+    chosen, python = ["--torch-backend", "cpu"] if torch == "cpu" else [], ["--python", str(place)]
+    _uv("pip", "install", *python, *chosen, "--exclude-newer", until, *stack["packages"])
+    # Last: an environment with a lock is complete, and its records name this lock.
+    (place / LOCK).write_text(_uv("pip", "freeze", *python), encoding="utf-8")
 
 
 def _uv(*words: str) -> str:
@@ -90,12 +97,18 @@ class _Bench:
 
     def _train(self, environment: Path, name: str) -> LoadedRecord | str:
         out, said = self._folder / name, list[str]()
-        code = run_training(
-            self._spec, out, data=self._workload.url, cache=self._folder / "cache", platform="bench", record_id=name,
-            trainer=str(environment), timeout_seconds=_SECONDS, echo=False, environment={"OMP_NUM_THREADS": "1"},
+        try:
+            code = self._run(environment, out, said)
+        except PlumblineError as error:
+            return str(error)
+        return load_record(out) if code == 0 else f"exit code {code}: {[line for line in said if line][-1:]}"
+
+    def _run(self, environment: Path, out: Path, said: list[str]) -> int:
+        return run_training(
+            self._spec, out, data=self._workload.url, cache=self._folder / "cache", platform="bench",
+            record_id=out.name, trainer=str(environment), timeout_seconds=_SECONDS, echo=False, environment={"OMP_NUM_THREADS": "1"},
             on_progress=lambda event: said.append(str(event.get("line", ""))),
         )  # fmt: skip
-        return load_record(out) if code == 0 else f"exit code {code}: {[line for line in said if line][-1:]}"
 
 
 def _digests(record: LoadedRecord) -> dict[str, Any]:
