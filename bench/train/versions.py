@@ -106,8 +106,8 @@ class _Bench:
     def _run(self, environment: Path, out: Path, said: list[str]) -> int:
         return run_training(
             self._spec, out, data=self._workload.url, cache=self._folder / "cache", platform="bench",
-            record_id=out.name, trainer=str(environment), timeout_seconds=_SECONDS, echo=False, environment={"OMP_NUM_THREADS": "1"},
-            on_progress=lambda event: said.append(str(event.get("line", ""))),
+            record_id=out.name, trainer=str(environment), timeout_seconds=_SECONDS, echo=False,
+            environment={"OMP_NUM_THREADS": "1"}, on_progress=lambda event: said.append(str(event.get("line", ""))),
         )  # fmt: skip
 
 
