@@ -23,22 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASES = Path(__file__).with_name("releases")
 OUT = ROOT / "bench" / "results" / "upgrade-release-pairs.json"
 _SECONDS = 3600
-_CHECKPOINT = """
-import sys, torch
-from tokenizers import BertWordPieceTokenizer
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
-letters = "abcdefghijklmnopqrstuvwxyz"
-words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
-open(sys.argv[1] + ".vocab", "w").write("\\n".join(words))
-tokenizer = BertWordPieceTokenizer(sys.argv[1] + ".vocab")
-BertTokenizerFast(tokenizer_object=tokenizer._tokenizer).save_pretrained(sys.argv[1])
-torch.manual_seed(1)
-config = BertConfig(
-    vocab_size=len(words), hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512,
-    max_position_embeddings=64, position_embedding_type="relative_key",
-)
-BertForMaskedLM(config).save_pretrained(sys.argv[1])
-"""
 
 
 def _uv(uv: str, *words: str) -> str:
@@ -56,34 +40,37 @@ def environment(base: dict[str, Any], work: Path, uv: str) -> Path:
     return folder
 
 
-def candidate(pair: dict[str, Any], base: Path, work: Path) -> Path:
-    """Write the candidate's lock: the base's with the pair's pins, or the pair's own."""
+def candidate(pair: dict[str, Any], packages: list[str], base: Path, work: Path, uv: str) -> Path:
+    """Write the candidate's lock: the base's with the pair's pins, resolved anew if the pair says so, or its own."""
     if "lock" in pair:
         return RELEASES / str(pair["lock"])
+    if pair.get("resolved"):
+        wanted = {pin.partition("==")[0]: pin for pin in (*packages, *pair["changes"])}
+        (work / "wanted.in").write_text("\n".join(wanted.values()) + "\n", encoding="utf-8")
+        python = str(base / "bin" / "python")
+        _uv(
+            uv,
+            "pip",
+            "compile",
+            "--no-config",
+            "--python",
+            python,
+            str(work / "wanted.in"),
+            "-o",
+            str(work / "candidate.txt"),
+        )
+        return work / "candidate.txt"
     pins = {line.partition("==")[0]: line for line in (base / "requirements.txt").read_text("utf-8").splitlines()}
     path = work / "candidate.txt"
     path.write_text("\n".join((pins | {pin.partition("==")[0]: pin for pin in pair["changes"]}).values()) + "\n")
     return path
 
 
-def suite(pair: dict[str, Any], base: Path, work: Path) -> Path:
-    """Write the suite; with a checkpoint that the base's own transformers made, if the pair wants one."""
-    text = (RELEASES / "suite.toml").read_text(encoding="utf-8")
-    if pair.get("relative_key"):
-        folder = work / "relative-key"
-        python = str(base / "bin" / "python")
-        subprocess.run([python, "-c", _CHECKPOINT, str(folder)], check=True, capture_output=True)
-        text = text.replace('model = "tiny"', f'model = "{folder}"').replace("vocab_size = 256\n", "")
-    path = work / "suite.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def judged(pair: dict[str, Any], base: Path, work: Path, pip: list[str]) -> dict[str, Any]:
+def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[str]) -> dict[str, Any]:
     """Ask the gate, and compare its answer with what is known."""
     command = [
-        sys.executable, "-m", "plumbline", "upgrade", str(suite(pair, base, work)), "--python", str(base),
-        "--candidate", str(candidate(pair, base, work)), "--allow-unhashed", "--work", str(work / "gate"), "--json",
+        sys.executable, "-m", "plumbline", "upgrade", str(RELEASES / "suite.toml"), "--python", str(base),
+        "--candidate", str(lock), "--allow-unhashed", "--work", str(work / "gate"), "--json",
         *(f"--pip={argument}" for argument in pip),
     ]  # fmt: skip
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -114,8 +101,10 @@ def main() -> int:
     for pair in table["pairs"]:
         if pair["name"] in known or arguments.only not in pair["name"]:
             continue
-        base = environment(table["bases"][pair["base"]], arguments.work.resolve(), arguments.uv)
-        results.append(judged(pair, base, arguments.work.resolve(), arguments.pip))
+        work, about = arguments.work.resolve(), table["bases"][pair["base"]]
+        base = environment(about, work, arguments.uv)
+        lock = candidate(pair, about["packages"], base, work, arguments.uv)
+        results.append(judged(pair, base, lock, work, arguments.pip))
         print(f"{pair['name']}: {results[-1]['verdict']} {results[-1]['sentences']}", flush=True)
         OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0 if all(result["is_right"] for result in results) else 1
