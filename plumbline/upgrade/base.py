@@ -84,7 +84,7 @@ def team_base(given: str) -> Base:
 
     _, _, problem = check_trainer(given)
     if problem:
-        raise ConfigurationError(problem, key="--python")
+        raise ConfigurationError(problem)
     python = find_python(given)
     # Isolated: neither this process's variables nor the working directory add a package.
     done = subprocess.run([str(python), "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=True)
@@ -92,7 +92,7 @@ def team_base(given: str) -> Base:
     if tuple(map(int, found["version"].split(".")[:2])) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         hint = f"the upgrade gate needs Python {oldest} or newer in the environment; `plumbline train` does not"
-        raise ConfigurationError(f"has Python {found['version']}", where=str(python), key="--python", hint=hint)
+        raise ConfigurationError(f"has Python {found['version']}", where=str(python), key="python", hint=hint)
     return Base(
         python, found["version"], found["abi"], tuple(found["paths"]), {"PYTHONPATH": "", "PYTHONHOME": ""},
         lock_of(python),
