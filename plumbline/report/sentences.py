@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -47,6 +46,8 @@ def spoken(content: Any) -> Any:
 @cache
 def templates() -> dict[str, str]:
     """Return the template of each code."""
+    import tomllib  # of Python 3.11: an environment of the upgrade gate, which may be of 3.10, writes no sentence
+
     groups = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text(encoding="utf-8"))
     return {f"{subject}.{name}": text for subject, entries in groups.items() for name, text in entries.items()}
 

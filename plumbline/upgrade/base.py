@@ -22,8 +22,6 @@ import json, platform, sys, sysconfig
 abi = sysconfig.get_config_var("SOABI") or "unknown"
 print(json.dumps({"version": platform.python_version(), "abi": abi, "paths": sys.path}))
 """
-_OLDEST = (3, 11)
-"""The gate builds the dataset in the environment, by code of the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,6 @@ def team_base(given: str) -> Base:
     # Isolated: neither this process's variables nor the working directory add a package.
     done = subprocess.run([str(python), "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=True)
     found = json.loads(done.stdout)
-    if tuple(map(int, found["version"].split(".")[:2])) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
-        hint = f"the upgrade gate needs Python {oldest} or newer in the environment; `plumbline train` does not"
-        raise ConfigurationError(f"has Python {found['version']}", where=str(python), key="python", hint=hint)
     return Base(
         python, found["version"], found["abi"], tuple(found["paths"]), {"PYTHONPATH": "", "PYTHONHOME": ""},
         lock_of(python),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +142,8 @@ def _format(name: str) -> str:
 
 
 def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
+    import tomllib  # of Python 3.11: an environment of the upgrade gate, which may be of 3.10, reads no lock
+
     text = files.files[files.name]
     try:
         content = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
