@@ -266,7 +266,7 @@ def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]
 
 def _check_stack(python: Path, variables: dict[str, str]) -> tuple[SelfcheckEvidence | None, str]:
     """Train the first step of the shipped training; a trainer that ends without an answer cannot train."""
-    command = [str(python), "-m", "plumbline.train.selfcheck", "--first-step"]
+    command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
     try:
         done = subprocess.run(
             command, env=trainer_environment(variables), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,

@@ -42,6 +42,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+_LOAD_ERRORS = (ImportError, OSError, RuntimeError, AttributeError)
+
+
 class _UnloadableError(ConfigurationError):
     """A missing, broken or incompatible library."""
 
@@ -86,7 +89,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
     gc.disable()
     try:
         from plumbline.train.job import TrainJob, run_job
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    except _LOAD_ERRORS as error:
         raise _unloadable(error) from error
     finally:
         gc.freeze()
@@ -99,6 +102,16 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
         expected=expected, manifest=arguments.manifest,
     )  # fmt: skip
     run_job(job, stop)
+
+
+def first_step() -> int:
+    """Run the selfcheck's first step; a library that cannot be loaded is one line, as at a training."""
+    try:
+        from plumbline.train.selfcheck import main as selfcheck
+    except _LOAD_ERRORS as error:
+        sys.stderr.write(f"{_unloadable(error)}\n")
+        return int(ExitCode.USAGE)
+    return selfcheck(["--first-step"])
 
 
 def main(argv: list[str] | None = None) -> int:
