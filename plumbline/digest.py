@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-__all__ = ["bounded_name", "canonical_json", "digest_array", "digest_bytes", "digest_file", "digest_json"]
+__all__ = [
+    "ArrayDigest",
+    "bounded_name",
+    "canonical_json",
+    "digest_array",
+    "digest_bytes",
+    "digest_file",
+    "digest_json",
+]
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_NAME = 63
@@ -52,12 +62,26 @@ def digest_file(path: Path) -> str:
     return hasher.hexdigest()
 
 
+class ArrayDigest:
+    """SHA-256 of an array's dtype, shape and values; the values may be added in pieces."""
+
+    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
+        self._hasher = hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Add the next values, in C order."""
+        import numpy as np
+
+        little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+        self._hasher.update(little.data.cast("B") if little.size else b"")
+
+    def hexdigest(self) -> str:
+        """Return the digest of the values so far."""
+        return self._hasher.hexdigest()
+
+
 def digest_array(array: NDArray[Any]) -> str:
     """Return the SHA-256 of an array's dtype, shape and values."""
-    import numpy as np
-
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    header = f"{array.dtype.name}|{','.join(map(str, array.shape))}|".encode()
-    hasher = hashlib.sha256(header)
-    hasher.update(little.data.cast("B") if little.size else b"")
-    return hasher.hexdigest()
+    digest = ArrayDigest(array.dtype.name, array.shape)
+    digest.add(array)
+    return digest.hexdigest()

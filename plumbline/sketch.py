@@ -9,19 +9,31 @@ shape, `‖sketch(a) - sketch(b)‖² ` has the mean `‖a - b‖²` and a relat
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 
-__all__ = ["ERROR_FACTOR", "reduced", "relative_error", "sketch", "small_sketch"]
+__all__ = [
+    "BLOCK",
+    "ERROR_FACTOR",
+    "RunningSketch",
+    "block_salt",
+    "element_codes",
+    "reduced",
+    "relative_error",
+    "sketch",
+    "small_sketch",
+]
 
 ERROR_FACTOR = 1.5
 """Factor between `relative_error` and the true error, in both directions (5 standard deviations)."""
 
 # Prime, so that no power of two in a tensor's shape matches the hash's period.
-_BLOCK = 1_000_003
+BLOCK = 1_000_003
+"""Number of elements after which the codes repeat, salted."""
 _SIGNED = 2 * SKETCH_SIZE
 
 
@@ -32,29 +44,62 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @cache
-def _codes() -> NDArray[np.intp]:
+def element_codes() -> NDArray[np.intp]:
     """Return each element's bucket, plus `SKETCH_SIZE` for a negative sign."""
-    index = np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    index = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     codes: NDArray[np.intp] = (_mix(index) >> np.uint64(57)).astype(np.intp)
     return codes
 
 
-def _salt(block: int) -> int:
+@cache
+def block_salt(block: int) -> int:
     """Return the salt that shuffles a block's buckets; 0 for the first block."""
     return int(_mix(np.array([block], dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03))[0] >> np.uint64(57))
 
 
+class RunningSketch:
+    """Sketch of a tensor whose values arrive in pieces, in C order; equal to the sketch of the whole."""
+
+    def __init__(self) -> None:
+        self._signed = np.zeros(_SIGNED)
+        self._block: NDArray[np.float64] = np.zeros(_SIGNED)
+        self._size = 0
+
+    def add(self, values: NDArray[np.floating]) -> None:
+        """Add the next values."""
+        flat = np.ascontiguousarray(values).reshape(-1)
+        while flat.size:
+            place = self._size % BLOCK
+            piece: NDArray[np.float64] = flat[: BLOCK - place].astype(np.float64, copy=False)
+            codes = element_codes()[place : place + piece.size]
+            if place:  # goes on where the last piece of the block ended, in the same order of additions
+                codes = np.concatenate((np.arange(_SIGNED), codes))
+                piece = np.concatenate((self._block, piece))
+            sums: NDArray[Any] = np.bincount(codes, weights=piece, minlength=_SIGNED)
+            self._block = sums
+            added = min(flat.size, BLOCK - place)
+            flat, self._size = flat[added:], self._size + added
+            if not self._size % BLOCK:
+                self._signed = self._shuffled(self._size // BLOCK - 1)
+
+    def _shuffled(self, block: int) -> NDArray[np.float64]:
+        """Return the sums with those of the current block."""
+        # XOR with the salt shuffles the buckets, and with its top bit flips the signs.
+        shuffled: NDArray[np.float64] = self._signed + self._block[np.arange(_SIGNED) ^ block_salt(block)]
+        return shuffled
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the sketch, float64 [64]."""
+        signed = self._shuffled(self._size // BLOCK) if self._size % BLOCK else self._signed
+        numbers: NDArray[np.float64] = signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]
+        return numbers
+
+
 def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the sketch of a tensor, float64 [64]."""
-    flat = np.ascontiguousarray(values).reshape(-1)
-    codes = _codes()
-    signed = np.zeros(_SIGNED)
-    shuffle = np.arange(_SIGNED)
-    for block, start in enumerate(range(0, flat.size, _BLOCK)):
-        piece = flat[start : start + _BLOCK].astype(np.float64, copy=False)
-        # XOR with the salt shuffles the buckets, and with its top bit flips the signs.
-        signed[shuffle ^ _salt(block)] += np.bincount(codes[: piece.size], weights=piece, minlength=_SIGNED)
-    return signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]
+    running = RunningSketch()
+    running.add(values)
+    return running.numbers()
 
 
 def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -34,7 +34,7 @@ MUTANTS: tuple[tuple[str, str, str, str], ...] = (
         f"{T}boundaries.py",
     ),
     (f"{J}consensus.py", "sound if reference in self.wrong else ()", "sound", f"{T}consensus.py"),
-    ("plumbline/sketch.py", "shuffle ^ _salt(block)", "shuffle", "tests/unit/test_sketch.py"),
+    ("plumbline/sketch.py", " ^ block_salt(block)", "", "tests/unit/test_sketch.py"),
     (f"{J}limits.py", "ROUNDING_ONLY = 0.5", "ROUNDING_ONLY = 0.05", f"{T}tolerance.py"),
     (f"{J}limits.py", "COARSE_UNITS = 4.0", "COARSE_UNITS = 40.0", f"{T}tolerance.py"),
     (f"{J}own_distance.py", "is_rounding_only(min(known))", "is_rounding_only(max(known))", f"{T}zero_gradients.py"),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import Self
 
-from plumbline.digest import digest_array, digest_json
+from plumbline.digest import ArrayDigest, digest_array, digest_json
 
-__all__ = ["digest_tensors", "finite", "host_array", "norm"]
+__all__ = ["HashThreads", "TensorDigest", "digest_tensors", "finite", "host_array", "norm", "norms"]
 
 _PARALLEL_BYTES = 1 << 24
+_MOST_BYTES = 1 << 29
+"""Maximum size of a device's tensors that wait in host memory; a larger tensor waits alone."""
+_THREADS = 8
 
 
 def host_array(tensor: torch.Tensor) -> NDArray[Any]:
@@ -26,12 +32,93 @@ def host_array(tensor: torch.Tensor) -> NDArray[Any]:
     return np.asarray(tensor.cpu().contiguous().numpy())
 
 
+def _host_copy(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a device's values in host memory that the device writes directly, where there is such memory."""
+    tensor = tensor.detach()
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    return np.asarray(host.copy_(tensor).numpy())
+
+
+class HashThreads:
+    """Threads that hash a device's tensors, while a bounded number of bytes is in host memory."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def start(self, digest: ArrayDigest, piece: torch.Tensor, after: Future[None] | None) -> Future[None]:
+        """Copy a piece to the host, and hash it after the earlier piece of its tensor."""
+        size = piece.numel() * max(piece.element_size(), 4 if piece.dtype == torch.bfloat16 else 1)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting or self._waiting + size <= _MOST_BYTES)
+            self._waiting += size
+        self._pool = self._pool or ThreadPoolExecutor(max_workers=_THREADS)
+        return self._pool.submit(self._hash, digest, _host_copy(piece), size, after)
+
+    def _hash(self, digest: ArrayDigest, values: NDArray[Any], size: int, after: Future[None] | None) -> None:
+        try:
+            if after is not None:
+                after.result()
+            digest.add(values)
+        finally:
+            del values
+            with self._changed:
+                self._waiting -= size
+                self._changed.notify()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class TensorDigest:
+    """SHA-256 of a tensor that arrives in pieces, equal to `digest_array` of the whole."""
+
+    def __init__(self, threads: HashThreads, dtype: torch.dtype, shape: Sequence[int]) -> None:
+        stored = torch.float32 if dtype == torch.bfloat16 else dtype
+        self._digest = ArrayDigest(str(stored).removeprefix("torch."), shape)
+        self._threads = threads
+        self._last: Future[None] | None = None
+
+    def add(self, piece: torch.Tensor) -> None:
+        """Add the next piece; one in main memory is hashed at once, as later work may overwrite it."""
+        if piece.device.type == "cpu":
+            self._digest.add(host_array(piece))
+        else:
+            self._last = self._threads.start(self._digest, piece, self._last)
+
+    def hexdigest(self) -> str:
+        """Wait for all pieces, and return the digest."""
+        if self._last is not None:
+            self._last.result()
+        return self._digest.hexdigest()
+
+
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the digest of all values by name; hash large sets in threads."""
-    arrays = {name: host_array(tensor) for name, tensor in tensors.items()}
+    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+        return _digest_arrays({name: host_array(tensor) for name, tensor in tensors.items()})
+    with HashThreads() as threads:
+        started = {name: TensorDigest(threads, value.dtype, value.shape) for name, value in tensors.items()}
+        for name, value in tensors.items():
+            started[name].add(value)
+        return digest_json({name: digest.hexdigest() for name, digest in started.items()})
+
+
+def _digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
     if sum(array.nbytes for array in arrays.values()) < _PARALLEL_BYTES:
         return digest_json({name: digest_array(array) for name, array in arrays.items()})
-    with ThreadPoolExecutor(max_workers=8) as pool:
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         return digest_json(dict(zip(arrays, pool.map(digest_array, arrays.values()), strict=True)))
 
 
@@ -39,6 +126,15 @@ def norm(array: NDArray[Any]) -> float:
     """Return the L2 norm in fp64."""
     flat = array.reshape(-1).astype(np.float64)
     return math.sqrt(float(np.dot(flat, flat)))
+
+
+def norms(tensors: Iterable[torch.Tensor]) -> list[float]:
+    """Return each tensor's L2 norm in fp64, from the device where the tensors lie; wait for the device once."""
+    values = [tensor.detach() for tensor in tensors]
+    if all(value.device.type == "cpu" for value in values):
+        return [norm(host_array(value)) for value in values]
+    squares = torch.stack([value.double().square().sum() for value in values])
+    return [math.sqrt(square) for square in host_array(squares).tolist()]
 
 
 def finite(value: float | None) -> float | None:

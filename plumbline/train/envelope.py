@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
-from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+from plumbline.train.recompute import fit_activations
+from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 __all__ = ["measure_envelope", "of_one_process", "perturbed"]
 
@@ -55,16 +57,20 @@ class _Observer(Observer):
     def starts(self, step: int) -> None:
         self._step = step
         if step in self._steps:
-            self._taps = ModuleTaps(self._owner().bare, self._owner().ranks)
+            self._taps = module_taps(self._owner(), self._book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         if self._taps:
             self._taps.feeds(len(local["labels"]))
 
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
+        if self._taps:
+            self._taps.forward_done()
+
     def backward_done(self) -> None:
         if self._taps:
             model = self._owner().bare
-            self._taps.summarise(self._book, self._step)
+            self._taps.summarise()
             self._taps.close()
             self._taps = None
             self._book.add_parameters(self._step, "gradient", model, named_gradients(model))
@@ -91,7 +97,8 @@ def _rerun(
     model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
     load_weights(model, weights)
     model.train()
-    book = TapBook(digests=False)
+    fit_activations(model, context.spec, context.ranks, torch.float32)
+    book = TapBook(digests="none")
     observer = _Observer(book, taps)
     spec, alone = of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
     engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe", observer=observer)

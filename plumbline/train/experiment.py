@@ -53,9 +53,12 @@ class Keeper:
         self._bytes = 0
         self.arrays: dict[str, NDArray[Any]] = {}
 
-    def wants(self, rung: Rung, step: int) -> bool:
-        """Return whether a tensor of this rung is captured at `step`."""
-        return any(capture.rung == rung and capture.step == step for capture in self._captures)
+    def wants(self, rung: Rung, step: int, name: str = "") -> bool:
+        """Return whether a tensor of this rung is captured at `step`, or the one called `name`."""
+        return any(
+            capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
+            for capture in self._captures
+        )
 
     def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
         """Keep a requested tensor; weights are keyed by bare name."""
@@ -242,7 +245,12 @@ class ExperimentRun(ProbeRun):
         super().__init__(context, experiment_probe(probe, bundle))
         self.steps = min(bundle.experiment.steps, probe.steps)
         self._bundle, self._keeper = bundle, Keeper(bundle)
-        self.book = TapBook(self._keeper.keep)
+        self.book = TapBook(self._keeper)
+
+    def _fit(self, model: nn.Module) -> None:
+        """Keep the activations if outputs are imposed: a layer called again would compute its own."""
+        if not self._bundle.has("forward"):
+            super()._fit(model)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
         steps = tap_steps(self.probe, self.steps)

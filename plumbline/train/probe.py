@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
@@ -17,7 +18,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.definitions import reference_loss
-from plumbline.train.digests import digest_tensors, finite, host_array, norm
+from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
@@ -26,7 +27,8 @@ from plumbline.train.model import build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
-from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+from plumbline.train.recompute import fit_activations
+from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 __all__ = ["ProbeObserver", "ProbeRun", "tap_steps"]
 
@@ -62,7 +64,7 @@ class ProbeObserver(Observer):
         }
         self._fed, self._logits = [], []
         if step in self._tap_steps:
-            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+            self._taps = module_taps(self.engine, self.book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as stored on the device."""
@@ -72,6 +74,8 @@ class ProbeObserver(Observer):
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Record the logits, and the dtypes of logits and loss."""
+        if self._taps:
+            self._taps.forward_done()
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
@@ -83,7 +87,7 @@ class ProbeObserver(Observer):
         return np.concatenate(everyone) if len(everyone) > 1 else mine
 
     def _norm(self, gradients: dict[str, torch.Tensor]) -> float:
-        return float(np.sqrt(sum(norm(host_array(value)) ** 2 for value in gradients.values())))
+        return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
 
     def backward_done(self) -> None:
         """Record digest, norm and, if tapped, sketches of the gradients."""
@@ -91,7 +95,7 @@ class ProbeObserver(Observer):
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
         if self._taps:
-            self._taps.summarise(self.book, self.step)
+            self._taps.summarise()
             self._taps.close()
             self._taps = None
             self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
@@ -167,7 +171,12 @@ class ProbeRun:
         load_weights(model, context.weights)
         context.note("probe", settings | {"precision": probe.precision, "attention": attention_of(model)})
         model.train()
+        self._fit(model)
         return Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+
+    def _fit(self, model: nn.Module) -> None:
+        """Recompute layers whose activations are too large to keep."""
+        fit_activations(model, self.context.spec, self.context.ranks, torch.float32)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
         """Return the observer of this run."""

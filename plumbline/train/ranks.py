@@ -42,6 +42,16 @@ class Ranks:
             dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def collect(self, value: torch.Tensor) -> list[torch.Tensor]:
+        """Return all processes' tensors of one shape and type, on the host, in the first process; none elsewhere."""
+        own = value.detach().cpu().contiguous()
+        pieces = [torch.empty_like(own) for _ in range(self.world)] if self.is_first else None
+        with _answers():
+            dist.gather(
+                own.view(torch.uint8), pieces and [piece.view(torch.uint8) for piece in pieces], group=self.control
+            )
+        return pieces or []
+
     def total(self, value: float) -> float:
         """Return the sum of all processes' numbers, added by rank."""
         return float(sum(self.gather(value)))

@@ -1,22 +1,26 @@
-"""Taps: module outputs and parameter gradients, as norms, digests and sketches."""
+"""Taps: module outputs and parameter gradients, as norms, digests and sketches.
+
+Each tensor is summarised as soon as its module has computed it, so that no output waits for the end of the step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.digest import digest_array
 from plumbline.schema.evidence import Tap, TapStage
-from plumbline.sketch import sketch
-from plumbline.train.digests import finite, host_array, norm
+from plumbline.train.digests import finite, host_array
+from plumbline.train.engine import Engine
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
+from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
-__all__ = ["ModuleTaps", "TapBook", "first_tensor", "named_gradients", "with_first_tensor"]
+__all__ = ["Capture", "ModuleTaps", "TapBook", "first_tensor", "module_taps", "named_gradients", "with_first_tensor"]
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -55,33 +59,39 @@ def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
-class TapBook:
-    """Collection of taps and sketches; `keep` receives each whole tensor."""
+class Capture(Protocol):
+    """Store of whole tensors, of which each is asked for by name."""
 
-    def __init__(
-        self, keep: Callable[[str, int, str, NDArray[Any]], None] | None = None, *, digests: bool = True
-    ) -> None:
+    def wants(self, rung: Any, step: int, name: str = "") -> bool:
+        """Return whether the tensor is kept."""
+        ...
+
+    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+        """Keep the tensor."""
+        ...
+
+
+class TapBook:
+    """Collection of taps and sketches; `capture` receives the whole tensors that it wants."""
+
+    def __init__(self, capture: Capture | None = None, *, digests: DigestKind = "signed") -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
-        self.keep, self._digests = keep, digests
+        self.capture, self.digests = capture, digests
 
-    def add(
-        self, step: int, stage: TapStage, name: str, array: NDArray[Any], *, kind: str, dtype: torch.dtype, leaf: bool
-    ) -> None:
-        """Summarise one tensor."""
-        if self.keep:
-            self.keep(stage, step, name, array)
-        self.sketches.append(sketch(array))
+    def add(self, step: int, stage: TapStage, name: str, summary: Summary, *, kind: str, leaf: bool) -> None:
+        """Add the tap of one summarised tensor."""
+        self.sketches.append(summary.sketch)
         self.taps.append(
             Tap(
                 step=step,
                 stage=stage,
                 name=name,
                 kind=kind,
-                dtype=str(dtype).removeprefix("torch."),
-                shape=tuple(array.shape),
-                norm=finite(norm(array)),
-                sha256=digest_array(array) if self._digests else "0" * 64,
+                dtype=str(summary.dtype).removeprefix("torch."),
+                shape=summary.shape,
+                norm=finite(summary.norm),
+                sha256=summary.sha256 if self.digests == "signed" else "0" * 64,
                 leaf=leaf,
             )
         )
@@ -89,77 +99,154 @@ class TapBook:
     def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
         """Summarise one tensor per parameter."""
         for name, value in tensors.items():
+            if self.capture and self.capture.wants(stage, step, name):
+                self.capture.keep(stage, step, name, host_array(value))
+        summaries = summarize(tensors.values(), self.digests)
+        self.add_summaries(step, stage, model, dict(zip(tensors, summaries, strict=True)))
+
+    def add_summaries(self, step: int, stage: TapStage, model: nn.Module, summaries: Mapping[str, Summary]) -> None:
+        """Add one tap per parameter."""
+        for name, summary in summaries.items():
             owner = model.get_submodule(name.rpartition(".")[0])
-            self.add(
-                step, stage, name, host_array(value), kind=type(owner).__name__, dtype=value.dtype,
-                leaf=next(owner.children(), None) is None,
-            )  # fmt: skip
+            leaf = next(owner.children(), None) is None
+            self.add(step, stage, name, summary, kind=type(owner).__name__, leaf=leaf)
 
     def matrix(self) -> NDArray[np.float64]:
         """Return all sketches, float64 [num_taps, 64]."""
         return np.stack(self.sketches) if self.sketches else np.zeros((0, 64))
 
 
-class ModuleTaps:
-    """Hooks that gather all modules' outputs of a step, over micro-batches and processes."""
+class _Output:
+    """Output of one module over the micro-batches of all processes.
 
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._outputs: dict[str, list[NDArray[Any]]] = {}
-        self._about: dict[str, tuple[str, torch.dtype, bool]] = {}
+    Only an output with rows of the batch has a piece per micro-batch. One computed from a buffer, such as a table of
+    positions, is the same every time.
+    """
+
+    def __init__(self, kind: str, value: torch.Tensor, *, leaf: bool, num_pieces: int) -> None:
+        self.kind, self.leaf, self.num_pieces = kind, leaf, num_pieces
+        rows = value.shape[:1].numel() * num_pieces
+        self.shape = (rows, *value.shape[1:]) if value.dim() else ()
+        self.tensor: Any = None
+        self.num_seen = 0
+        self.waiting: list[list[torch.Tensor]] = []
+        self.captured: list[NDArray[Any]] = []
+
+
+class ModuleTaps:
+    """Hooks that summarise all modules' outputs of a step, over micro-batches and processes."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int) -> None:
+        self._ranks, self._book, self._step, self._parts = ranks, book, step, micro_batches
+        self._summaries = Summaries(book.digests)
+        self._outputs: dict[str, _Output] = {}
         self._calls: dict[str, int] = {}
         self._rows = 0
+        self._is_forward = False
         self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
-        self._constant: set[str] = set()
         self._handles = [
             module.register_forward_hook(self._hook(name or "model", module)) for name, module in model.named_modules()
         ]
 
     def _hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        leaf = next(module.children(), None) is None
+        leaf, kind = next(module.children(), None) is None, type(module).__name__
 
         def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
             value = first_tensor(output)
-            if value is None:
+            if value is None or not self._is_forward:
                 return
             calls = self._calls.get(name, 0)
             self._calls[name] = calls + 1
             key = f"{name}#{calls}" if calls else name
-            self._about.setdefault(key, (type(module).__name__, value.dtype, leaf))
-            if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs):
-                self._constant.add(key)
-            array = host_array(value)
-            # On the CPU the array shares the module's memory, which later work may overwrite.
-            self._outputs.setdefault(key, []).append(array.copy() if value.device.type == "cpu" else array)
+            found = self._outputs.get(key)
+            if found is None:
+                has_rows = value.dim() > 0 and value.shape[0] == self._rows and not self._is_constant(inputs)
+                num_pieces = self._parts * self._ranks.world if has_rows else 1
+                found = self._outputs[key] = _Output(kind, value, leaf=leaf, num_pieces=num_pieces)
+                found.tensor = self._summaries.open(value, found.shape)
+            if found.num_pieces > 1 or not found.num_seen:
+                self._add(key, found, value)
+            found.num_seen += 1
 
         return hook
 
+    def _is_constant(self, inputs: Any) -> bool:
+        return any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs)
+
+    def _add(self, name: str, found: _Output, value: torch.Tensor) -> None:
+        """Add this process's piece, and in the first process the others': all of one process before the next."""
+        ranks, micro = self._ranks, found.num_seen
+        is_shared = ranks.world > 1 and found.num_pieces > 1
+        start = (ranks.rank * self._parts + micro) * value.numel() if is_shared else micro * value.numel()
+        is_on_host = value.device.type == "cpu"
+        if ranks.is_first or not is_on_host:
+            found.tensor.add(value, start, is_hashed=ranks.is_first)
+        self._capture(name, found, value)
+        if not is_shared:
+            return
+        found.waiting.append(ranks.collect(value))
+        if micro + 1 < self._parts or not ranks.is_first:
+            return
+        for rank in range(1, ranks.world):
+            for pieces in found.waiting:
+                found.tensor.add(pieces[rank], is_measured=is_on_host)
+                self._capture(name, found, pieces[rank])
+        found.waiting = []
+
+    def _capture(self, name: str, found: _Output, value: torch.Tensor) -> None:
+        capture = self._book.capture
+        if capture is not None and self._ranks.is_first and capture.wants("forward", self._step, name):
+            array = host_array(value)
+            # On the CPU the array shares the module's memory, which later work may overwrite.
+            found.captured.append(array.copy() if value.device.type == "cpu" else array)
+
     def feeds(self, rows: int) -> None:
-        """Start a micro-batch of `rows`."""
+        """Start the forward pass of a micro-batch of `rows`."""
         self._calls.clear()
-        self._rows = rows
+        self._rows, self._is_forward = rows, True
 
-    def _whole(self, name: str, pieces: list[NDArray[Any]]) -> NDArray[Any]:
-        """Concatenate a module's output over all micro-batches and processes.
+    def forward_done(self) -> None:
+        """End a forward pass: modules called again in the backward pass have been seen."""
+        self._is_forward = False
 
-        Only outputs with rows of the batch are concatenated; an output from a buffer, such as a table of positions, is
-        the same every time.
-        """
-        first = pieces[0]
-        if len(pieces) == 1 or name in self._constant or not first.ndim or first.shape[0] != self._rows:
-            return first
-        return np.concatenate(pieces)
+    def summarise(self) -> dict[str, Summary]:
+        """Add a tap per module to the book, over the global batch, and return the summaries by name."""
+        rows = self._summaries.rows()
+        if self._ranks.world > 1:
+            rows = self._over_processes(rows)
+        if not self._ranks.is_first:
+            return {}
+        missing = [name for name, found in self._outputs.items() if found.tensor.num_missing]
+        if missing:
+            raise TrainingFailedError(
+                f"{missing[0]} is not called in every micro-batch", code="error", part="probe", step=self._step
+            )
+        summaries = dict(zip(self._outputs, self._summaries.read(rows), strict=True))
+        for name, summary in summaries.items():
+            found = self._outputs[name]
+            if found.captured and self._book.capture:
+                self._book.capture.keep("forward", self._step, name, np.concatenate(found.captured))
+            self._book.add(self._step, "forward", name, summary, kind=found.kind, leaf=found.leaf)
+        self._outputs = {}
+        return summaries
 
-    def summarise(self, book: TapBook, step: int) -> None:
-        """Add a tap per module to `book`, over the global batch."""
-        everyone = self._ranks.gather(self._outputs)
-        for name in self._outputs:
-            kind, dtype, leaf = self._about[name]
-            whole = self._whole(name, [piece for outputs in everyone for piece in outputs[name]])
-            book.add(step, "forward", name, whole, kind=kind, dtype=dtype, leaf=leaf)
-        self._outputs.clear()
+    def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add the numbers of all processes' devices by rank; the first process has measured what is in main memory."""
+        everyone = self._ranks.gather(rows)
+        total: NDArray[np.float64] = everyone[0].copy()
+        for place, found in enumerate(self._outputs.values()):
+            if found.num_pieces > 1:
+                for other in everyone[1:]:
+                    total[place] += other[place]
+        return total
 
     def close(self) -> None:
         """Remove the hooks."""
+        self._summaries.close()
         for handle in self._handles:
             handle.remove()
+
+
+def module_taps(engine: Engine, book: TapBook, step: int) -> ModuleTaps:
+    """Return hooks on the engine's model for one step."""
+    return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=engine.spec.optimizer.accumulation_steps)

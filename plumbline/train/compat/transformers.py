@@ -53,6 +53,19 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
     config._attn_implementation = name  # noqa: SLF001
 
 
+def recompute_layers(model: nn.Module) -> None:
+    """Let each layer run again in the backward pass instead of keeping what it computed, if the family can.
+
+    The name `gradient_checkpointing_enable` is deprecated since 5.23.
+    """
+    owner: Any = model
+    if not getattr(owner, "supports_gradient_checkpointing", False):
+        return
+    owner.config.use_cache = False
+    enable = getattr(owner, "activation_checkpointing_enable", None) or owner.gradient_checkpointing_enable
+    enable({"use_reentrant": False, "preserve_rng_state": False})
+
+
 def _source(model: nn.Module) -> Any:
     return sys.modules[type(model).__module__]
 

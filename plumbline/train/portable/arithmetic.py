@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.train.portable.compositions import bound_compositions
 from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
+from plumbline.train.summaries import is_summarizing
 
 __all__ = ["portable_arithmetic"]
 
@@ -42,7 +43,7 @@ class _Compositions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         form = self._forms.get(func)
-        if form is not None:
+        if form is not None and not is_summarizing():
             return form(*args, **(kwargs or {}))
         outermost = func is torch.Tensor.backward and not self._in_backward
         self._in_backward |= outermost
@@ -104,7 +105,7 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         name: str = func.overloadpacket.__name__
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-        if base in _NATIVE or func.namespace in _SILENT:
+        if base in _NATIVE or func.namespace in _SILENT or is_summarizing():
             return func(*args, **kwargs)
         given = list(_tensors((*args, *kwargs.values())))
         if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in given):

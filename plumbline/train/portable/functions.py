@@ -28,8 +28,8 @@ __all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "sqrt",
 
 Elementwise = Callable[[torch.Tensor], torch.Tensor]
 
-_BLOCK = 1 << 16
-"""Number of elements per block on the CPU: intermediate results stay in the cache."""
+_BLOCK, _DEVICE_BLOCK = 1 << 16, 1 << 24
+"""Number of elements per block: on the CPU intermediate results stay in the cache, on a device they are small."""
 _EXP_LEAST, _EXP_MOST = -708.0, 709.0
 _EXP_FACTOR = float.fromhex("0x1.71547652b82fep+6")  # 64 / ln 2
 _EXP_HIGH = float.fromhex("0x1.62e42fee00000p-7")  # ln 2 / 64, upper 32 bits
@@ -47,15 +47,16 @@ _MANTISSA, _ONE, _ROOT_OF_TWO = (1 << 52) - 1, 1023 << 52, 1.4142135623730951
 
 
 def _blocked(function: Elementwise) -> Elementwise:
-    """Apply `function` block by block on the CPU."""
+    """Apply `function` block by block."""
 
     def applied(values: torch.Tensor) -> torch.Tensor:
-        if values.device.type != "cpu" or values.numel() <= _BLOCK:
+        size = _BLOCK if values.device.type == "cpu" else _DEVICE_BLOCK
+        if values.numel() <= size:
             return function(values)
         flat = values.reshape(-1)
         result = torch.empty_like(flat)
-        for first in range(0, len(flat), _BLOCK):
-            result[first : first + _BLOCK] = function(flat[first : first + _BLOCK])
+        for first in range(0, len(flat), size):
+            result[first : first + size] = function(flat[first : first + size])
         return result.reshape(values.shape)
 
     return applied

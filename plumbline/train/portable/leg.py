@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
 from plumbline.schema.spec import ProbeSpec, RunSpec
-from plumbline.sketch import small_sketch
+from plumbline.sketch import reduced
 from plumbline.train.batches import Batch
-from plumbline.train.digests import finite, host_array
+from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
@@ -23,7 +23,9 @@ from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
-from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+from plumbline.train.recompute import fit_activations
+from plumbline.train.summaries import Summary, summarize
+from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 __all__ = ["PortableLeg", "short_digest"]
 
@@ -39,8 +41,9 @@ def short_digest(array: NDArray[Any]) -> str | None:
     return digest_array(array)[:_DIGITS]
 
 
-def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
-    return tuple((name, short_digest(host_array(value))) for name, value in tensors.items())
+def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], ...]:
+    """Return (name, start of the digest) of tensors; `None` if not finite."""
+    return tuple((name, each.sha256[:_DIGITS] if each.is_finite else None) for name, each in summaries.items())
 
 
 class _Observer(Observer):
@@ -49,61 +52,62 @@ class _Observer(Observer):
     def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
         self.engine, self._book, self._tap_steps = engine, book, taps
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
-        self.outputs: list[tuple[str, str | None]] = []
+        self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
         self.losses: list[float] = []
         self._taps: ModuleTaps | None = None
         self._step = 0
         self._gradients: tuple[tuple[str, str | None], ...] = ()
 
-    def keep(self, stage: str, step: int, name: str, array: NDArray[Any]) -> None:
-        """Digest a module's output from the tap book, and sketch the tensor."""
-        del step
-        if np.isfinite(array).all():
-            self._sketches.append((f"{stage} {name}", tuple(map(float, small_sketch(array)))))
-        if stage == "forward":
-            self.outputs.append((name, short_digest(array)))
+    def _sketch(self, stage: TapStage, summaries: Mapping[str, Summary]) -> None:
+        self._sketches += [
+            (f"{stage} {name}", tuple(map(float, reduced(each.sketch))))
+            for name, each in summaries.items()
+            if each.is_finite
+        ]
 
-    def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Sketch one tensor per parameter, at tap steps through the book."""
+    def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> dict[str, Summary]:
+        """Sketch one tensor per parameter, at tap steps also in the book."""
+        summaries = dict(zip(tensors, summarize(tensors.values(), "unsigned"), strict=True))
+        self._sketch(stage, summaries)
         if self._step in self._tap_steps:
-            self._book.add_parameters(self._step, stage, self.engine.bare, tensors)
-            return
-        for name, value in tensors.items():
-            self.keep(stage, self._step, name, host_array(value))
+            self._book.add_summaries(self._step, stage, self.engine.bare, summaries)
+        return summaries
 
     def starts(self, step: int) -> None:
         self._step = step
-        self.outputs.clear()
-        self._sketches = []
+        self._outputs, self._sketches = (), []
         if step in self._tap_steps:
-            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+            self._taps = module_taps(self.engine, self._book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         if self._taps:
             self._taps.feeds(len(local["labels"]))
 
-    def backward_done(self) -> None:
-        gradients = named_gradients(self.engine.bare)
-        self._gradients = _digests(gradients)
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
         if self._taps:
-            self._taps.summarise(self._book, self._step)
+            self._taps.forward_done()
+
+    def backward_done(self) -> None:
+        if self._taps:
+            outputs = self._taps.summarise()
+            self._sketch("forward", outputs)
+            self._outputs = _digests(outputs)
             self._taps.close()
             self._taps = None
-        self._keep_parameters("gradient", gradients)
+        self._gradients = _digests(self._keep_parameters("gradient", named_gradients(self.engine.bare)))
 
     def done(self, outcome: Outcome) -> None:
-        parameters = dict(self.engine.bare.named_parameters())
-        self._keep_parameters("weight", parameters)
+        weights = self._keep_parameters("weight", dict(self.engine.bare.named_parameters()))
         loss = outcome.loss(self.engine.ranks)
         self.losses.append(loss)
         self.steps.append(
             PortableStep(
                 step=self._step,
                 loss=None if finite(loss) is None else loss.hex(),
-                outputs=tuple(self.outputs),
+                outputs=self._outputs,
                 gradients=self._gradients,
-                weights=_digests(parameters),
+                weights=_digests(weights),
                 sketches=tuple(self._sketches),
             )
         )
@@ -131,7 +135,7 @@ class PortableLeg:
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
         self._context, self._probe = context, probe
         self._steps = min(probe.portable_steps, probe.steps)
-        self.book = TapBook(digests=False)
+        self.book = TapBook(digests="unsigned")
         self.losses: list[float] = []
         self.evidence: PortableEvidence | None = None
 
@@ -165,12 +169,11 @@ class PortableLeg:
         model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
         load_weights(model, context.weights)
         model.train()
-        engine = Engine(
-            context.spec, model, Ranks(device=context.ranks.device), steps=probe.steps, precision="fp64", part="probe"
-        )
+        alone = Ranks(device=context.ranks.device)
+        fit_activations(model, context.spec, alone, torch.float64)
+        engine = Engine(context.spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
         observer = engine.observer = _Observer(engine, book, taps)
-        book.keep = observer.keep
         seed_generators(context.spec.seed)
         unportable = ""
         try:
@@ -182,7 +185,6 @@ class PortableLeg:
         finally:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine
-            book.keep = None
         return observer, unportable
 
     def run(self, *, repeat: bool = True) -> None:
@@ -190,7 +192,7 @@ class PortableLeg:
         check_products(self._context.ranks.device)
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found, unportable = self._train(self._steps, self.book, taps)
-        again = self._train(1, TapBook(digests=False), taps & {0})[0] if repeat else found
+        again = self._train(1, TapBook(digests="unsigned"), taps & {0})[0] if repeat else found
         self.losses = found.losses
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),

@@ -22,7 +22,7 @@ from plumbline.sketch import relative_error
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.definitions import autocast_loss
-from plumbline.train.digests import finite, host_array, norm
+from plumbline.train.digests import finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import of_one_process
 from plumbline.train.numerics import apply_settings, seed_generators
@@ -31,7 +31,8 @@ from plumbline.train.production.cancellation import Contributions, of_single_seq
 from plumbline.train.production.choices import Choices, choices_of, make_engine
 from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
-from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+from plumbline.train.summaries import is_summarizing, summarize, summarizing
+from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 _LEAST_DECAY = 64 * 2.0**-24
 """Minimum of learning rate times weight decay in the leg, so that the decay is above the rounding of the weights."""
@@ -50,7 +51,8 @@ class _Operators(TorchDispatchMode):
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(str(func.name()).removeprefix("aten::").removesuffix(".default"))
+        if not is_summarizing():
+            self.names.add(str(func.name()).removeprefix("aten::").removesuffix(".default"))
         return func(*args, **(kwargs or {}))
 
 
@@ -71,7 +73,7 @@ class _Observer(Observer):
     def starts(self, step: int) -> None:
         self._step, self._logits, self._labels = step, [], []
         if step == 0 and self._tapped:
-            self._taps = ModuleTaps(self.engine.bare, self.engine.ranks)
+            self._taps = module_taps(self.engine, self.book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         self._labels.append(host_array(local["labels"]))
@@ -79,25 +81,29 @@ class _Observer(Observer):
             self._taps.feeds(len(local["labels"]))
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
+        if self._taps:
+            self._taps.forward_done()
         self._logits.append(host_array(outputs.logits))
         self._about = (type(self.engine.bare).__name__, outputs.logits.dtype)
         self._seen["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
     def _norm(self) -> float:
-        gradients = named_gradients(self.engine.bare).values()
-        return math.sqrt(sum(norm(host_array(value)) ** 2 for value in gradients))
+        return math.sqrt(sum(length**2 for length in norms(named_gradients(self.engine.bare).values())))
 
     def backward_done(self) -> None:
         self._seen["gradient_norm"] = self._norm()
         if self._step:
             return
         if self._taps:
-            self._taps.summarise(self.book, 0)
+            self._taps.summarise()
             self._taps.close()
             self._taps = None
         else:
             kind, dtype = self._about
-            self.book.add(0, "forward", "model", self._whole(self._logits), kind=kind, dtype=dtype, leaf=False)
+            with summarizing():
+                logits = torch.from_numpy(self._whole(self._logits))
+            summary = replace(summarize([logits], "signed")[0], dtype=dtype)
+            self.book.add(0, "forward", "model", summary, kind=kind, leaf=False)
         self.book.add_parameters(0, "gradient", self.engine.bare, named_gradients(self.engine.bare))
 
     def _whole(self, pieces: list[Any]) -> Any:
