@@ -88,7 +88,8 @@ class _Observer(Observer):
         self._seen["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
     def _norm(self) -> float:
-        return math.sqrt(sum(length**2 for length in norms(named_gradients(self.engine.bare).values())))
+        with summarizing():
+            return math.sqrt(sum(length**2 for length in norms(named_gradients(self.engine.bare).values())))
 
     def backward_done(self) -> None:
         self._seen["gradient_norm"] = self._norm()
