@@ -16,7 +16,7 @@ from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, ProbeEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import MAX_TRAIL, SpeedTrail
+from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
 
@@ -106,10 +106,16 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
     if is_ordered and probe is not None and asked and probe.portable_steps and speed.production is None:
         yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"), role="candidate")
     if speed.production is not None and not speed.production.lost:
-        if len(speed.production.steps) != asked:
-            yield counts("production.steps", fact("gap.replayed-steps"), len(speed.production.steps), asked)
-        if not speed.production.taps:
-            yield lacks("production.taps", "invalid", "replay", fact("gap.production-taps"))
+        yield from _replay(speed.production, asked)
+
+
+def _replay(replay: ProductionEvidence, num_steps: int) -> Iterator[Gap]:
+    """Yield a gap for missing steps of the replay, and for a missing number that only its first step gives."""
+    if len(replay.steps) != num_steps:
+        yield counts("production.steps", fact("gap.replayed-steps"), len(replay.steps), num_steps)
+    has_loss = any(step.loss is not None for step in replay.steps[:1])
+    if not replay.taps or replay.repeated is None or (has_loss and replay.loss_error is None):
+        yield lacks("production.numbers", "invalid", "replay", fact("gap.production-numbers"))
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:

@@ -186,6 +186,22 @@ def trail(content: Content) -> Content:
     return result
 
 
+def replay(**changes: Any) -> Change:
+    """Give the record a replay of its speed part, with changes."""
+    numbers = {"loss": 0.5, "loss_reference": 0.5, "gradient_norm": 0.5, "gradient_norm_clipped": 0.5}
+    steps = [{"step": at, "loss_dtype": "float32", "update_excess": 0.5, **numbers} for at in range(3)]
+    tap = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "norm": 1.0, "sha256": "a" * 64}
+    whole_replay = {
+        "steps": steps, "taps": [{**tap, "error": 1e-7, "envelope": 1e-7}], "repeated": True, "loss_error": 1e-7,
+        "loss_envelope": 1e-7,
+    }  # fmt: skip
+    return lambda content: content["evidence"]["speed"].update(production=whole_replay | changes)
+
+
+def test_a_whole_replay_passes() -> None:
+    assert compare(whole(replay()), whole(replay())).verdict == "pass"
+
+
 LISTS = ("num_rows", "losses", "learning_rates")
 EMPTY_TRAIL: Content = {**{key: [] for key in LISTS}, "marks": {}, "weights": []}
 TORCH = {"torch": "3" * 64}
@@ -212,7 +228,10 @@ BOTH: dict[str, tuple[Change, str]] = {
     "a trail without losses": (lambda c: trail(c).update(losses=[]), "invalid"),
     "a trail without the labels": (lambda c: trail(c)["marks"].pop("labels"), "invalid"),
     "labels of the first steps": (lambda c: trail(c)["marks"].update(labels=["0" * 16] * 5), "invalid"),
-    "an empty replay": (lambda c: c["evidence"]["speed"].update(production={}), "invalid"),
+    "an empty replay": (replay(steps=[], taps=[]), "invalid"),
+    "a replay without a tensor": (replay(taps=[]), "invalid"),
+    "a replay without its loss's error": (replay(loss_error=None), "invalid"),
+    "a replay that was not repeated": (replay(repeated=None), "invalid"),
 }  # fmt: skip
 
 
