@@ -8,6 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
@@ -123,10 +124,13 @@ class PrefectOrchestrator(Generic[OrderType]):
         for run in (run for run in runs if run in self._ids):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):
                 state: State[None] = Cancelled() if force else Cancelling(message=CANCELLED_BY_ROUND)
-                client = self._apis.of(self._platforms[run])
-                set_state = partial(client.set_flow_run_state, self._ids[run], state, force=force)
-                self._apis.ask(client, lambda _, set_state=set_state: set_state())
+                change = partial(_set_state, run_id=self._ids[run], state=state, force=force)
+                self._apis.ask(self._apis.of(self._platforms[run]), change)
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
         """Return whether the attempt's record is in the outbox."""
         return self._recorded(self._orders(job.key, attempt))
+
+
+def _set_state(client: SyncPrefectClient, run_id: UUID, state: State[None], *, force: bool) -> None:
+    client.set_flow_run_state(run_id, state, force=force)
