@@ -56,7 +56,13 @@ def _install(site: Path, python: str, platforms: list[str]) -> None:
 
 def write_bundle(out: Path, python: str, platforms: list[str]) -> int:
     """Write the archive; return its size in bytes."""
-    listed = subprocess.run(["git", "ls-files", *CODE], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *CODE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     files = [name for name in listed.stdout.splitlines() if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]
     with tempfile.TemporaryDirectory() as folder, tarfile.open(out, "w:gz") as archive:
         (Path(folder) / "COMMANDS").write_text(commands(), encoding="utf-8")
