@@ -23,7 +23,7 @@ from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.judge import conclude, judge_records
 from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over
-from plumbline.tasks.report import add_notes, emit_verdict, log_verdict, publish, report_round, show_in_ui
+from plumbline.tasks.report import add_notes, emit_verdict, log_verdict, publish, report_round, show_in_ui, write_pages
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 
@@ -81,5 +81,7 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
         emit_verdict(verdict)  # before the alerts: an error of these must not prevent a team's automations
         if failures := alert_about_verdict(round_, verdict):
             verdict = add_notes(round_, verdict, failures, found, judged)
-        show_in_ui(round_, verdict, found, judged, return_state=True)  # a failure here does not change the verdict
+        # A failure here does not change the verdict.
+        write_pages(round_, return_state=True)
+        show_in_ui(round_, verdict, found, judged, return_state=True)
     return verdict

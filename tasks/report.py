@@ -20,6 +20,7 @@ from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.reporting import draw_plots, write_report
 from plumbline.rounds.series import write_nights
+from plumbline.rounds.site import connect_reports, write_site
 from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
@@ -57,6 +58,15 @@ def add_notes(
     except PlumblineError as error:
         get_run_logger().error("the notes could not be stored: %s", error)
     return verdict
+
+
+@task(name="site", persist_result=False, retries=2, retry_delay_seconds=5)
+def write_pages(round_: Round) -> None:
+    """Write the pages over all rounds, and link this round's report to its neighbours."""
+    refuse_superseded(round_.suite, round_.id)
+    central = CentralStore(open_store(round_.suite.store))
+    write_site(central, round_.suite)
+    connect_reports(central, round_.suite.name, [round_.id], round_.suite.report_url)
 
 
 def log_verdict(verdict: RoundVerdict) -> None:

@@ -19,6 +19,7 @@ from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
 from plumbline.history.reference import Reference
 from plumbline.history.segments import MetricHistory
 from plumbline.rounds.nights import limits_of
+from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -46,8 +47,10 @@ def run(args: argparse.Namespace) -> int:
     nights = read_nights(central, suite, series, last)
     allowed = limits_of(suite)
     floors, limits = {}, {}
+    accepted = accepted_times(central)
     for name in suite.platforms:
-        lines = [line for line in read_lines(central, series[name], nights[name]) if line.metric.name == "throughput"]
+        lines = read_lines(series[name], nights[name], accepted.get(name, {}))
+        lines = tuple(line for line in lines if line.metric.name == "throughput")
         floors[name] = _widest(lines, last)
         limits[name] = _limit(floors[name], allowed)
     if not any(floor.runs for floor in floors.values()):

@@ -17,9 +17,11 @@ from plumbline.history.external import Receipt, parse_external
 from plumbline.history.limits import allowed_for
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
-from plumbline.history.summary import ChangeSummary, LineSummary, summarise
+from plumbline.history.summary import LineSummary, summarise
+from plumbline.report.metrics import change_sentence, level_sentence
 from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
+from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import exit_code, worst
 from plumbline.stores import open_store
@@ -73,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         _rebuild(central, suite)
     series = read_all_series(central, suite, platforms)
     nights = read_nights(central, suite, series, last)
-    lines = {name: read_lines(central, series[name], nights[name]) for name in platforms}
+    accepted = accepted_times(central)
+    lines = {name: read_lines(series[name], nights[name], accepted.get(name, {})) for name in platforms}
     summaries = {
         name: [summarise(line, limits_of(suite, name), last=last) for line in lines[name]] for name in platforms
     }
@@ -194,24 +197,10 @@ def _print_nights(platform: str, nights: Sequence[Night]) -> None:
 def _print_lines(lines: Sequence[LineSummary]) -> None:
     for line in lines:
         about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
-        if line.reference is None:
-            say(f"  {about}: {line.nights} nights, too few for a reference")
-        else:
-            spread = f" ± {line.relative_sd or 0:.2%}"
-            say(f"  {about}: reference {line.reference:.4g} {line.unit}{spread} of {line.reference_nights} nights")
+        say(f"  {about}: {level_sentence(line)}")
         for start in line.segments:
             say(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
         for change in line.changes:
-            say(f"    {_change(change)}")
+            say(f"    {change_sentence(change)}")
         if line.reason not in ("quiet", "learning"):
             say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
-
-
-def _change(change: ChangeSummary) -> str:
-    size = "" if change.change is None else f" ({change.change:+.1%})"
-    way = "worse" if change.worse else "better"
-    beside = f", with a change of {change.with_boundary}" if change.with_boundary else ""
-    return (
-        f"{change.shape} since {change.since}, {change.round}: {change.before:.4g} → {change.after:.4g}{size}, {way}, "
-        f"p = {change.p_value:.2g}{beside}"
-    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 
-from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import read_series
 from plumbline.cli.options import say
@@ -15,9 +14,8 @@ from plumbline.history.metrics import METRICS, metric_of
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import SeriesFile
 from plumbline.rounds import check_round_id
-from plumbline.rounds.plan import night_of
+from plumbline.rounds.plan import by_time
 from plumbline.schema.base import Model
-from plumbline.schema.record import night_time
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError
@@ -51,14 +49,9 @@ def read_round(central: CentralStore, suite: str | None, wanted: str, where: str
         raise ConfigurationError(f"the round {wanted!r} does not exist", where=central.store.url, hint=hint) from error
 
 
-def _by_time(name: tuple[str, str]) -> tuple[bool, str]:
-    """Return a sort key that puts names with a date last."""
-    return night_of(name[1]) != name[1], name[1]
-
-
 def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[RoundVerdict]:
     """Yield the rounds of one suite, or of all; report and skip unreadable ones."""
-    for name in sorted(central.list_rounds(suite), key=_by_time, reverse=True):
+    for name in sorted(central.list_rounds(suite), key=lambda name: by_time(name[1]), reverse=True):
         try:
             verdict = central.get_round(*name)
         except InvalidInputError as error:
@@ -124,10 +117,11 @@ def _night(verdict: RoundVerdict, platform: str) -> Night:
     )
 
 
-def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night]) -> tuple[MetricHistory, ...]:
+def read_lines(
+    series: SeriesFile, nights: Sequence[Night], accepted: Mapping[str, Sequence[datetime]]
+) -> tuple[MetricHistory, ...]:
     """Return a platform's lines, from its series or from its rounds."""
     if len(series):
-        accepted = accepted_times(central, series.platform)
         return lines_of(series, METRICS, accepted)
     lines = []
     for name, attribute in (("throughput", "samples_per_second"), ("accuracy", "accuracy")):
@@ -137,13 +131,3 @@ def read_lines(central: CentralStore, series: SeriesFile, nights: Sequence[Night
         if kept:
             lines.append(MetricHistory(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
     return tuple(lines)
-
-
-def accepted_times(central: CentralStore, platform: str) -> dict[str, list[datetime]]:
-    """Return the nights of accepted records by workload."""
-    found: dict[str, list[datetime]] = {}
-    for baseline in BaselineBook(central).list()[0]:
-        if baseline.platform == platform:
-            times = [night_time(entry.round_id, entry.started_at).astimezone(UTC) for entry in baseline.records]
-            found.setdefault(baseline.workload, []).extend(times)
-    return found

@@ -16,6 +16,7 @@ from plumbline.central import CentralStore
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.retention import Sweep, plan_sweep, remove
+from plumbline.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
 
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_sweep(central, suite, now=datetime.now(UTC), keep_days=args.keep_days)
     if args.apply:
         remove(central, plan)
+        write_site(central, suite)
+        connect_reports(central, suite.name, plan.choice.gone, suite.report_url)
     if args.json:
         print(json.dumps(_document(suite, plan, applied=args.apply), indent=2))
     else:

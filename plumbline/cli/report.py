@@ -23,6 +23,7 @@ from plumbline.report.terminal import verdict_table
 from plumbline.rounds.plan import night_of
 from plumbline.rounds.report_link import link_to
 from plumbline.rounds.reporting import keep_report, record_links, report_key
+from plumbline.rounds.site import connect_reports
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.staging.scratch import scratch_folder
@@ -110,6 +111,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
         )
     if out is None:
         keep_report(central, verdict, page)
+        connect_reports(central, verdict.suite, [verdict.round], site)
         link = link_to(central, report_key(verdict), site)
         if link.note:
             say(f"plumbline: {link.note}", to_stderr=True)

@@ -9,7 +9,7 @@ import numpy as np
 from plumbline.history.episodes import Episode, episodes
 from plumbline.history.limits import Allowed
 from plumbline.history.night import entry_sentence, judge_lines, replayed, sentence
-from plumbline.history.reference import reference_of
+from plumbline.history.reference import Reference, reference_of
 from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Outcome
@@ -61,6 +61,12 @@ class LineSummary(Model):
     reference: float | None = None
     relative_sd: float | None = None
     reference_nights: int = 0
+    limit: float | None = None
+    """Value beyond which a loss counts; `None` if the metric has no limit of its own."""
+    level: int = 0
+    """Index of the first night of the reference's level."""
+    lost: float | None = None
+    """Reference before an open loss, which begins at `level`."""
     autocorrelation: float = 0.0
     segments: tuple[SegmentStart, ...] = ()
     changes: tuple[ChangeSummary, ...] = ()
@@ -99,6 +105,9 @@ def summarise(
         reference=_finite(metric.value(reference.centre)) if reference else None,
         relative_sd=reference.spread if reference else None,
         reference_nights=reference.count if reference else 0,
+        limit=_limit(history, reference, allowed.of(metric.name)),
+        level=past.level,
+        lost=_finite(metric.value(past.call.centre)) if past.call else None,
         autocorrelation=reference.rho if reference else 0.0,
         segments=tuple(
             SegmentStart(
@@ -116,6 +125,12 @@ def summarise(
         reason=kept.reason if kept else decided.reason,
         sentence=entry_sentence(history, kept) if kept else sentence(decided),
     )
+
+
+def _limit(history: MetricHistory, reference: Reference | None, allowed: Allowed) -> float | None:
+    if reference is None or not (allowed.is_limited or allowed.margin):
+        return None
+    return _finite(history.metric.value(reference.centre + allowed.at(reference.centre).drop))
 
 
 def _change(history: MetricHistory, episode: Episode, first: int) -> ChangeSummary:

@@ -17,7 +17,7 @@ from plumbline.schema.record import ROUND_TIME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
-__all__ = ["AB", "MAIN", "RERUN", "Assignment", "Round", "check_round_id", "new_round_id", "night_of"]
+__all__ = ["AB", "MAIN", "RERUN", "Assignment", "Round", "by_time", "check_round_id", "new_round_id", "night_of"]
 
 
 MAIN, RERUN, AB = "main", "rerun", "ab"
@@ -44,6 +44,11 @@ def night_of(round_id: str) -> str:
     """Return the date in a round's name, or the name itself."""
     date = round_id.partition("-")[0]
     return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else round_id
+
+
+def by_time(round_id: str) -> tuple[bool, str]:
+    """Return a sort key that puts names with a date last."""
+    return night_of(round_id) != round_id, round_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from plumbline.schema.record import night_time
 from plumbline.schema.suite_values import is_time_zone
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["count_unjudged", "read_history", "write_nights"]
+__all__ = ["accepted_times", "count_unjudged", "read_history", "write_nights"]
 
 
 def read_history(round_: Round, central: CentralStore) -> History:
@@ -51,6 +51,15 @@ def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
         for record in (baseline.anchor or baseline.records[0], *baseline.records)
     ]
     return [anchor, *(time for time in times if time > anchor)]
+
+
+def accepted_times(central: CentralStore) -> dict[str, dict[str, list[datetime]]]:
+    """Return the nights of all accepted records, by platform and workload."""
+    found: dict[str, dict[str, list[datetime]]] = {}
+    for baseline in BaselineBook(central).list()[0]:
+        times = [night_time(entry.round_id, entry.started_at).astimezone(UTC) for entry in baseline.records]
+        found.setdefault(baseline.platform, {}).setdefault(baseline.workload, []).extend(times)
+    return found
 
 
 def count_unjudged(

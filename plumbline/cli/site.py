@@ -1,0 +1,125 @@
+"""`plumbline site SUITE`: write the pages over all rounds again, and serve them to a browser of this machine.
+
+Each round writes them too: `site/index.html` of the central store lists all suites. With --serve they open from any
+store, by this command's own credentials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from plumbline.central import CentralStore
+from plumbline.cli.options import say
+from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
+from plumbline.rounds.report_link import link_to
+from plumbline.rounds.site import list_reports, with_neighbours, write_site
+from plumbline.schema.suite import read_suite
+from plumbline.stores import ObjectMissingError, open_store, read_bytes
+
+__all__ = ["PageServer", "register", "run"]
+
+_TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
+_PUBLIC = ("site", "rounds", "records")
+"""Folders of the central store that may be served; secrets, orders and claims are elsewhere."""
+
+
+def register(subparsers: Any) -> None:
+    """Add the command's parser."""
+    parser = subparsers.add_parser("site", help="write or serve the pages over all rounds", description=__doc__)
+    parser.add_argument("suite", type=Path, help="the suite file")
+    parser.add_argument("--serve", action="store_true", help="serve the pages on this machine until Ctrl-C")
+    parser.add_argument("--port", type=int, default=0, help="with --serve: the port (default: a free one)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the suite's pages, print their address, and serve them if asked."""
+    suite = read_suite(args.suite)
+    central = CentralStore(open_store(suite.store))
+    key = write_site(central, suite)
+    if not args.serve:
+        link = link_to(central, key, suite.report_url)
+        if link.note and not link.url.startswith("/"):
+            say(f"plumbline: only this page opens: {link.note}; --serve opens all", to_stderr=True)
+        print(json.dumps({"suite": suite.name, "site": link.url}) if args.json else link.url)
+        return int(ExitCode.PASS)
+    with _server(central, args.port) as server:
+        url = f"{server.url}/{quote(key)}"
+        print(json.dumps({"suite": suite.name, "site": url}) if args.json else f"{url} (until Ctrl-C)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return int(ExitCode.PASS)
+
+
+def _server(central: CentralStore, port: int) -> PageServer:
+    try:
+        return PageServer(central, port)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"{error}", where="--port", key=str(port), hint="leave it out") from error
+
+
+class PageServer(ThreadingHTTPServer):
+    """Server of the store's pages on the loopback address, below an unguessable path."""
+
+    def __init__(self, central: CentralStore, port: int = 0) -> None:
+        self.central = central
+        self.token = secrets.token_urlsafe(16)
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Return the address of the store's root."""
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.token}"
+
+    def page(self, path: str) -> tuple[str, bytes] | None:
+        """Return type and content of a page; `None` if it does not exist or is not public."""
+        token, _, key = unquote(urlsplit(path).path).lstrip("/").partition("/")
+        folder, _, name = key.partition("/")
+        kind = _TYPES.get(key.rpartition(".")[2])
+        if not secrets.compare_digest(token.encode(), self.token.encode()) or folder not in _PUBLIC or kind is None:
+            return None
+        try:
+            data = read_bytes(self.central.store, key)
+        except ObjectMissingError:
+            return None
+        suite, _, rest = name.partition("/")
+        if folder == "rounds" and rest.endswith("/report.html"):
+            order = list_reports(self.central, suite)
+            data = with_neighbours(data.decode(), suite, order, rest.partition("/")[0]).encode()
+        return kind, data
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        """Answer with a page of the store."""
+        try:
+            page = self.server.page(self.path)
+        except (PlumblineError, ValueError) as error:
+            self.send_error(HTTPStatus.BAD_GATEWAY, type(error).__name__)
+            return
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        kind, data = page
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Stay quiet."""

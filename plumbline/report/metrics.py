@@ -1,0 +1,146 @@
+"""One metric over the nights: chart, levels, changes and decisions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plumbline.history.night import entry_sentence
+from plumbline.history.segments import MetricHistory
+from plumbline.history.summary import ChangeSummary, LineSummary
+from plumbline.report.charts import Chart
+from plumbline.report.curves import ChangeMark, Curves, curves
+from plumbline.report.sentences import sentence_of
+from plumbline.report.words import SYMBOLS, clean
+from plumbline.schema.fact import fact
+from plumbline.schema.verdict import Outcome
+
+_MOST_CALLS = 40
+_MIB = 1 << 20
+_UNITS = {"bytes": ("MiB", 1 / _MIB)}
+"""Displayed unit and factor of a metric's unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """Decision of one night that was more than quiet."""
+
+    round: str
+    when: str
+    verdict: Outcome
+    words: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricView:
+    """Chart of a metric, with what is known of its level."""
+
+    name: str
+    level: str
+    tonight: str
+    verdict: Outcome
+    chart: Chart | None
+    changes: tuple[str, ...]
+    decisions: tuple[DecisionRow, ...]
+
+
+def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> MetricView:
+    """Return the view of one metric's `last` nights."""
+    unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
+    return MetricView(
+        name=clean(summary.metric, 80),
+        level=level_sentence(summary),
+        tonight="" if summary.reason in ("quiet", "learning") else clean(_short(history, summary.sentence), 600),
+        verdict=summary.verdict,
+        chart=_chart(history, summary, max(len(history.values) - last, 0), unit, factor),
+        changes=tuple(change_sentence(change) for change in reversed(summary.changes)),
+        decisions=_decisions(history),
+    )
+
+
+def level_sentence(summary: LineSummary) -> str:
+    """Describe the reference of a metric, its spread and its limit."""
+    if summary.reference is None:
+        return sentence_of(fact("line.learning", nights=summary.nights))
+    unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
+    limit = "" if summary.limit is None else fact("line.limit", limit=f"{summary.limit * factor:.4g}")
+    return sentence_of(
+        fact(
+            "line.reference",
+            reference=f"{summary.reference * factor:.4g}",
+            unit=f" {unit}" if unit else "",
+            spread=f"{summary.relative_sd or 0:.2%}",
+            nights=summary.reference_nights,
+            limit=limit,
+        )
+    )
+
+
+def change_sentence(change: ChangeSummary) -> str:
+    """Describe one lasting change of a metric."""
+    return sentence_of(
+        fact(
+            "line.change",
+            shape=change.shape,
+            since=change.since,
+            round=clean(change.round, 63),
+            before=f"{change.before:.4g}",
+            after=f"{change.after:.4g}",
+            size="" if change.change is None else f" ({change.change:+.1%})",
+            way="worse" if change.worse else "better",
+            p_value=f"{change.p_value:.2g}",
+            beside=f", with a change of {change.with_boundary}" if change.with_boundary else "",
+        )
+    )
+
+
+def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, factor: float) -> Chart | None:
+    """Draw the nights, their reference and their limit; `None` for fewer than two nights."""
+    values = [None if value is None else value * factor for value in history.values[first:]]
+    lines: dict[str, Sequence[float | None]] = {"measured": values}
+    levels = {"reference": (summary.lost, summary.reference), "limit": (None, summary.limit)}
+    for name, (before, now) in levels.items():
+        if now is not None:
+            level = [before if first + index < summary.level else now for index in range(len(values))]
+            lines[name] = [None if value is None else value * factor for value in level]
+    decided = {call.place - first: call.entry.verdict for call in history.calls}
+    signs = [SYMBOLS[decided[index]] if decided.get(index, "pass") != "pass" else "" for index in range(len(values))]
+    rounds = {name: index for index, name in enumerate(history.rounds[first:])}
+    changes = [
+        ChangeMark(rounds[change.round], change.shape, f"{change.before * factor:.4g} to {change.after * factor:.4g}")
+        for change in summary.changes
+        if change.round in rounds
+    ]
+    changes += [
+        ChangeMark(boundary.index - first, "new baseline", boundary.after)
+        for boundary in history.boundaries
+        if boundary.what == "baseline" and boundary.index >= first
+    ]
+    note = sentence_of(fact("line.chart", nights=len(values)))
+    return curves(
+        Curves(
+            clean(summary.metric, 80), note, lines, unit, "night", tuple(lines),
+            x_names=[history.day(first + index) for index in range(len(values))],
+            signs={"measured": signs}, changes=sorted(changes, key=lambda change: change.index),
+        )
+    )  # fmt: skip
+
+
+def _short(history: MetricHistory, sentence: str) -> str:
+    """Return a decision's sentence without the names that its section has."""
+    return sentence.removeprefix(f"{history.workload}: {history.metric.name}; ")
+
+
+def _decisions(history: MetricHistory) -> tuple[DecisionRow, ...]:
+    """Return the newest decisions, the newest first."""
+    return tuple(
+        DecisionRow(
+            round=history.rounds[call.place],
+            when=history.day(call.place),
+            verdict=call.entry.verdict,
+            words=clean(_short(history, entry_sentence(history, call.entry)), 400),
+            cause=call.entry.cause or "",
+        )
+        for call in sorted(history.calls, key=lambda call: call.place, reverse=True)[:_MOST_CALLS]
+    )

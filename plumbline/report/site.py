@@ -1,0 +1,239 @@
+"""Site over all rounds: index of suites, nights by platform, and the metrics of one platform. Pure.
+
+Links are relative, so that the pages open from a folder, a bucket's static hosting and a local server alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from urllib.parse import quote
+
+from plumbline import __version__
+from plumbline.history.segments import MetricHistory
+from plumbline.history.series import JudgedRound, SeriesFile
+from plumbline.history.summary import LineSummary
+from plumbline.report.history import HistoryPoint, since
+from plumbline.report.html import template
+from plumbline.report.metrics import MetricView, metric_view
+from plumbline.report.sentences import sentence_of
+from plumbline.report.story import headline
+from plumbline.report.words import NONE, SYMBOLS, clean, listed
+from plumbline.schema.fact import fact
+from plumbline.schema.verdict import Outcome, RoundVerdict
+
+NIGHTS = 400
+"""Maximum number of nights on a page, as many as a series file keeps verdicts of."""
+MOST_CHARTS = 70
+"""Maximum number of charts on a page, which bounds its size."""
+_MOST_NAMED = 3
+_MOST_CHANGES = 60
+_NAV = re.compile(r"<!--nights-->.*?<!--/nights-->", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRow:
+    """One suite with its latest round."""
+
+    suite: str
+    latest: RoundVerdict
+    has_report: bool
+    has_pages: bool
+
+    @property
+    def href(self) -> str:
+        """Return the link of the suite's page; empty if it has none yet."""
+        return f"{quote(self.suite)}/index.html" if self.has_pages else ""
+
+    @property
+    def report(self) -> str:
+        """Return the link of the latest report; empty if it does not exist."""
+        return report_href("..", self.suite, self.latest.round) if self.has_report else ""
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        return headline(self.latest, sorted(self.latest.platforms), "", exact=False).sentence
+
+
+@dataclass(frozen=True, slots=True)
+class StackChange:
+    """What a platform's training ran on, and on which night it changed."""
+
+    round: str
+    when: str
+    what: str
+    """`spec`, `lock`, `hardware` or `software`."""
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Verdict of one platform in one night."""
+
+    outcome: Outcome | None
+    symbol: str
+    title: str
+    is_new: bool
+    """Whether its training ran on something new."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightRow:
+    """One night: a cell per platform, and the platforms that did not pass in words."""
+
+    round: str
+    when: str
+    report: str
+    cells: tuple[Cell, ...]
+    words: str
+
+
+def report_href(root: str, suite: str, round_id: str) -> str:
+    """Return the relative link of a round's report; `root` leads to the store's root."""
+    return f"{root}/rounds/{quote(suite)}/{quote(round_id)}/report.html"
+
+
+def platform_name(platform: str) -> str:
+    """Return the file name of a platform's page."""
+    return f"platform-{platform}.html"
+
+
+def index_page(rows: Sequence[SuiteRow]) -> str:
+    """Render the index of suites, the worst latest verdict first."""
+    order = ("invalid", "drift", "inconclusive", "pass")
+    ranked = sorted(rows, key=lambda row: (order.index(row.latest.verdict), row.suite))
+    return _rendered("index.html.j2", rows=ranked)
+
+
+def suite_page(
+    suite: str,
+    platforms: Sequence[str],
+    series: Mapping[str, SeriesFile],
+    latest: RoundVerdict | None,
+    reports: Collection[str],
+) -> str:
+    """Render the matrix of nights and platforms, the newest night first."""
+    nights = night_rows(suite, platforms, series, reports)
+    head = headline(latest, sorted(latest.platforms), "", exact=False) if latest else None
+    report = report_href("../..", suite, latest.round) if latest and latest.round in reports else ""
+    links = [(clean(name, 63), quote(platform_name(name))) for name in platforms]
+    return _rendered(
+        "suite.html.j2", suite=clean(suite, 63), head=head, report=report, platforms=links, nights=nights,
+        symbols=SYMBOLS,
+    )  # fmt: skip
+
+
+def night_rows(
+    suite: str, platforms: Sequence[str], series: Mapping[str, SeriesFile], reports: Collection[str]
+) -> tuple[NightRow, ...]:
+    """Return the last nights of all platforms, the newest first."""
+    times = {name: judged.time for platform in platforms for name, judged in series[platform].judged.items()}
+    newest = sorted(times, key=lambda name: (times[name], name), reverse=True)[:NIGHTS]
+    changes = {platform: _by_round(stack_changes(series[platform])) for platform in platforms}
+    rows = []
+    for name in newest:
+        results = {platform: series[platform].judged.get(name) for platform in platforms}
+        when = _minute(times[name])
+        cells = tuple(
+            _cell(platform, when, result, changes[platform].get(name, ())) for platform, result in results.items()
+        )
+        report = report_href("../..", suite, name) if name in reports else ""
+        rows.append(NightRow(clean(name, 63), when, report, cells, _not_passed(results)))
+    return tuple(rows)
+
+
+def _cell(platform: str, when: str, result: JudgedRound | None, changes: Sequence[StackChange]) -> Cell:
+    if result is None:
+        return Cell(None, "·", "", is_new=False)
+    words = [result.verdict, *result.causes, *(f"new {change.what}" for change in changes)]
+    title = f"{platform}, {when}: {', '.join(words)}" if len(words) > 1 or result.verdict != "pass" else ""
+    return Cell(result.verdict, SYMBOLS[result.verdict], clean(title, 200), is_new=bool(changes))
+
+
+def _not_passed(results: Mapping[str, JudgedRound | None]) -> str:
+    """Name the platforms that did not pass, with their causes."""
+    groups: dict[str, list[str]] = {}
+    for platform, result in results.items():
+        if result is not None and result.verdict != "pass":
+            groups.setdefault(", ".join(dict.fromkeys(result.causes)) or result.verdict, []).append(platform)
+    return "; ".join(f"{_some(names)}: {clean(why, 80)}" for why, names in groups.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = [clean(name, 63) for name in names[:_MOST_NAMED]]
+    return listed(shown) if len(names) <= _MOST_NAMED else f"{', '.join(shown)} and {len(names) - _MOST_NAMED} more"
+
+
+def stack_changes(series: SeriesFile) -> tuple[StackChange, ...]:
+    """Return every night on which a workload's spec, lock, hardware or software differs from its night before."""
+    changes: dict[tuple[str, str, str, str], StackChange] = {}
+    for workload in series.workloads:
+        for before, after in pairwise(series.places(workload)):
+            for what in ("spec", "lock", "hardware", "software"):
+                column = getattr(series, what)
+                old, new = series.words[column[before]], series.words[column[after]]
+                if old != new:
+                    name = series.round[after]
+                    found = StackChange(name, _minute(series.time[after]), what, clean(old, 80), clean(new, 80))
+                    changes.setdefault((name, what, old, new), found)
+    return tuple(sorted(changes.values(), key=lambda change: change.when))
+
+
+def _by_round(changes: Sequence[StackChange]) -> dict[str, list[StackChange]]:
+    grouped: dict[str, list[StackChange]] = {}
+    for change in changes:
+        grouped.setdefault(change.round, []).append(change)
+    return grouped
+
+
+def platform_page(
+    suite: str,
+    series: SeriesFile,
+    lines: Sequence[tuple[MetricHistory, LineSummary]],
+    reports: Collection[str],
+) -> str:
+    """Render every metric of a platform over its nights, and the changes of its machine and software."""
+    judged = list(series.judged.items())
+    points = [HistoryPoint(name, _minute(result.time), result.verdict) for name, result in judged]
+    metrics: dict[str, list[MetricView]] = {}
+    for history, summary in lines[:MOST_CHARTS]:
+        metrics.setdefault(clean(history.workload, 63), []).append(metric_view(history, summary, NIGHTS))
+    links = {name: report_href("../..", suite, name) for name in reports}
+    latest = judged[-1][1] if judged else None
+    name = clean(series.platform, 63)
+    return _rendered(
+        "platform.html.j2",
+        suite=clean(suite, 63),
+        name=name,
+        verdict=latest.verdict if latest else None,
+        sentence=sentence_of(fact("site.state", platform=name, verdict=latest.verdict)) if latest else "",
+        since=since(points, latest.verdict) if latest else "",
+        causes=tuple(dict.fromkeys(latest.causes)) if latest else (),
+        report=links.get(judged[-1][0], "") if judged else "",
+        metrics=metrics,
+        left_out=max(0, len(lines) - MOST_CHARTS),
+        changes=stack_changes(series)[::-1][:_MOST_CHANGES],
+        links=links,
+    )
+
+
+def with_nights(page: str, suite: str, earlier: str, later: str) -> str:
+    """Return a report's page with links to its suite, and to the rounds before and after it, where they exist."""
+    links = [("all nights", f"../../../site/{quote(suite)}/index.html")]
+    links += [("← night before", f"../{quote(earlier)}/report.html")] if earlier else []
+    links += [("night after →", f"../{quote(later)}/report.html")] if later else []
+    nav = template("nights.html.j2").render(links=links)
+    return _NAV.sub(lambda _: f"<!--nights-->{nav}<!--/nights-->", page, count=1)
+
+
+def _minute(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
+
+
+def _rendered(file: str, **content: object) -> str:
+    return template(file).render(version=__version__, none_sign=NONE, **content)
