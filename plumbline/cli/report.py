@@ -22,7 +22,7 @@ from plumbline.report.markdown import step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds.plan import night_of
 from plumbline.rounds.report_link import link_to
-from plumbline.rounds.reporting import keep_report, record_links, report_key
+from plumbline.rounds.reporting import earlier_records, keep_report, record_links, report_key
 from plumbline.rounds.site import connect_reports
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
@@ -46,6 +46,9 @@ def register(subparsers: Any) -> None:
         default="html",
         help="output format (default: %(default)s)",
     )
+    parser.add_argument(
+        "--since", metavar="ROUND", default="", help="list what changed since this round (default: the night before)"
+    )
     parser.add_argument("--out", type=Path, help="output file (default: html into the store, other formats on stdout)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
@@ -59,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
     central = CentralStore(open_store(suite.store if suite else args.store))
     verdict = _round(central, args.round, suite)
     answer = {"round": verdict.round, "verdict": verdict.verdict}
+    if args.since:
+        read_round(central, verdict.suite, args.since, "--since")
     if args.format == "html":
-        answer["report"] = _html(central, verdict, suite, args.out)
+        answer["report"] = _html(central, verdict, suite, args)
     else:
         text = _text(args, verdict)
         answer["report"] = str(args.out or "")
@@ -93,7 +98,8 @@ def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
     return verdict_table(verdict, colour=colour, suite_file=str(args.suite or ""))
 
 
-def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out: Path | None) -> str:
+def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, args: argparse.Namespace) -> str:
+    out: Path | None = args.out
     site = suite.report_url if suite else ""
     with scratch_folder() as folder:
         records = {name: _records(central, verdict, name, folder) for name in verdict.platforms}
@@ -108,6 +114,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, out
             baselines=before,
             records_base=_records_folder(central) if out else "../../../records",
             record_links=record_links(central, [loaded for record in records.values() for loaded in record], site),
+            earlier=earlier_records(central, verdict.suite, records, verdict.round, args.since),
         )
     if out is None:
         keep_report(central, verdict, page)

@@ -14,6 +14,7 @@ from plumbline import __version__
 from plumbline.report.history import RoundHistory
 from plumbline.report.view import Records, ReportView, build_view
 from plumbline.report.words import NONE, clean, number, seconds
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import RoundVerdict
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def render_report(
     baselines: Records | None = None,
     records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
+    earlier: Mapping[str, RunRecord] | None = None,
 ) -> str:
     """Render the page of a round.
 
@@ -90,7 +92,7 @@ def render_report(
     return render_page(
         build_view(
             verdict, records, reference=reference, baselines=baselines, history=history, records_base=records_base,
-            record_links=record_links,
+            record_links=record_links, earlier=earlier,
         )
     )  # fmt: skip
 

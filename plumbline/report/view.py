@@ -17,6 +17,7 @@ from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
 from plumbline.report.workloads import WorkloadView, history_chart, workload_views
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
@@ -92,8 +93,9 @@ def build_view(
     history: RoundHistory | None = None,
     records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
+    earlier: Mapping[str, RunRecord] | None = None,
 ) -> ReportView:
-    """Return the report's content for a round."""
+    """Return the report's content for a round; `earlier` has each platform's record of a night to compare with."""
     # Names come from records and stores: make them printable.
     verdict = verdict.replace(platforms={_name(name): result for name, result in verdict.platforms.items()})
     reference = _name(reference)
@@ -121,7 +123,7 @@ def build_view(
         ),
         workloads=workloads,
         history=history_chart(points, changes_of(points), order, marked) if points else None,
-        changes=_changes(lists, before, reference, order),
+        changes=_changes(lists, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
         timings=round_bars(verdict, order),
         records=tuple(
             _link(name, record, records_base, record_links or {}) for name in order for record in lists.get(name, ())
@@ -175,15 +177,22 @@ def _against(rate: float | None, before: Sequence[LoadedRecord]) -> str:
 
 
 def _changes(
-    lists: Mapping[str, Sequence[LoadedRecord]], before: Mapping[str, Sequence[LoadedRecord]], reference: str,
+    lists: Mapping[str, Sequence[LoadedRecord]],
+    before: Mapping[str, Sequence[LoadedRecord]],
+    earlier: Mapping[str, RunRecord],
     order: Sequence[str],
-) -> tuple[DifferenceTable, ...]:  # fmt: skip
+) -> tuple[DifferenceTable, ...]:
     now = {name: loaded[0].record.fingerprint for name, loaded in lists.items() if loaded}
     tables = []
     if len(now) > 1:
-        columns, rows = between(now, reference)
+        columns, rows = between(now, order[0])
         tables.append(_cut("Between the platforms", columns, rows))
     for name in order:
+        if name in now and name in earlier:
+            other = earlier[name]
+            rows = since_baseline(other.fingerprint, now[name])
+            night = clean(other.round_id or other.record_id, 63)
+            tables.append(_cut(f"{name} since {night}", (night, "now"), rows))
         if name in now and before.get(name):
             rows = since_baseline(before[name][0].record.fingerprint, now[name])
             tables.append(_cut(f"{name} since its baseline", ("baseline", "now"), rows))

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from plumbline.central import CentralStore, round_key
+from plumbline.central.outbox import checked_record, record_key
+from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
 from plumbline.report.figures import figures_page
@@ -17,9 +19,11 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round, night_of
 from plumbline.rounds.report_link import link_to
+from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import read_bytes
 
-__all__ = ["draw_plots", "keep_report", "record_links", "report_key", "write_report"]
+__all__ = ["draw_plots", "earlier_records", "keep_report", "record_links", "report_key", "write_report"]
 
 _NIGHTS = 30
 _AT_ONCE = 8
@@ -88,7 +92,33 @@ def _view(
         baselines=before,
         history=_history(central, verdict),
         record_links=links,
+        earlier=earlier_records(central, round_.suite.name, round_.suite.platforms, round_.id),
     )
+
+
+def earlier_records(
+    central: CentralStore, suite: str, platforms: Iterable[str], round_id: str, since: str = ""
+) -> dict[str, RunRecord]:
+    """Return each platform's first record of the round `since`, by default of the night before `round_id`."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="earlier") as pool:
+        found = pool.map(lambda name: (name, _earlier_record(central, suite, name, round_id, since)), platforms)
+        return {name: record for name, record in found if record is not None}
+
+
+def _earlier_record(central: CentralStore, suite: str, platform: str, round_id: str, since: str) -> RunRecord | None:
+    """Return the record; `None` where none is left: a missing one must not prevent a report."""
+    try:
+        series = read_series(central, suite, platform)
+        names = list(dict.fromkeys(series.round))
+        before = names[: names.index(round_id)] if round_id in names else names
+        wanted = since or "".join(before[-1:])
+        if wanted not in names:
+            return None
+        record_id = series.record[series.round.index(wanted)]
+        data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
+        return checked_record(data, record_id, central.store.url)
+    except InvalidInputError:
+        return None
 
 
 def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None:

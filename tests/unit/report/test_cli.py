@@ -10,9 +10,11 @@ from safetensors.numpy import save_file
 
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
+from plumbline.central.series import extend_series
 from plumbline.cli.main import main
+from plumbline.history.series import row_of
 from plumbline.rounds.reporting import _history
-from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.stores import open_store, read_bytes
 from tests.record_parts import record_parts, write_arrays
 from tests.unit.judge.conftest import make_record
@@ -242,6 +244,30 @@ def test_a_report_rendered_again_shows_what_the_round_knew(stored, tmp_path):
     assert "against its baseline" not in before
     assert main(["report", "20261120-020000-7f3a", "--store", url, "--out", str(page)]) == 0
     assert "+2.0 % against its baseline" in page.read_text()
+
+
+def test_a_report_names_what_changed_since_the_night_before_or_a_night_by_name(stored, tmp_path, capsys):
+    """The lock of two nights could be compared by no command."""
+    central, _, suite = stored
+    rows = []
+    for day, torch in ((18, "2.11.0"), (19, "2.12.1")):
+        folder = write_record(tmp_path / f"r{day}", "azure", record_id=f"azure-{day}", packages={"torch": torch})
+        kept = read_record(folder).replace(round_id=f"202611{day}-020000-aaaa")
+        (folder / RECORD_NAME).write_text(kept.model_dump_json())
+        central.put_record(folder)
+        rows.append(row_of(kept))
+    extend_series(central, "nightly", "azure", [row for row in rows if row])
+    central.put_round(verdict_of("pass", {"azure": passing(records=())}, round="20261118-020000-aaaa"))
+    page = tmp_path / "page.html"
+    argv = ["report", "20261120-020000-7f3a", "--suite", suite, "--out", str(page)]
+    assert main(argv) == 0
+    assert "azure since 20261119-020000-aaaa" in page.read_text()
+    assert ">2.12.1</td>" in page.read_text()
+    assert main([*argv, "--since", "20261118-020000-aaaa"]) == 0
+    assert "azure since 20261118-020000-aaaa" in page.read_text()
+    assert ">2.11.0</td>" in page.read_text()
+    assert main([*argv, "--since", "none"]) == 2
+    assert "the round 'none' does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "junit", "summary"])

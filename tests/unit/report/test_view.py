@@ -50,6 +50,18 @@ def test_only_what_differs_between_environments_is_listed(drift):
     assert ("packages", "numpy", ("—", "2.4.6")) in [(row.group, row.key, row.values) for row in own.rows]
 
 
+def test_the_night_before_is_compared_package_by_package():
+    before = record("azure", packages={"torch": "2.12.1"}, lock_sha256="b" * 64).record.replace(round_id="20261119-a")
+    verdict = verdict_of("drift", {"azure": drifted(), "aws": passing()})
+    records = {"aws": record("aws"), "azure": record("azure", lock_sha256="c" * 64)}
+    view = build_view(verdict, records, reference="aws", earlier={"azure": before})
+    (table,) = [table for table in view.changes if table.title == "azure since 20261119-a"]
+    assert table.columns == ("20261119-a", "now")
+    rows = {row.key: row.values for row in table.rows}
+    assert rows["torch"] == ("2.12.1", "2.13.0")
+    assert rows["lock file"] == ("b" * 12, "c" * 12)
+
+
 def test_the_taps_chart_counts_and_places_what_is_over_its_limit(drift):
     chart = drift.workloads[0].charts[0]
     assert "azure: 38 of 40 over the limit" in chart.note
