@@ -10,12 +10,13 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.central.outbox import RECORDS, fetch_record
-from plumbline.cli.options import say
+from plumbline.cli.options import check_file, say
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.judge import compare
 from plumbline.judge.rounds import rerun_problem
 from plumbline.judge.spec_differences import named_rows
 from plumbline.records import LoadedRecord, load_record
+from plumbline.report.html import compare_page
 from plumbline.report.sentences import note_line, sentence_of, spoken
 from plumbline.rounds.row_places import placed_rows, row_lines
 from plumbline.schema.evidence import SpeedEvidence
@@ -46,6 +47,7 @@ def register(subparsers: Any) -> None:
         metavar="URL",
         help="the reference's data store, to name rows by file, line and text (default: the suite's)",
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the judgement as a page, with charts")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -53,6 +55,8 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare two records, print the judgement, and return its exit code."""
     suite = read_suite(args.suite) if args.suite else None
+    if args.html:
+        check_file(args.html, option="--html")
     with scratch_folder() as folder:
         judgement = _judged(args, suite, folder)
     if args.json:
@@ -80,6 +84,8 @@ def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judg
     if not judgement.findings:
         # Every other part that both records contain has findings.
         judgement = judgement.replace(notes=(*judgement.notes, Note(code="hint", text=_NOTHING_ELSE)))
+    if args.html:
+        args.html.write_text(compare_page(judgement, reference, candidate), encoding="utf-8")
     return judgement
 
 

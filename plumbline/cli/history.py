@@ -11,7 +11,7 @@ from typing import Any
 from plumbline.central import CentralStore
 from plumbline.central.series import rebuild_series, records_of_rounds, write_series
 from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
-from plumbline.cli.options import at_least, say
+from plumbline.cli.options import at_least, check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.external import Receipt, parse_external
 from plumbline.history.limits import allowed_for
@@ -19,6 +19,7 @@ from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import LineSummary, summarise
 from plumbline.report.metrics import change_sentence, level_sentence
+from plumbline.report.site import history_page
 from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
 from plumbline.rounds.series import accepted_times
@@ -54,6 +55,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="with --from: write the answer as a page with charts")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -64,7 +66,12 @@ def run(args: argparse.Namespace) -> int:
     if (args.suite is None) == (args.source is None):
         raise ConfigurationError("use either a suite or --from FILE", where="history")
     if args.source is not None:
+        if args.html:
+            check_file(args.html, option="--html")
         return _external(args)
+    if args.html:
+        hint = "`plumbline site SUITE` writes a page for each platform"
+        raise ConfigurationError("is for --from FILE", where="history", key="--html", hint=hint)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         hint = ", ".join(suite.platforms)
@@ -139,6 +146,10 @@ def _external(args: argparse.Namespace) -> int:
     )
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
+    words = f"without experiments, at most one false drift a year over all {len(lines)} series"
+    if args.html:
+        page = history_page(args.source.name, verdict, words, list(zip(lines, summaries, strict=True)))
+        args.html.write_text(page, encoding="utf-8")
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]
@@ -147,7 +158,7 @@ def _external(args: argparse.Namespace) -> int:
     else:
         _print_receipt(args.source, external.receipt)
         _print_lines(summaries)
-        say(f"{verdict}: without experiments, at most one false drift a year over all {len(lines)} series")
+        say(f"{verdict}: {words}")
     return int(exit_code(verdict))
 
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from plumbline import __version__
+from plumbline.history.metrics import read_metrics
+from plumbline.records import LoadedRecord
 from plumbline.report.history import RoundHistory
 from plumbline.report.view import Records, ReportView, build_view
 from plumbline.report.words import NONE, clean, number, seconds
 from plumbline.schema.record import RunRecord
-from plumbline.schema.verdict import RoundVerdict
+from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -97,6 +100,34 @@ def render_report(
     )  # fmt: skip
 
 
+def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord) -> str:
+    """Render the judgement of one record against another, which has no verdict of its own."""
+    base, name = reference.record.record_id, candidate.record.record_id
+    if base == name:
+        base, name = f"{base} (reference)", f"{name} (candidate)"
+    fields = {key: getattr(judgement, key) for key in Judgement.model_fields}
+    numbers = {key: record_numbers(record) for key, record in ((base, reference), (name, candidate))}
+    platforms = {
+        base: PlatformResult(verdict="pass", **numbers[base]),
+        name: PlatformResult(**fields, **numbers[name]),
+    }
+    verdict = RoundVerdict(round=name, suite="compare", verdict=judgement.verdict, platforms=platforms)
+    records = {base: reference, name: candidate}
+    view = build_view(verdict, records, reference=base, unjudged=base)
+    return render_page(replace(view, records=()))
+
+
+def record_numbers(loaded: LoadedRecord) -> dict[str, float | None]:
+    """Return accuracy and throughput of a record."""
+    metrics = read_metrics(loaded.record)
+    return {"accuracy": metrics["accuracy"], "samples_per_second": metrics["throughput"]}
+
+
 def render_page(view: ReportView) -> str:
     """Render the page of a view."""
-    return template("report.html.j2").render(view=view, version=__version__, none_sign=NONE)
+    return rendered("report.html.j2", view=view)
+
+
+def rendered(file: str, **content: object) -> str:
+    """Render one of this package's pages."""
+    return template(file).render(version=__version__, none_sign=NONE, **content)

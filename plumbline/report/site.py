@@ -12,16 +12,15 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from urllib.parse import quote
 
-from plumbline import __version__
 from plumbline.history.segments import MetricHistory
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.history.summary import LineSummary
 from plumbline.report.history import HistoryPoint, since
-from plumbline.report.html import template
+from plumbline.report.html import rendered
 from plumbline.report.metrics import MetricView, metric_view
 from plumbline.report.sentences import sentence_of
 from plumbline.report.story import headline
-from plumbline.report.words import NONE, SYMBOLS, clean, listed
+from plumbline.report.words import SYMBOLS, clean, listed
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
@@ -107,7 +106,7 @@ def index_page(rows: Sequence[SuiteRow]) -> str:
     """Render the index of suites, the worst latest verdict first."""
     order = ("invalid", "drift", "inconclusive", "pass")
     ranked = sorted(rows, key=lambda row: (order.index(row.latest.verdict), row.suite))
-    return _rendered("index.html.j2", rows=ranked)
+    return rendered("index.html.j2", rows=ranked)
 
 
 def suite_page(
@@ -122,7 +121,7 @@ def suite_page(
     head = headline(latest, sorted(latest.platforms), "", exact=False) if latest else None
     report = report_href("../..", suite, latest.round) if latest and latest.round in reports else ""
     links = [(clean(name, 63), quote(platform_name(name))) for name in platforms]
-    return _rendered(
+    return rendered(
         "suite.html.j2", suite=clean(suite, 63), head=head, report=report, platforms=links, nights=nights,
         symbols=SYMBOLS,
     )  # fmt: skip
@@ -206,7 +205,7 @@ def platform_page(
     links = {name: report_href("../..", suite, name) for name in reports}
     latest = judged[-1][1] if judged else None
     name = clean(series.platform, 63)
-    return _rendered(
+    return rendered(
         "platform.html.j2",
         suite=clean(suite, 63),
         name=name,
@@ -222,18 +221,31 @@ def platform_page(
     )
 
 
+def history_page(source: str, verdict: Outcome, words: str, lines: Sequence[tuple[MetricHistory, LineSummary]]) -> str:
+    """Render the judged series of a file of another tool, those with a loss first."""
+    order = ("invalid", "drift", "inconclusive", "pass")
+    ranked = sorted(lines, key=lambda line: order.index(line[1].verdict))
+    sections: dict[str, list[MetricView]] = {}
+    for history, summary in ranked[:MOST_CHARTS]:
+        name = " ".join(part for part in (history.platform, history.workload) if part)
+        sections.setdefault(clean(name, 130), []).append(metric_view(history, summary, NIGHTS))
+    lost = [summary for _, summary in ranked if summary.verdict == verdict]
+    named = _some([" ".join(filter(None, (line.platform, line.workload, line.metric))) for line in lost])
+    sentence = sentence_of(fact("site.external", names=named, verdict=verdict))
+    return rendered(
+        "history.html.j2", source=clean(source, 120), verdict=verdict, sentence=sentence, words=words,
+        sections=sections, left_out=max(0, len(lines) - MOST_CHARTS),
+    )  # fmt: skip
+
+
 def with_nights(page: str, suite: str, earlier: str, later: str) -> str:
     """Return a report's page with links to its suite, and to the rounds before and after it, where they exist."""
     links = [("all nights", f"../../../site/{quote(suite)}/index.html")]
     links += [("← night before", f"../{quote(earlier)}/report.html")] if earlier else []
     links += [("night after →", f"../{quote(later)}/report.html")] if later else []
-    nav = template("nights.html.j2").render(links=links)
+    nav = rendered("nights.html.j2", links=links)
     return _NAV.sub(lambda _: f"<!--nights-->{nav}<!--/nights-->", page, count=1)
 
 
 def _minute(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
-
-
-def _rendered(file: str, **content: object) -> str:
-    return template(file).render(version=__version__, none_sign=NONE, **content)

@@ -82,6 +82,8 @@ class ReportView:
     notes: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     reference: str = ""
+    unjudged: str = ""
+    """Platform that is shown without a verdict."""
 
 
 def build_view(
@@ -94,11 +96,15 @@ def build_view(
     records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
     earlier: Mapping[str, RunRecord] | None = None,
+    unjudged: str = "",
 ) -> ReportView:
-    """Return the report's content for a round; `earlier` has each platform's record of a night to compare with."""
+    """Return the report's content for a round.
+
+    `earlier` has each platform's record of a night to compare with. The platform `unjudged` is shown without a verdict.
+    """
     # Names come from records and stores: make them printable.
     verdict = verdict.replace(platforms={_name(name): result for name, result in verdict.platforms.items()})
-    reference = _name(reference)
+    reference, unjudged = _name(reference), _name(unjudged)
     lists = {_name(name): _tuple(given) for name, given in records.items() if _name(name) in verdict.platforms}
     before = {_name(name): _tuple(given) for name, given in (baselines or {}).items()}
     points = {_name(name): line for name, line in (history or RoundHistory()).points.items()}
@@ -111,7 +117,9 @@ def build_view(
     workloads = workload_views(lists, reference, order, marked)
     exact = bool(workloads) and all(workload.exact for workload in workloads)
     return ReportView(
-        headline=headline(verdict, order, _night(lists), exact=exact),
+        headline=headline(
+            _without(verdict, unjudged), [name for name in order if name != unjudged], _night(lists), exact=exact
+        ),
         rows=tuple(
             _row(name, i, verdict.platforms[name], lists.get(name, ()), before.get(name, ()))
             for i, name in enumerate(order)
@@ -121,6 +129,7 @@ def build_view(
             for name in order
             if verdict.platforms[name].verdict != "pass"
         ),
+        unjudged=unjudged,
         workloads=workloads,
         history=history_chart(points, changes_of(points), order, marked) if points else None,
         changes=_changes(lists, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
@@ -133,6 +142,10 @@ def build_view(
         order=order,
         reference=reference,
     )
+
+
+def _without(verdict: RoundVerdict, platform: str) -> RoundVerdict:
+    return verdict.replace(platforms={name: found for name, found in verdict.platforms.items() if name != platform})
 
 
 def _name(name: str) -> str:

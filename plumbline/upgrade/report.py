@@ -103,10 +103,9 @@ def comment_report(answer: UpgradeAnswer) -> str:
 
 def html_report(answer: UpgradeAnswer) -> str:
     """Return the answer as one self-contained HTML page."""
-    from plumbline import __version__
-    from plumbline.report.html import template
+    from plumbline.report.html import rendered
 
-    return template("upgrade.html.j2").render(answer=answer, symbol=SYMBOLS[answer.verdict], version=__version__)
+    return rendered("upgrade.html.j2", answer=answer)
 
 
 def _plain(line: str) -> str:

@@ -182,7 +182,13 @@ def test_escapes_of_a_file_reach_no_terminal(tmp_path: Path, capsys: pytest.Capt
     rows = [f"{time:%Y-%m-%d},{series},{value}" for time, value in zip(TIMES, lost.tolist(), strict=True)]
     path = tmp_path / "series.csv"
     path.write_text("\n".join([f"time,platform,metric,value,{escape}x", *rows]), encoding="utf-8")
-    assert main(["history", "--from", str(path)]) == 1
+    page = tmp_path / "page.html"
+    assert main(["history", "--from", str(path), "--html", str(page)]) == 1
+    html = page.read_text(encoding="utf-8")
+    assert "\x1b" not in html
+    assert "latency_ms: drift." in html
+    assert "step since 2025-" in html
+    assert html.count('role="img"') == 2  # for a desktop and for a phone
     found = capsys.readouterr()
     assert "\x1b" not in found.out + found.err
     assert "\x07" not in found.out + found.err

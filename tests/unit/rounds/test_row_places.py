@@ -25,6 +25,7 @@ from plumbline.stores import Store, open_store
 from tests.record_parts import write_arrays
 from tests.said import said
 from tests.unit.judge.conftest import EVALUATION_ROWS, ROWS, Plan, make_record
+from tests.unit.report.test_site import outlined
 
 CLASSES = ("bad", "good")
 
@@ -93,6 +94,16 @@ def test_compare_names_rows_of_a_store_on_the_command_line(
         folders.append(str(tmp_path / name))
     assert main(["compare", *folders, "--data", store.url]) == 1
     assert "    row 9 is reviews.csv, line " in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert main(["compare", *folders, "--data", store.url, "--html", str(page)]) == 1
+    html = page.read_text(encoding="utf-8")
+    for words in ("row 9: label good → bad", "row 9 is reviews.csv, line ", "data.labels", "Differences of the env"):
+        assert words in html
+    assert "1 passed" not in html  # the reference is judged by nobody
+    assert not {"script", "img"}.intersection(outlined(html).tags)
+    capsys.readouterr()
+    assert main(["compare", *folders, "--html", str(tmp_path)]) == 2
+    assert "--html: is a folder" in capsys.readouterr().err
     assert main(["compare", *folders]) == 1
     assert "row 9: label good → bad" in capsys.readouterr().out
     assert main(["compare", *folders, "--data", f"file://{tmp_path}/none"]) == 1
