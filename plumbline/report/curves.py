@@ -35,6 +35,8 @@ from plumbline.report.words import number
 _LABEL_GAP = 15.0
 _MOST_RULES = 3
 _LONGEST_END = 190.0
+_BOLD = 1.15
+"""Width of bold text, as a share of plain text of the same size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _drawn(content: Curves, size: Size, bounds: tuple[float, float], series: Cal
     margins = replace(size.margins, left=max(size.margins.left, room_for(y_words) + 12))
     if size.names_ends:
         longest = room_for([f"{name} {number(value)}" for name, (_, value) in ends.items()])
-        margins = replace(margins, right=min(longest, _LONGEST_END) + 18)
+        margins = replace(margins, right=min(_BOLD * longest, _LONGEST_END) + 18)
     frame = Chart(
         content.title, content.note, content.y_label, content.x_label, size.height, size.width, margins
     )  # fmt: skip

@@ -22,6 +22,12 @@ window.onload = () => {
     if (root.scrollWidth > root.clientWidth) found.push(name + " scrolls sideways");
     for (const table of frame.querySelectorAll(".wide"))
       if (table.scrollWidth > table.clientWidth + 1) found.push(name + " cuts a table");
+    for (const svg of frame.querySelectorAll("figure svg")) {
+      const room = svg.getBoundingClientRect();
+      for (const text of svg.querySelectorAll("text"))
+        if (room.width && text.getBoundingClientRect().right > room.right + 1)
+          found.push(name + " clips " + text.textContent);
+    }
     for (const link of frame.querySelectorAll("a, summary")) {
       link.focus();
       if (frame.activeElement !== link) found.push(name + ": no key reaches " + link.textContent);

@@ -62,6 +62,7 @@ def series_of(platform: str, nights: int) -> SeriesFile:
             "accuracy": 0.8047,
             "first_step": 8.0 + dice.gauss(0, 0.1),
         }
+        metrics["evaluation_loss"] = 0.4381 + index / 1e4 if index >= nights - 4 else None
         rows.append(NightRow(
             record=f"{night(index)}-{platform}", round=night(index), time=time, workload="bert-tiny-reviews",
             spec="a" * 16, lock="b" * 16, hardware="1 x NVIDIA A10G", software=("e" if is_slow else "d") * 16,
