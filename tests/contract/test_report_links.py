@@ -24,6 +24,7 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.rounds.report_link import link_to
 from plumbline.rounds.reporting import write_report
+from plumbline.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
@@ -64,7 +65,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]:
-    """Return a drifted round's verdict with written report, and a record id."""
+    """Return a drifted round's verdict with written report and site, and a record id."""
     platforms = {name: {"work_pool": name, "data": store, "outbox": store} for name in ("aws", "azure")}
     workload = {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 32, "probe": {}}
     suite = Suite.model_validate({
@@ -78,7 +79,11 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
         central.put_text(f"records/{item.record.record_id}/record.json", item.record.model_dump_json())
     assigned = {Assignment(name, "bert-tiny-reviews", MAIN): item for name, item in records.items()}
     round_ = Round(verdict.round, suite, {"bert-tiny-reviews": spec()})
-    return write_report(round_, verdict, GatheredRecords(assigned), {}, central), records["azure"].record.record_id
+    verdict = write_report(round_, verdict, GatheredRecords(assigned), {}, central)
+    central.put_round(verdict)
+    write_site(central, suite)
+    connect_reports(central, suite.name, [verdict.round], report_url)
+    return verdict, records["azure"].record.record_id
 
 
 def link_in_the_alert(verdict: RoundVerdict) -> str:
@@ -108,6 +113,12 @@ def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str
     (href,) = re.findall(rf'<a href="([^"]*)">{re.escape(record_id)}</a>', page)
     target = requests.compat.urljoin(link, html.unescape(href))
     assert f'"record_id":"{record_id}"' in opened(browser, target).replace("&quot;", '"')
+    # A presigned link opens one object: a report behind it has no link to the site, rather than one that is refused.
+    links = re.findall(r'<a href="([^"]*)">all nights</a>', page)
+    assert bool(links) == ("X-Amz-" not in link)
+    for href in links:
+        suites = requests.compat.urljoin(requests.compat.urljoin(link, href), "../index.html")
+        assert "azure has drifted" in opened(browser, suites)
 
 
 @pytest.mark.browser
