@@ -28,7 +28,7 @@ __all__ = ["PageServer", "register", "run"]
 
 _TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
 _PUBLIC = ("site", "rounds", "records")
-"""Folders of the central store that may be served; secrets, orders and claims are elsewhere."""
+"""Folders of the central store that may be served, as by `report_url`; secrets are elsewhere."""
 
 
 def register(subparsers: Any) -> None:
