@@ -82,7 +82,11 @@ def test_equal_records_pass_and_the_ui_shows_it(
     suite = suite_of(tmp_path, "even", 2)
     verdict, state = play(suite, stack, material, tmp_path, {})
     assert (verdict.verdict, state) == ("pass", "Completed: pass: p00, p01")
-    assert Path(verdict.report).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    report = Path(verdict.report)
+    assert 'href="../../../site/even/index.html"' in report.read_text(encoding="utf-8")
+    nights = (report.parents[3] / "site/even/index.html").read_text(encoding="utf-8")
+    assert f'href="../../rounds/even/{verdict.round}/report.html"' in nights
+    assert "p01: pass" in (report.parents[3] / "site/even/platform-p01.html").read_text(encoding="utf-8")
     shown = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(like_="even-%")), limit=10)
     assert {item.key for item in shown} == {f"even-{what}" for what in ("verdict", "findings", "plots", "report")}
     plots = next(str(item.data) for item in shown if item.key == "even-plots")
