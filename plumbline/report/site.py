@@ -82,7 +82,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class NightRow:
+class MatrixRow:
     """One night: a cell per platform, and the platforms that did not pass in words."""
 
     round: str
@@ -129,7 +129,7 @@ def suite_page(
 
 def night_rows(
     suite: str, platforms: Sequence[str], series: Mapping[str, SeriesFile], reports: Collection[str]
-) -> tuple[NightRow, ...]:
+) -> tuple[MatrixRow, ...]:
     """Return the last nights of all platforms, the newest first."""
     times = {name: judged.time for platform in platforms for name, judged in series[platform].judged.items()}
     newest = sorted(times, key=lambda name: (times[name], name), reverse=True)[:NIGHTS]
@@ -142,7 +142,7 @@ def night_rows(
             _cell(platform, when, result, changes[platform].get(name, ())) for platform, result in results.items()
         )
         report = report_href("../..", suite, name) if name in reports else ""
-        rows.append(NightRow(clean(name, 63), when, report, cells, _not_passed(results)))
+        rows.append(MatrixRow(clean(name, 63), when, report, cells, _not_passed(results)))
     return tuple(rows)
 
 
