@@ -16,10 +16,11 @@ from plumbline.cli.main import main
 from plumbline.history.series import row_of
 from plumbline.records import load_record
 from plumbline.retention import choice, plan_sweep, remove
+from plumbline.rounds.site import connect_reports
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError, Store, open_store
+from plumbline.stores import ObjectMissingError, Store, open_store, read_bytes
 from tests.record_parts import record_parts
 from tests.unit.baseline.test_baseline import _suite as suite_file
 from tests.unit.judge.conftest import make_record
@@ -180,6 +181,10 @@ def test_a_round_of_unknown_age_stays(site: Site) -> None:
 
 
 def test_the_command_removes_only_where_it_is_asked_to(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("old-rejected", "old-pass"):
+        site.central.put_text(f"rounds/unit/{name}/report.html", "<!--nights--><!--/nights-->")
+    connect_reports(site.central, "unit", ["old-pass"], "")
+    assert "../old-pass/report.html" in read_bytes(site.central.store, "rounds/unit/old-rejected/report.html").decode()
     before = site.objects()
     assert main(["prune", str(site.path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -191,6 +196,8 @@ def test_the_command_removes_only_where_it_is_asked_to(site: Site, capsys: pytes
     with pytest.raises(ObjectMissingError):
         site.central.get_round("unit", "old-pass")
     assert site.central.get_round("unit", "old-drift").verdict == "drift"
+    assert b"old-pass" not in read_bytes(site.central.store, "rounds/unit/old-rejected/report.html")
+    assert b"rounds/unit/old-pass/" not in read_bytes(site.central.store, "site/unit/index.html")
     assert main(["prune", str(site.path), "--keep-days", "nan"]) == 2
     assert "--keep-days: nan is less than 1" in capsys.readouterr().err
 
