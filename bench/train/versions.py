@@ -101,7 +101,7 @@ class _Bench:
             code = self._run(environment, out, said)
         except PlumblineError as error:
             return str(error)
-        return load_record(out) if code == 0 else f"exit code {code}: {[line for line in said if line][-1:]}"
+        return load_record(out) if code == 0 else f"exit code {code}: {' '.join(line for line in said if line)[:300]}"
 
     def _run(self, environment: Path, out: Path, said: list[str]) -> int:
         return run_training(
