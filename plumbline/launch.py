@@ -35,6 +35,7 @@ __all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "tr
 DETERMINISM = {
     "PYTHONHASHSEED": "0",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",

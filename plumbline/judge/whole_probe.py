@@ -101,7 +101,11 @@ def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:
         yield lacks("probe.portable", "inconclusive", fact("gap.portable-leg"), fact("gap.none"))
-    elif asked and leg and not leg.unportable and [step.step for step in leg.steps] != list(range(asked)):
+        return
+    # A limit of time may end the leg after any step.
+    least = asked if spec.portable_seconds is None else 1
+    steps = [step.step for step in leg.steps] if leg else []
+    if asked and leg and not leg.unportable and (steps != list(range(len(steps))) or not least <= len(steps) <= asked):
         yield counts("probe.portable", fact("gap.portable-steps"), len(leg.steps), asked)
 
 

@@ -43,6 +43,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("data", "class_names", []),
     ("model", "family", "bert"),
     ("model", "settings", {}),
+    ("probe", "portable_seconds", None),
     ("speed", "production_steps", 3),
 )
 
@@ -125,6 +126,8 @@ class ProbeSpec(Model):
     """Precision of the portable leg's products at tap steps, relative error 3e-7 with one slice, 3e-13 with two.
 
     At other steps they have one slice, which costs a third."""
+    portable_seconds: int | None = Field(default=None, ge=1, le=86_400)
+    """Time after which the portable leg begins no further step; it has at least one. Default: no limit."""
 
 
 class SpeedSpec(Model):

@@ -94,12 +94,12 @@ class Drawn:
         """Do nothing."""
 
 
-def sized(size: str, *, layers: int, length: int, batch_size: int, **parts: Any) -> RunSpec:
+def sized(size: str, *, layers: int, length: int, batch_size: int, vocabulary: int = 1000, **parts: Any) -> RunSpec:
     """Return a spec of the shape of BERT-base or BERT-large, with fewer layers."""
     width, heads = {"base": (768, 12), "large": (1024, 16)}[size]
     model = ModelSpec(
         hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4 * width,
-        max_position_embeddings=512, vocab_size=30522, num_labels=2, weights_key="drawn", weights_sha256="0" * 64,
+        max_position_embeddings=512, vocab_size=vocabulary, num_labels=2, weights_key="drawn", weights_sha256="0" * 64,
     )  # fmt: skip
     return RunSpec.model_validate({
         "workload": "counted", "task": "sequence-classification", "model": model, "seed": 1, "batch_size": batch_size,

@@ -21,9 +21,10 @@ from plumbline.train.portable.arithmetic import portable_arithmetic
 from plumbline.train.portable.compositions import COMPOSITIONS
 from plumbline.train.portable.fixed_point import summed_as_integers
 from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
-from plumbline.train.portable.products import check_products, exact_product
+from plumbline.train.portable.products import check_products, exact_product, training_products
 from plumbline.train.portable.scalars import PortableFloat
 from plumbline.train.portable.sums import tree_sum
+from plumbline.train.selfcheck import shipped_spec
 
 CPU = torch.device("cpu")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "PORTABLE.md"
@@ -70,11 +71,23 @@ def test_extreme_rows_stay_finite_and_zeros_stay_zero() -> None:
 
 
 def test_a_device_whose_fp64_products_are_emulated_from_fewer_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = training_products(shipped_spec("sequence-classification"))
     check_products(CPU)
-    product = torch.matmul
-    monkeypatch.setattr(torch, "matmul", lambda a, b: product(a.float(), b.float()).double())
+    check_products(CPU, sizes)
+    product, smallest = torch.matmul, 0
+
+    def emulated(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """A library that emulates large products alone."""
+        is_emulated = left.shape[-2] * right.shape[-1] > smallest
+        return product(left.float(), right.float()).double() if is_emulated else product(left, right)
+
+    monkeypatch.setattr(torch, "matmul", emulated)
     with pytest.raises(TrainingFailedError, match="not exact"):
         check_products(CPU)
+    smallest = 96 * 96
+    check_products(CPU)
+    with pytest.raises(TrainingFailedError, match="1024 x 64 by 64 x 96 are not exact"):
+        check_products(CPU, ((1, 1024, 64, 96),))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -200,6 +201,19 @@ def test_a_leg_that_meets_an_unportable_operation_names_it(monkeypatch: pytest.M
     assert trained.evidence is not None
     assert trained.evidence.unportable == "aten.sinh.default"
     assert trained.exact_steps == 0
+
+
+def test_a_limit_of_time_ends_the_leg_with_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes 10 s here; the first one's repetition counts too."""
+    spec = shipped_spec("sequence-classification")
+    for limit, num_steps in ((40, 3), (39, 2), (1, 1)):
+        clock = itertools.count(step=10)
+        monkeypatch.setattr(leg.time, "monotonic", lambda clock=clock: next(clock))
+        probe = ProbeSpec(steps=3, portable_steps=3, portable_seconds=limit)
+        trained = PortableLeg(_Drawn(spec, Ranks(), _weights(spec)), probe)
+        trained.run(repeat=False)
+        assert trained.evidence is not None
+        assert len(trained.evidence.steps) == len(trained.losses) == num_steps
 
 
 def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> None:

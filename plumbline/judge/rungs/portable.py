@@ -56,8 +56,7 @@ def proven_steps(pair: Pair) -> int:
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None or any(leg.unportable for leg in legs):
         return 0
-    same = len(legs[0].steps) == len(legs[1].steps) and next(leg_parts(*legs), None) is None
-    return len(legs[0].steps) if same else 0
+    return 0 if next(leg_parts(*legs), None) else min(len(leg.steps) for leg in legs)
 
 
 def portable(pair: Pair) -> Mismatch | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import portable_arithmetic
 from plumbline.train.portable.operations import UnportableOperationError
-from plumbline.train.portable.products import check_products
+from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
 from plumbline.train.recompute import fit_activations
@@ -113,6 +114,25 @@ class _Observer(Observer):
         )
 
 
+class _Pace:
+    """Time of the leg's steps: a further one is begun if it and the first step's repetition fit into the limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit, self._seconds, self._began = limit, list[float](), 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds.append(time.monotonic() - self._began)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no further step may begin."""
+        seconds = self._seconds
+        return self._limit is not None and sum(seconds) + seconds[-1] + seconds[0] > self._limit
+
+
 class _Run(Protocol):
     """Interface of a run, as the leg needs it."""
 
@@ -175,11 +195,13 @@ class PortableLeg:
         make_portable(engine.optimizer)
         observer = engine.observer = _Observer(engine, book, taps)
         seed_generators(context.spec.seed)
-        unportable = ""
+        unportable, pace = "", _Pace(probe.portable_seconds)
         try:
             for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
-                with portable_arithmetic(probe.portable_slices if step in taps else 1):
+                with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
                     engine.step(step, batch)
+                if pace.is_over:
+                    break
         except UnportableOperationError as error:
             unportable = error.operation
         finally:
@@ -189,9 +211,10 @@ class PortableLeg:
 
     def run(self, *, repeat: bool = True) -> None:
         """Train, then repeat the first step: different bits mean a wrong device."""
-        check_products(self._context.ranks.device)
+        check_products(self._context.ranks.device, training_products(self._context.spec))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found, unportable = self._train(self._steps, self.book, taps)
+        self._steps = len(found.steps) if not unportable else self._steps
         again = self._train(1, TapBook(digests="unsigned"), taps & {0})[0] if repeat else found
         self.losses = found.losses
         self.evidence = PortableEvidence(
@@ -203,7 +226,8 @@ class PortableLeg:
         """Compare the bits of all processes, after each has trained: different bits mean a wrong device, too."""
         assert self.evidence is not None  # noqa: S101 - the leg has run
         ranks = self._context.ranks
-        digests = [step.to_json() for step in self.evidence.steps]
-        everyone = ranks.gather(digest_json([digests, self.evidence.unportable]))
-        agrees = self.evidence.repeated and len(set(everyone)) == 1
+        digests = [self.evidence.unportable, *(digest_json(step.to_json()) for step in self.evidence.steps)]
+        # A limit of time may end one process's leg earlier.
+        pairs = [pair for other in ranks.gather(digests) for pair in zip(digests, other, strict=False)]
+        agrees = self.evidence.repeated and all(ours == theirs for ours, theirs in pairs)
         self.evidence = self.evidence.replace(repeated=not ranks.anyone(not agrees))

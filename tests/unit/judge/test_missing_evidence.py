@@ -95,6 +95,12 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "half of a portable leg": (
         (in_spec("probe", portable_steps=2), leg(1)), [("probe.portable", "invalid", 1, 2)],
     ),
+    "a portable leg that a limit of time has ended": (
+        (in_spec("probe", portable_steps=2, portable_seconds=60), leg(1)), [],
+    ),
+    "no step of a portable leg within its time": (
+        (in_spec("probe", portable_steps=2, portable_seconds=60), leg(0)), [("probe.portable", "invalid", 0, 2)],
+    ),
     "more of a portable leg": ((in_spec("probe", portable_steps=1), leg(2)), [("probe.portable", "invalid", 2, 1)]),
     "a portable leg shorter than the probe": (
         (in_spec("probe", portable_steps=99), leg(2)), [("probe.portable", "invalid", 2, STEPS)],
