@@ -20,7 +20,7 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
-__all__ = ["Capture", "ModuleTaps", "TapBook", "first_tensor", "module_taps", "named_gradients", "with_first_tensor"]
+__all__ = ["ModuleTaps", "TapBook", "TensorStore", "first_tensor", "module_taps", "named_gradients", "with_first_tensor"]
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -59,7 +59,7 @@ def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
-class Capture(Protocol):
+class TensorStore(Protocol):
     """Store of whole tensors, of which each is asked for by name."""
 
     def wants(self, rung: Any, step: int, name: str = "") -> bool:
@@ -74,7 +74,7 @@ class Capture(Protocol):
 class TapBook:
     """Collection of taps and sketches; `capture` receives the whole tensors that it wants."""
 
-    def __init__(self, capture: Capture | None = None, *, digests: DigestKind = "signed") -> None:
+    def __init__(self, capture: TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
         self.capture, self.digests = capture, digests
