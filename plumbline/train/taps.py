@@ -20,7 +20,9 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
-__all__ = ["ModuleTaps", "TapBook", "TensorStore", "first_tensor", "module_taps", "named_gradients", "with_first_tensor"]
+__all__ = [
+    "ModuleTaps", "TapBook", "TensorStore", "first_tensor", "module_taps", "named_gradients", "with_first_tensor",
+]  # fmt: skip
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
