@@ -68,7 +68,8 @@ def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
     return {key: clean(value, 120) for key, value in entries.items()}
 
 
-_ORDER = ("settings", "bits of mantissa", "packages", "software", "hardware", "topology", "environment")
+_ORDER = ("settings", "bits of mantissa", "software", "packages", "hardware", "topology", "environment")
+"""Few before many: a table is cut, and the lock of two different environments must not be what is left out."""
 
 
 def _rows(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:

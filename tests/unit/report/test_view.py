@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from plumbline.report.differences import between
 from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.view import build_view
 from plumbline.report.words import cause_line, clean, number, seconds
@@ -235,3 +236,14 @@ def test_durations_and_cleaned_text():
     ]  # fmt: skip
     assert clean("a\x1b[31mred\x00\n\u202egnp.exe") == "a\ufffd[31mred\ufffd \ufffdgnp.exe"
     assert len(clean("x" * 10_000)) == 400
+
+
+def test_a_table_of_two_different_environments_names_their_locks() -> None:
+    old, new = (
+        record("aws").record.fingerprint.replace(
+            lock_sha256=digit * 64, packages={f"package-{n}": digit for n in range(100)}
+        )
+        for digit in "ab"
+    )
+    _, rows = between({"old": old, "new": new}, "old")
+    assert ("lock file", ("a" * 12, "b" * 12)) in [(row.key, row.values) for row in rows[:10]]
