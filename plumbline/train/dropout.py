@@ -1,36 +1,38 @@
 """Portable dropout: masks from a counter-based integer generator, equal on CPU and GPU.
 
 The bit of an element is a hash of (seed, step, layer, row of the global batch, place inside the row). So the bits do
-not depend on the number of processes, micro-batches or the device. All arithmetic is wrapping 32-bit.
+not depend on the number of processes, micro-batches or the device. All arithmetic wraps: 32 bits for an element, 64 for
+a row. Nothing is copied from the host.
 """
 
 from __future__ import annotations
 
 import functools
-import subprocess
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from plumbline.train.compat.transformers import use_attention_formula
 
-__all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "use_plain_attention", "use_portable_dropout"]
+__all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "plain_bits", "use_plain_attention", "use_portable_dropout"]
 
 ATTENTION = "plumbline-portable"
-_WORD = 1 << 32
 
 
-def _signed(word: int) -> int:
-    """Return a 32-bit word as the int32 of the same bits."""
-    return word - _WORD if word >= _WORD >> 1 else word
+def _signed(word: int, bits: int = 32) -> int:
+    """Return an unsigned word as the signed integer of the same bits."""
+    return word - (1 << bits) if word >> (bits - 1) else word
 
 
 # The multipliers of Ettinger's `lowbias32`, whose bias is near the minimum for this form of hash.
 _FIRST, _SECOND = _signed(0x7FEB352D), _signed(0x846CA68B)
+# splitmix64: the increment, and its two multipliers.
+_GAMMA, _MULTIPLIERS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_LONG = (1 << 64) - 1
 
 
 def _mix(word: torch.Tensor) -> torch.Tensor:
@@ -42,62 +44,57 @@ def _mix(word: torch.Tensor) -> torch.Tensor:
     return word ^ ((word >> 16) & 0xFFFF)
 
 
-def _bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit: int) -> torch.Tensor:
-    word = _mix(_mix(places ^ first) ^ second)
+def _key(*parts: int) -> int:
+    """Return the signed 64-bit key of some numbers, by splitmix64."""
+    key = _GAMMA
+    for part in parts:
+        key = ((key ^ part) + _GAMMA) & _LONG
+        key = ((key ^ (key >> 30)) * _MULTIPLIERS[0]) & _LONG
+        key = ((key ^ (key >> 27)) * _MULTIPLIERS[1]) & _LONG
+        key ^= key >> 31
+    return _signed(key, 64)
+
+
+def _row_keys(rows: int, key: int, first_row: int, device: torch.device) -> torch.Tensor:
+    """Return two 32-bit keys per row, made on the device: one more round of `_key`."""
+    first, second = (_signed(value, 64) for value in _MULTIPLIERS)
+    keys = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device) ^ key
+    keys = keys + _signed(_GAMMA, 64)
+    keys = (keys ^ ((keys >> 30) & (_LONG >> 30))) * first
+    keys = (keys ^ ((keys >> 27) & (_LONG >> 27))) * second
+    keys = keys ^ ((keys >> 31) & (_LONG >> 31))
+    return keys.view(torch.int32).reshape(rows, 2)
+
+
+def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:
+    """Return the kept elements of `rows` rows with `each` places, by torch's own operations."""
+    keys = _row_keys(rows, key, first_row, device)
+    places = torch.arange(each, dtype=torch.int32, device=device).unsqueeze(0)
+    word = _mix(_mix(places ^ keys[:, 0:1]) ^ keys[:, 1:2])
     return ((word >> 8) & 0xFFFFFF) >= limit
 
 
 @functools.cache
-def _fused() -> Callable[..., torch.Tensor]:
-    """Compile the hash into a single kernel."""
-    compiled: Callable[..., torch.Tensor] = torch.compile(_bits, dynamic=True)
-    return compiled
+def _bits(device: torch.device) -> Callable[..., torch.Tensor]:
+    """Return the form that makes masks on a device: one kernel on a GPU, if it can be built and has the same bits."""
+    if device.type != "cuda":
+        return plain_bits
+    trial = (3, 2050, _key(7, 3, 2), 40, 1 << 22, device)
+    try:
+        from plumbline.train.dropout_kernel import fused_bits
 
-
-def _fused_bits(places: torch.Tensor, first: torch.Tensor, second: torch.Tensor, limit: int) -> torch.Tensor:
-    """Compute the mask, in a fused kernel if possible."""
-    global _fusing  # noqa: PLW0603 - the compiler is tried once only
-    if _fusing:
-        try:
-            return _fused()(places, first, second, limit)
-        except (RuntimeError, OSError, ImportError, subprocess.SubprocessError):
-            # Triton builds its launcher at the first call, outside torch's error handling: the compiler may fail there
-            # too.
-            _fusing = False
-    return _bits(places, first, second, limit)
-
-
-_fusing = True
-
-
-@functools.cache
-def _can_fuse() -> bool:
-    from torch.utils._triton import has_triton
-
-    return bool(has_triton())
-
-
-def _row_keys(seed: int, step: int, layer: int, rows: range) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return two 32-bit keys per row, by splitmix64."""
-    key = np.full(len(rows), 0x9E3779B97F4A7C15, np.uint64)
-    for part in (np.uint64(seed), np.uint64(step), np.uint64(layer), np.arange(rows.start, rows.stop, dtype=np.uint64)):
-        key = (key ^ part) + np.uint64(0x9E3779B97F4A7C15)
-        key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        key = key ^ (key >> np.uint64(31))
-    return key.astype("<u8").view("<i4").reshape(-1, 2)
+        is_equal = torch.equal(fused_bits(*trial), plain_bits(*trial))
+    except Exception:  # noqa: BLE001 - without Triton, a C compiler or a place for its output each layer raises its own
+        return plain_bits
+    return fused_bits if is_equal else plain_bits
 
 
 def keep_mask(
     shape: tuple[int, ...], rate: float, *, seed: int, step: int, layer: int, first_row: int, device: torch.device
 ) -> torch.Tensor:
     """Return the mask of kept elements; rows start at `first_row` of the global batch."""
-    keys = torch.from_numpy(_row_keys(seed, step, layer, range(first_row, first_row + shape[0])).copy()).to(device)
-    each = int(np.prod(shape[1:], dtype=np.int64))
-    places = torch.arange(each, dtype=torch.int32, device=device)
-    hashed = (places.unsqueeze(0), keys[:, 0:1], keys[:, 1:2], round(rate * (1 << 24)))
-    bits = _fused_bits(*hashed) if device.type == "cuda" and _can_fuse() else _bits(*hashed)
-    return bits.reshape(shape)
+    each, limit = math.prod(shape[1:]), round(rate * (1 << 24))
+    return _bits(device)(shape[0], each, _key(seed, step, layer), first_row, limit, device).reshape(shape)
 
 
 @dataclass

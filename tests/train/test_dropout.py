@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ import torch
 
 from plumbline.digest import digest_bytes
 from plumbline.train import dropout
-from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, _fused, _row_keys, keep_mask
+from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, keep_mask, plain_bits
 
 CPU = torch.device("cpu")
 
@@ -78,28 +82,33 @@ def test_it_draws_nothing_from_torchs_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler meets torch's own
-def test_one_kernel_or_a_dozen_the_bits_are_the_same() -> None:
-    """What is compiled on a GPU, compiled here."""
-    places = torch.arange(5000, dtype=torch.int32).unsqueeze(0)
-    keys = torch.from_numpy(_row_keys(7, 3, 2, range(40, 48)).copy())
-    given = (places, keys[:, 0:1], keys[:, 1:2], 1 << 22)
-    assert torch.equal(_fused()(*given), _bits(*given))
+@pytest.mark.parametrize("fault", ["missing", "broken", "different"])
+def test_where_the_kernel_cannot_be_used_the_plain_form_makes_the_masks(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build of torch without Triton, a machine without a C compiler, or a kernel with other bits."""
+
+    def fused_bits(*given: Any) -> torch.Tensor:
+        if fault == "broken":
+            raise subprocess.CalledProcessError(1, "gcc")
+        return ~plain_bits(*given)
+
+    module = None if fault == "missing" else SimpleNamespace(fused_bits=fused_bits)
+    monkeypatch.setitem(sys.modules, "plumbline.train.dropout_kernel", module)
+    monkeypatch.setattr(dropout, "plain_bits", lambda *given: plain_bits(*given[:-1], CPU))
+    assert _bits.__wrapped__(torch.device("cuda")) is dropout.plain_bits
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("Failed to find C compiler"), subprocess.CalledProcessError(1, "gcc"), OSError("noexec")]
-)
-def test_where_no_kernel_can_be_built_the_bits_are_the_same(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
-        raise error
-
-    monkeypatch.setattr(dropout, "_fusing", True)
-    monkeypatch.setattr(dropout, "_fused", fails)
-    keys = torch.from_numpy(_row_keys(7, 3, 2, range(4)).copy())
-    given = (torch.arange(50, dtype=torch.int32).unsqueeze(0), keys[:, 0:1], keys[:, 1:2], 1 << 22)
-    assert torch.equal(dropout._fused_bits(*given), _bits(*given))
-    assert dropout._fusing is False
+def test_the_kernel_has_the_bits_of_the_plain_form() -> None:
+    """Triton's own interpreter runs the kernel on a CPU."""
+    pytest.importorskip("triton")
+    code = (
+        "import torch; from plumbline.train.dropout import plain_bits, _key\n"
+        "from plumbline.train.dropout_kernel import fused_bits\n"
+        "for at in [(3, 2050, _key(7, 3, 2), 40, 1 << 22), (2, 7, _key(2**63 - 1, 0, 1), 0, 1), (1, 1024, 1, 1, 1)]:\n"
+        "    assert torch.equal(fused_bits(*at, torch.device('cpu')), plain_bits(*at, torch.device('cpu'))), at\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
 
 
 @pytest.mark.gpu

@@ -20,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
@@ -30,9 +31,11 @@ from plumbline.train.experiment import ExperimentRun
 from plumbline.train.job import TrainJob, _prepare
 from plumbline.train.learn import LearnRun
 from plumbline.train.probe import ProbeRun
+from plumbline.train.production.choices import choices_of, make_engine
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
+from plumbline.train.trail import TrailObserver
 from tests.train.conftest import Workshop
 
 DEVICE = torch.device("meta")
@@ -41,27 +44,59 @@ PARTS: dict[str, Any] = {
     "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0]},
     "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
 }
+SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}
 MIXED = "two devices|on the device"
 # Taps ask buffers where they lie, and the state of a generator is read: both get an answer that nobody builds on.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 
 
 class _Reads(TorchFunctionMode):
-    """Fake values for code that reads a tensor on the fake device."""
+    """Fake values for code that reads a tensor on the fake device; each read makes the host wait."""
 
     _answers = {"item": 0.5, "__float__": 0.5, "__int__": 1, "__bool__": False}
+    waits = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, first = getattr(func, "__name__", ""), args[0] if args else None
         if func is nn.functional.embedding and args[0].device != args[1].device:
             raise RuntimeError("indices and table lie on two devices")  # of `meta` alone torch lets it pass
         if isinstance(first, FakeTensor) and name in self._answers:
+            _Reads.waits += first.device.type != "cpu"
             return self._answers[name]
         if isinstance(first, FakeTensor) and name == "numpy":
             if first.device.type != "cpu":
                 raise TypeError("NumPy cannot read what lies on the device")
             return np.zeros([int(size) for size in first.shape], str(first.dtype).removeprefix("torch."))
         return func(*args, **(kwargs or {}))
+
+
+class _Copies(TorchDispatchMode):
+    """Counter of copies between host and device for which the host waits."""
+
+    waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, given = func(*args, **(kwargs or {})), kwargs or {}
+        if func in {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}:
+            source = args[1] if func is torch.ops.aten.copy_.default else args[0]
+            is_blocking = not given.get("non_blocking", len(args) > 2 and args[2])
+            self.waits += is_blocking and source.device != result.device
+        return result
+
+
+def _count_waits(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of waits of each step of an engine."""
+    plain, found = Engine.step, list[int]()
+
+    def counted(self: Engine, step: int, batch: Any) -> Any:
+        _Reads.waits = 0
+        with _Copies() as copies:
+            outcome = plain(self, step, batch)
+        found.append(copies.waits + _Reads.waits)
+        return outcome
+
+    patch.setattr(Engine, "step", counted)
+    return found
 
 
 def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:  # noqa: ARG001 - torch's own signature
@@ -108,12 +143,29 @@ def test_the_probe_with_its_envelope_and_fp64_run(
     assert len(evidence.envelope.fp64_errors) == len(evidence.taps)
 
 
-def test_learning_with_portable_dropout(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learning_with_portable_dropout_waits_for_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": 2})
+    waits = _count_waits(monkeypatch)
     with on_the_device(workshop, spec, monkeypatch) as context:
         learn = LearnRun(context, spec.learn)
         learn.run()
         assert len(learn.evidence().losses) == 4
+    assert (len(waits), max(waits)) == (4, 0)
+
+
+@pytest.mark.parametrize("task", ["workshop", "masked"])
+def test_a_step_of_speed_waits_for_nothing(
+    task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = request.getfixturevalue(task)
+    spec = workshop.spec(probe=None, speed={**SPEED, "attention": "eager"})
+    waits = _count_waits(monkeypatch)
+    with on_the_device(workshop, spec, monkeypatch) as context:
+        engine = make_engine(context, spec, choices_of(spec.speed), dropout=0.1, steps=3, ranks=context.ranks)
+        engine.observer = TrailObserver(context.ranks, ROWS)
+        for step, batch in enumerate(context.batches(first=0, count=3)):
+            engine.step(step, batch)
+    assert waits[1:] == [0, 0]  # the first step copies the keys of the trail
 
 
 def bundle() -> Bundle:
