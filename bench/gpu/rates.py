@@ -18,12 +18,13 @@ def throughput(place: Place, size: str, batch: int, length: int) -> Found:
     out = place.folder / f"{size}.json"
     given = {
         "--size": place.size or size, "--precision": "bf16", "--batch-size": 4 if small else batch,
-        "--length": 32 if small else length, "--rounds": 3 if small else 12, "--out": out,
+        "--length": 32 if small else length, "--rounds": 3 if small else 12, "--settings": "bf16", "--out": out,
     }  # fmt: skip
     done = place.run("bench.train.throughput", *(word for pair in given.items() for word in pair))
     if done.returncode:
         raise InconclusiveError((done.stderr.strip().splitlines() or ["no reason given"])[-1], where=f"{size} {batch}")
-    result = json.loads(out.read_bytes())
+    written = json.loads(out.read_bytes())
+    result = {"machine": written["machine"], "workload": written["workload"], **written["settings"]["bf16"]}
     ratio = {name: clocks["wall"]["median"] for name, clocks in result["ratios"].items()}
     asked = {
         "ahead_of_the_trainer": ("ours/trainer", 1.0),

@@ -2,11 +2,12 @@
 
     PYTHONPATH=.:.venv/peers python bench/train/throughput.py --out bench/results/train-throughput.json
 
-The Trainer needs `accelerate` (`make .venv/peers`). Where that is missing, or the Trainer fails, it is left out, and
-the result says why. Two more variants answer two more questions: `unobserved` is our loop without clock and sampler
-(what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?). All live in one
-process and take turns step by step; ratios are taken within a round, so that what the machine does to all of them
-falls out. `cpu` is the time that the process computed, which a busy machine does not stretch.
+Each of `SETTINGS` is measured on its own; `--settings` chooses. The largest wait of our loop for a batch stands beside
+its median step. The Trainer needs `accelerate` (`make .venv/peers`). Where that is missing, or the Trainer fails, it is
+left out, and the result says why. Two more variants answer two more questions: `unobserved` is our loop without clock
+and sampler (what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?). All
+live in one process and take turns step by step; ratios are taken within a round, so that what the machine does to all
+of them falls out. `cpu` is the time that the process computed, which a busy machine does not stretch.
 """
 
 from __future__ import annotations
@@ -25,25 +26,41 @@ from typing import Any
 
 import torch
 
-from bench.train.peers import PeerFailedError, Step, bare, make_model, trainer
+from bench.train.peers import PeerFailedError, Step, bare, trainer
 from bench.train.workload import Workload, machine
 from plumbline.launch import DETERMINISM
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.numerics import apply_settings
+from plumbline.train.production.choices import Choices, compile_model, make_engine
 from plumbline.train.sampler import Sampler
 
 WARMUP = 8
+WAITS: list[float] = []
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"precision": "bf16"},
+    "compile": {"compile": True},
+    "checkpointing": {"gradient_checkpointing": True},
+    "workers": {"data_workers": 2},
+    "longest": {"padding": "longest"},
+}
 
 
 def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engine, Any]:
-    spec = context.spec
-    engine = Engine(
-        spec, make_model(context), context.ranks, steps=total, precision=spec.speed.precision, part="bench",
-        fused=spec.speed.fused_optimizer, clock=clock,
+    spec, speed = context.spec, context.spec.speed
+    context.prepare(speed.steps)
+    engine = make_engine(
+        context, spec, Choices(speed), dropout=speed.dropout, steps=total, ranks=context.ranks, clock=clock
+    )
+    compile_model(engine, speed)
+    return engine, enumerate(
+        context.batches(
+            first=0, count=total, cycle=speed.steps, num_workers=speed.data_workers,
+            prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
+        )
     )  # fmt: skip
-    return engine, enumerate(context.batches(first=0, count=total, cycle=spec.speed.steps))
 
 
 @contextlib.contextmanager
@@ -54,7 +71,9 @@ def ours(context: Context, total: int) -> Iterator[Step]:
 
     def step() -> None:
         clock.start()
+        asked = time.perf_counter()
         place, batch = next(batches)
+        WAITS.append(time.perf_counter() - asked)
         clock.mark("data_wait")
         engine.step(place, batch)
         clock.stop()
@@ -106,7 +125,7 @@ def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, flo
         for place in range(WARMUP + rounds):
             seconds = {}
             for name in list(steps) if place % 2 == 0 else list(steps)[::-1]:
-                apply_settings(precision, strict=name == "strict", part="bench")
+                apply_settings(precision, strict=name == "strict", part="bench", speed=context.spec.speed)
                 try:
                     wall, cpu = _seconds(steps[name], device)
                 except PeerFailedError as error:
@@ -141,7 +160,8 @@ def main() -> None:
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--precision", default="fp32", help="of the settings that name none")
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -149,19 +169,28 @@ def main() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", DETERMINISM["CUBLAS_WORKSPACE_CONFIG"])
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload(Path(folder), arguments.size, arguments.length)
-        spec = workload.spec(arguments.batch_size, speed={"steps": 40, "precision": arguments.precision})
-        with workload.context(spec) as context:
-            rounds, left_out = measure(context, arguments.rounds)
+        found = {}
+        for name in arguments.settings:
+            speed = {"steps": 40, "precision": arguments.precision, **SETTINGS[name]}
+            with workload.context(workload.spec(arguments.batch_size, speed=speed)) as context:
+                WAITS.clear()
+                rounds, left_out = measure(context, arguments.rounds)
+            found[name] = {
+                "speed": speed,
+                "left_out": left_out,
+                "largest_wait": max(WAITS[WARMUP:]) / statistics.median(r["ours"]["wall"] for r in rounds),
+                "ratios": _ratios(rounds),
+                "seconds_per_step": rounds,
+            }
+            shown = {key: value for key, value in found[name].items() if key != "seconds_per_step"}
+            print(json.dumps({name: shown}, indent=1), flush=True)
     result = {
         "machine": machine(),
         "workload": {key: str(value) for key, value in vars(arguments).items() if key != "out"},
-        "left_out": left_out,
-        "seconds_per_step": rounds,
-        "ratios": _ratios(rounds),
+        "settings": found,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["ratios"], indent=1))
 
 
 if __name__ == "__main__":

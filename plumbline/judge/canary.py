@@ -113,7 +113,8 @@ def _drop(speed: SpeedEvidence, gates: Gates) -> float:
 
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
     """Multiply every rate by `factor`, and divide every time by it."""
-    rates = {"samples_per_second": speed.samples_per_second, "tokens_per_second": speed.tokens_per_second}
+    names = ("samples_per_second", "tokens_per_second", "real_tokens_per_second")
+    rates = {name: getattr(speed, name) for name in names}
     times = {
         "step_seconds": speed.step_seconds,
         "step_seconds_p95": speed.step_seconds_p95,

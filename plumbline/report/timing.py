@@ -78,7 +78,8 @@ def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars
         rest = whole - scale * sum(parts.values())
         if rest > 0.005 * whole:
             pieces.append(_piece("other", rest, 100 * rest / longest, len(STEP_PARTS)))
-        mfu = f", MFU {percent(speed.mfu, 0)}" if speed.mfu else ""
+        real = f", {percent(speed.real_mfu, 0)} without padding" if speed.real_mfu else ""
+        mfu = f", MFU {percent(speed.mfu, 0)}{real}" if speed.mfu else ""
         text = f"{number(speed.samples_per_second)} samples/s, {seconds(whole)} a step{mfu}"
         bars.append(Bar(name, text, tuple(pieces)))
     legend = dict(sorted({piece.kind: piece.name for bar in bars for piece in bar.pieces}.items()))

@@ -265,6 +265,10 @@ class SpeedEvidence(Model):
     `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
     mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
+    real_tokens_per_second: Number | None = None
+    """Without padding; `None` in records of releases without it, as `real_mfu`."""
+    real_mfu: Number | None = None
+    """`mfu` of the operations that the tokens need without padding."""
     peak_memory_bytes: Count | None = None
     """Of the accelerator during the measured steps; on a CPU, the process's own."""
     peak_host_memory_bytes: Count | None = None

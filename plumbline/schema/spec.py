@@ -15,6 +15,7 @@ from plumbline.schema.manifest import Key
 from plumbline.schema.task import Task, has_row_labels
 
 __all__ = [
+    "SDPA_KERNELS",
     "Attention",
     "DataSpec",
     "LearnSpec",
@@ -34,6 +35,8 @@ __all__ = [
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 Attention = Literal["eager", "sdpa"]
 PartName = Literal["probe", "speed", "learn"]
+SdpaKernel = Literal["flash", "mem_efficient", "math", "cudnn"]
+SDPA_KERNELS: tuple[SdpaKernel, ...] = ("flash", "mem_efficient", "math", "cudnn")
 
 _MAX_STEPS = 2_000_000
 """A record contains the loss of every step, in 64 MiB."""
@@ -45,7 +48,21 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("model", "settings", {}),
     ("probe", "portable_seconds", None),
     ("speed", "production_steps", 3),
+    ("speed", "compile_mode", "default"),
+    ("speed", "sdpa_kernels", ["flash", "mem_efficient", "math", "cudnn"]),
+    ("speed", "foreach_optimizer", None),
+    ("speed", "tf32", False),
+    ("speed", "reduced_precision_reduction", True),
+    ("speed", "cudnn_benchmark", False),
+    ("speed", "gradient_checkpointing", False),
+    ("speed", "padding", "fixed"),
+    ("speed", "data_workers", 0),
+    ("speed", "prefetch_factor", 2),
+    ("speed", "pin_memory", True),
+    ("speed", "ddp_bucket_mb", 25),
+    ("speed", "ddp_static_graph", False),
 )
+"""Keys of later releases with their defaults, which a digest does not contain."""
 
 
 class ModelSpec(Model):
@@ -103,9 +120,9 @@ class OptimizerSpec(Model):
 
 
 class ScheduleSpec(Model):
-    """Linear warm-up and decay to zero over the part's steps."""
+    """Linear warm-up, then decay to zero over the part's steps, or a constant rate."""
 
-    kind: Literal["linear"] = "linear"
+    kind: Literal["linear", "cosine", "constant"] = "linear"
     warmup_steps: Step = 2
 
 
@@ -131,16 +148,47 @@ class ProbeSpec(Model):
 
 
 class SpeedSpec(Model):
-    """Speed part: production settings, without taps, measured once warm."""
+    """Speed part: production settings, without taps, measured once warm. The later keys have torch's own defaults."""
 
     steps: int = Field(default=200, ge=10, le=_MAX_STEPS)
     precision: Precision = "bf16"
-    attention: Attention = "sdpa"
+    attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
     compile: bool = False
     fused_optimizer: bool = True
     dropout: float = Field(default=0.1, ge=0, lt=1)
     production_steps: int = Field(default=3, ge=0, le=20)
     """Steps of the production leg, which judges these settings module by module; 0 switches it off."""
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    sdpa_kernels: tuple[SdpaKernel, ...] = Field(default=SDPA_KERNELS, min_length=1, max_length=4, fail_fast=True)
+    """Kernels from which `sdpa` may choose on a GPU."""
+    foreach_optimizer: bool | None = None
+    """`None` is torch's own choice; `False` without `fused_optimizer` updates one tensor after the other."""
+    tf32: bool = False
+    """TF32 for fp32 products, such as those outside of autocast."""
+    reduced_precision_reduction: bool = True
+    """Whether products in fp16 and bf16 may add up in these formats, on a GPU."""
+    cudnn_benchmark: bool = False
+    gradient_checkpointing: bool = False
+    padding: Literal["fixed", "longest"] = "fixed"
+    """`longest` cuts each global batch at its longest row, rounded up to a multiple of 8."""
+    data_workers: int = Field(default=0, ge=0, le=64)
+    """Processes that put batches together; 0 is the training's own."""
+    prefetch_factor: int = Field(default=2, ge=1, le=64)
+    """Batches that each worker has ready."""
+    pin_memory: bool = True
+    """Whether batches wait in pinned memory, on a GPU; torch's default is false, and makes the host wait for copies."""
+    ddp_bucket_mb: int = Field(default=25, ge=1, le=4096)
+    ddp_static_graph: bool = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.fused_optimizer and self.foreach_optimizer:
+            raise ValueError("foreach_optimizer and fused_optimizer exclude each other")
+        if self.compile_mode != "default" and not self.compile:
+            raise ValueError("compile_mode needs compile = true")
+        if self.attention == "flash_attention_2" and self.precision not in {"bf16", "fp16"}:
+            raise ValueError(f"attention: flash_attention_2 computes in bf16 or fp16, not in {self.precision}")
+        return self
 
 
 class LearnSpec(Model):

@@ -76,14 +76,23 @@ def _collate(batch: Any) -> Batch:
     return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in batch.items()}
 
 
-def make_loader(rows: Dataset[Any], batch_size: int, device: torch.device) -> Iterator[Batch]:
-    """Return global batches in order, without draws from torch's generator."""
+def make_loader(
+    rows: Dataset[Any], batch_size: int, device: torch.device, *, num_workers: int = 0, prefetch_factor: int = 2,
+    pin_memory: bool = True,
+) -> Iterator[Batch]:  # fmt: skip
+    """Return global batches in order, without draws from torch's generator.
+
+    Workers are forked with the rows that are already tokenized, so `rows` must be prepared.
+    """
+    workers: dict[str, Any] = {"prefetch_factor": prefetch_factor, "multiprocessing_context": "fork"}
     loader: DataLoader[Any] = DataLoader(
         rows,
         batch_size=batch_size,
         shuffle=False,
         collate_fn=_collate,
-        pin_memory=device.type == "cuda",
+        pin_memory=pin_memory and device.type == "cuda",
         generator=torch.Generator(),
+        num_workers=num_workers,
+        **(workers if num_workers else {}),
     )
     return iter(loader)

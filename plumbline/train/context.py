@@ -57,12 +57,16 @@ class Context:
         if self.stopping() if stopping is None else stopping:
             raise StoppedError("stopped on request", where=f"{part} step {step}")
 
-    def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:
-        """Yield global batches from step `first` on."""
+    def prepare(self, steps: int) -> None:
+        """Tokenize the rows of the first `steps` steps."""
+        self.rows.prepare(self.plan.order.rows(range(steps * self.spec.batch_size)))
+
+    def batches(self, *, first: int, count: int, cycle: int | None = None, **loading: Any) -> Iterator[Batch]:
+        """Yield global batches from step `first` on; `loading` are keywords of `make_loader`."""
         rows = TrainingRows(
             self.spec, self.rows, self.plan.order, first=first, count=count, cycle=cycle or first + count
         )
-        return make_loader(rows, self.spec.batch_size, self.ranks.device)
+        return make_loader(rows, self.spec.batch_size, self.ranks.device, **loading)
 
     def evaluation_rows(self, count: int) -> EvaluationRows:
         """Return the first `count` rows of the evaluation split, or all rows."""

@@ -18,7 +18,15 @@ from torch import nn
 
 from plumbline.train.compat.transformers import use_attention_formula
 
-__all__ = ["ATTENTION", "DropoutClock", "PortableDropout", "keep_mask", "plain_bits", "use_plain_attention", "use_portable_dropout"]
+__all__ = [
+    "ATTENTION",
+    "DropoutClock",
+    "PortableDropout",
+    "keep_mask",
+    "plain_bits",
+    "use_plain_attention",
+    "use_portable_dropout",
+]
 
 ATTENTION = "plumbline-portable"
 
@@ -66,7 +74,7 @@ def _row_keys(rows: int, key: int, first_row: int, device: torch.device) -> torc
     return keys.view(torch.int32).reshape(rows, 2)
 
 
-def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:
+def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:  # noqa: PLR0917
     """Return the kept elements of `rows` rows with `each` places, by torch's own operations."""
     keys = _row_keys(rows, key, first_row, device)
     places = torch.arange(each, dtype=torch.int32, device=device).unsqueeze(0)

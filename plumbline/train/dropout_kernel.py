@@ -1,8 +1,7 @@
 """Mask of portable dropout in one Triton kernel, with the bits of the plain tensor form in `dropout`."""
 
-# No `annotations` from the future: Triton reads those of a kernel as objects.
+# Triton reads a kernel's annotations: none from the future, and none of its values.
 import contextlib
-from typing import Any
 
 import torch
 import triton
@@ -14,7 +13,7 @@ _BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["each", "key", "first_row", "limit"])  # type: ignore[untyped-decorator]
-def _keep(out: Any, each: Any, key: Any, first_row: Any, limit: Any, block: tl.constexpr) -> None:
+def _keep(out, each, key, first_row, limit, block: tl.constexpr) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001, PLR0917
     # The row's key: the last round of splitmix64.
     row = tl.program_id(1)
     mixed = (key.to(tl.int64) ^ (first_row.to(tl.int64) + row)).to(tl.uint64) + 0x9E3779B97F4A7C15
@@ -33,7 +32,7 @@ def _keep(out: Any, each: Any, key: Any, first_row: Any, limit: Any, block: tl.c
     tl.store(out + row.to(tl.int64) * each + place, kept.to(tl.uint8), mask=place < each)
 
 
-def fused_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:
+def fused_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:  # noqa: PLR0917
     """Return the kept elements of `rows` rows with `each` places; see `dropout.plain_bits`."""
     out = torch.empty((rows, each), dtype=torch.uint8, device=device)
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():

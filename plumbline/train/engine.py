@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
+from plumbline.train.compat.transformers import made_mask
 from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 from plumbline.train.families import in_double, input_fields
@@ -24,7 +25,10 @@ from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
 
-__all__ = ["Clock", "Engine", "Observer", "Outcome"]
+__all__ = ["Clock", "Engine", "Observer", "Outcome", "read_losses"]
+
+_MULTIPLE = 8
+"""Multiple of padded lengths, as tensor cores prefer it."""
 
 
 @dataclass
@@ -37,6 +41,12 @@ class Outcome:
     def loss(self, ranks: Ranks) -> float:
         """Return the fp64 loss over the global batch; wait for the device."""
         return ranks.total(sum(float(loss.detach().double()) * share for loss, share in self.losses))
+
+
+def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
+    """Return the values of many losses by one copy from the device."""
+    values = [loss.double() for loss in losses]
+    return [float(value) for value in torch.stack(values).cpu().tolist()] if values else []
 
 
 class Observer:
@@ -81,12 +91,20 @@ class Clock:
         """Add the time since the last mark to the phase `name`."""
 
 
+def _to_longest(batch: Batch) -> Batch:
+    """Return a batch without the columns that only pad it, but for a multiple of 8."""
+    used = batch["attention_mask"].any(dim=0).nonzero()
+    width = -(-(int(used.max()) + 1) // _MULTIPLE) * _MULTIPLE if len(used) else _MULTIPLE
+    return {name: values[:, :width] if values.dim() > 1 else values for name, values in batch.items()}
+
+
 class Engine:
     """Model with optimizer, schedule and precision, for steps on global batches."""
 
     def __init__(
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
         fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
+        distributed: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.bare = in_double(model) if precision == "fp64" else model
@@ -96,10 +114,14 @@ class Engine:
         self.model: Any = self.bare
         if ranks.world > 1:
             self.model = DistributedDataParallel(
-                self.bare, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None
-            )
+                self.bare, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
+                **(distributed or {}),
+            )  # fmt: skip
         self.observer = Observer() if observer is None else observer
         self.clock = Clock() if clock is None else clock
+        self.is_padded_to_longest = self.makes_masks = self.keeps_graphs = False
+        """Whether batches are cut at their longest row, masks are made here, and CUDA graphs own the outputs."""
+        self._has_padding = True
         self._fields = input_fields(self.bare)
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
@@ -110,6 +132,8 @@ class Engine:
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
         """Yield this process's micro-batches, with their shares of the global loss."""
+        if self.is_padded_to_longest:
+            batch = _to_longest(batch)
         local = {name: values[self.ranks.slice(len(values))] for name, values in batch.items()}
         rows, parts = len(local["labels"]), self.spec.optimizer.accumulation_steps
         if rows % parts:
@@ -118,15 +142,26 @@ class Engine:
             )
         whole = self._size(batch["labels"])
         shares = [self._size(piece) / whole if whole else 0.0 for piece in local["labels"].split(rows // parts)]
+        padded = [not bool(piece.all()) for piece in local["attention_mask"].split(rows // parts)]
         moved = {name: values.to(self.ranks.device, non_blocking=True) for name, values in local.items()}
         self.clock.mark("host_to_device")
         pieces = {name: values.split(rows // parts) for name, values in moved.items()}
         for place, share in enumerate(shares):
+            self._has_padding = padded[place]
             yield {name: values[place] for name, values in pieces.items()}, share
+
+    def _inputs(self, piece: Batch) -> dict[str, torch.Tensor | None]:
+        """Return the model's inputs; transformers would read an unprepared mask on the device."""
+        inputs: dict[str, torch.Tensor | None] = {name: piece[name] for name in self._fields}
+        if self.makes_masks:
+            inputs["attention_mask"] = made_mask(self.bare, piece["attention_mask"]) if self._has_padding else None
+        return inputs
 
     def _forward(self, piece: Batch, share: float) -> torch.Tensor:
         with autocast(self.precision, self.ranks.device):
-            outputs = self.model(**{name: piece[name] for name in self._fields})
+            if self.keeps_graphs:
+                torch.compiler.cudagraph_mark_step_begin()
+            outputs = self.model(**self._inputs(piece))
             loss = self.observer.loss(outputs, piece["labels"]) if share else outputs.logits.sum() * 0.0
         self.observer.forward_done(outputs, loss)
         self.clock.mark("forward")
@@ -181,7 +216,7 @@ class Engine:
                 self.observer.feeds(piece, micro)
                 with self._quiet(last=micro == self.spec.optimizer.accumulation_steps - 1):
                     loss = self._forward(piece, share)
-                    losses.append((loss.detach(), share))
+                    losses.append((loss.detach().clone() if self.keeps_graphs else loss.detach(), share))
                     self._backward(loss, share)
             rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
             self._update()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from plumbline.schema.spec import RunSpec
 from plumbline.train.tasks import training_task
 
-__all__ = ["step_flops"]
+__all__ = ["flops_of", "step_flops"]
 
 
 def step_flops(spec: RunSpec) -> float:
     """Return the operations of one global batch: matrix products, forward and backward."""
-    model, length = spec.model, spec.data.sequence_length
+    return flops_of(spec, np.full(spec.batch_size, spec.data.sequence_length))
+
+
+def flops_of(spec: RunSpec, lengths: NDArray[np.int64]) -> float:
+    """Return the operations of rows of these numbers of tokens, as if no row were padded."""
+    model, num_tokens = spec.model, float(lengths.sum())
     hidden, inner = model.hidden_size, model.intermediate_size
     gates = 1 if model.family == "modernbert" else 0
     projections = 4 * hidden * hidden + (2 + gates) * hidden * inner
-    attention = 2 * length * hidden
-    per_token = model.num_hidden_layers * (projections + attention)
+    attention = 2.0 * hidden * float(np.square(lengths).sum())
+    encoder = model.num_hidden_layers * (projections * num_tokens + attention)
     head_per_token, head_per_row = training_task(spec.task).head_products(model)
-    return 6.0 * spec.batch_size * (length * (per_token + head_per_token) + head_per_row)
+    return 6.0 * (encoder + head_per_token * num_tokens + head_per_row * len(lengths))

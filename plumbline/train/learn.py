@@ -24,7 +24,7 @@ from plumbline.train.context import Context
 from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, Outcome, read_losses
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
@@ -131,9 +131,8 @@ class LearnRun:
 
     def _read_losses(self, engine: Engine) -> None:
         """Read the pending losses from the device; stop at a non-finite loss."""
-        losses_here = [
-            float(sum(float(loss.double()) * share for loss, share in losses)) for _, losses in self._pending
-        ]
+        read = iter(read_losses(loss for _, losses in self._pending for loss, _ in losses))
+        losses_here = [float(sum(next(read) * share for _, share in losses)) for _, losses in self._pending]
         everyone = self.context.ranks.gather(losses_here)
         totals = [float(sum(mine)) for mine in zip(*everyone, strict=True)]
         steps = [step for step, _ in self._pending]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from plumbline.schema.base import Scalar
-from plumbline.schema.spec import Precision
+from plumbline.schema.spec import SDPA_KERNELS, Precision, SpeedSpec
 from plumbline.train.compat.torch import (
     UNSTATED,
     read_fp32_precision,
@@ -21,30 +21,35 @@ from plumbline.variables import variable
 
 __all__ = ["apply_settings", "autocast", "read_settings", "seed_generators"]
 
-_SDP = ("flash", "mem_efficient", "math", "cudnn")
+_SDP: tuple[str, ...] = SDPA_KERNELS
 _REPEATABLE_SDP = ("flash", "mem_efficient", "math")
 """Attention kernels under strict determinism: torch makes their backward repeatable if deterministic algorithms are set
 and not only warned of (torch, aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
 
 
-def _set(precision: Precision, *, strict: bool) -> dict[str, Scalar]:
-    """Set everything; return the value that each setting must have afterwards."""
-    wanted = set_fp32_precision(tf32=precision == "tf32") | set_reductions()
+def _set(precision: Precision, speed: SpeedSpec | None) -> dict[str, Scalar]:
+    """Set everything; return the value that each setting must have afterwards. Without `speed`, be strict."""
+    strict, on_gpu = speed is None, torch.cuda.is_available()
+    kernels: tuple[str, ...] = _REPEATABLE_SDP if speed is None else speed.sdpa_kernels
+    benchmark = speed is not None and on_gpu and speed.cudnn_benchmark
+    wanted = set_fp32_precision(tf32=precision == "tf32" or (speed is not None and speed.tf32))
+    # A CPU has no such sums: its records would show a difference that changes nothing.
+    wanted |= set_reductions(narrow=speed is not None and on_gpu and speed.reduced_precision_reduction)
     torch.use_deterministic_algorithms(strict, warn_only=False)
     torch.backends.cudnn.deterministic = strict
-    torch.backends.cudnn.benchmark = not strict and torch.cuda.is_available()
+    torch.backends.cudnn.benchmark = benchmark
     torch.set_default_dtype(torch.float32)
     torch.set_flush_denormal(False)
     for device in ("cpu", "cuda"):
         torch.set_autocast_enabled(device, False)
     for name in _SDP:
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(not strict or name in _REPEATABLE_SDP)
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name in kernels)
     return wanted | {
-        **{f"sdp.{name}": not strict or name in _REPEATABLE_SDP for name in _SDP},
+        **{f"sdp.{name}": name in kernels for name in _SDP},
         "deterministic_algorithms": strict,
         "deterministic_warn_only": False,
         "cudnn.deterministic": strict,
-        "cudnn.benchmark": not strict and torch.cuda.is_available(),
+        "cudnn.benchmark": benchmark,
         "default_dtype": "torch.float32",
         "flush_denormal": False,
         "autocast.cpu": False,
@@ -91,9 +96,14 @@ def read_settings() -> dict[str, Scalar]:
     }
 
 
-def apply_settings(precision: Precision, *, strict: bool, part: str) -> dict[str, Scalar]:
-    """Set a part's settings; raise `TrainingFailedError` if one does not take effect."""
-    wanted = _set(precision, strict=strict)
+def apply_settings(
+    precision: Precision, *, strict: bool, part: str, speed: SpeedSpec | None = None
+) -> dict[str, Scalar]:
+    """Set a part's settings; raise `TrainingFailedError` if one does not take effect.
+
+    Settings that are not strict are those of `speed`, or torch's own defaults.
+    """
+    wanted = _set(precision, None if strict else speed or SpeedSpec())
     settings = read_settings()
     for name, value in wanted.items():
         if settings[name] != value:

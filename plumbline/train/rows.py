@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
+from collections import deque
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,9 @@ __all__ = ["FIELDS", "Rows"]
 
 FIELDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_SHARDS_KEPT = 10_000
-_ENCODED_AT_ONCE = 1024
+_ENCODED_AT_ONCE = 128
+"""Rows tokenized at once; between two calls the training's own thread gets its turn."""
+_LOADED_AT_ONCE = 8
 _PADDING = 128
 """Maximum padding multiple of a checkpoint's token table."""
 
@@ -59,7 +64,9 @@ class Rows:
         self._shards = source.manifest.shards
         self._starts = np.concatenate(([0], np.cumsum([shard.num_rows for shard in self._shards])))
         self._hashed: set[int] = set()
-        self._encoded: set[int] = set()
+        self._loads: dict[int, Future[None]] = {}
+        self._asked: set[int] = set()
+        self._next_shards = deque(self._shards_of(wanted))
         shape = (len(self.ids), spec.data.sequence_length)
         self._fields: dict[str, NDArray[Any]] = {
             "input_ids": np.zeros(shape, np.int32),
@@ -120,16 +127,45 @@ class Rows:
         self._hashed.add(index)
         return slice(int(first), int(last)), [parts[0] if len(parts) == 1 else parts for parts in texts]
 
-    def _load(self, index: int) -> None:
-        """Read and tokenize a shard's planned rows."""
-        rows, texts = self._read(index)
-        for at in range(0, len(texts), _ENCODED_AT_ONCE):
-            encoded = self.tokenizer.encode_batch(texts[at : at + _ENCODED_AT_ONCE])
-            here = slice(rows.start + at, rows.start + at + len(encoded))
-            self._fields["input_ids"][here] = [e.ids for e in encoded]
-            self._fields["attention_mask"][here] = [e.attention_mask for e in encoded]
-            self._fields["token_type_ids"][here] = [e.type_ids for e in encoded]
-        self._encoded.add(index)
+    def _load(self, index: int, loaded: Future[None]) -> None:
+        """Read and tokenize a shard's planned rows; several shards may be loaded at a time."""
+        try:
+            rows, texts = self._read(index)
+            for at in range(0, len(texts), _ENCODED_AT_ONCE):
+                if not threading.main_thread().is_alive():
+                    return  # the process ends, and waits for this thread
+                encoded = self.tokenizer.encode_batch(texts[at : at + _ENCODED_AT_ONCE])
+                here = slice(rows.start + at, rows.start + at + len(encoded))
+                self._fields["input_ids"][here] = [e.ids for e in encoded]
+                self._fields["attention_mask"][here] = [e.attention_mask for e in encoded]
+                self._fields["token_type_ids"][here] = [e.type_ids for e in encoded]
+        except BaseException as error:  # noqa: BLE001 - the thread's boundary: whoever needs the shard gets the error
+            loaded.set_exception(error)
+            return
+        loaded.set_result(None)
+
+    def _start(self, index: int) -> Future[None]:
+        """Start to load a shard, if not yet started."""
+        if index not in self._loads:
+            self._loads[index] = loaded = Future[None]()
+            threading.Thread(target=self._load, args=(index, loaded), name="tokenize").start()
+        return self._loads[index]
+
+    def _start_ahead(self) -> None:
+        """Start to load the first shard that is not yet started."""
+        while self._next_shards and self._next_shards[0] in self._loads:
+            self._next_shards.popleft()
+        if self._next_shards:
+            self._start(self._next_shards[0])
+
+    def prepare(self, rows: NDArray[np.int64]) -> None:
+        """Tokenize `rows`, several shards at a time; nothing is loaded in the background afterwards."""
+        shards = self._shards_of(rows)
+        for at in range(0, len(shards), _LOADED_AT_ONCE):
+            for loaded in [self._start(index) for index in shards[at : at + _LOADED_AT_ONCE]]:
+                loaded.result()
+        self._asked.update(shards)
+        wait(self._loads.values())
 
     def _take_labels(self, shard: Shard, here: NDArray[np.int64], labels: list[Any], first: int) -> None:
         limit = self._spec.model.num_labels or 0
@@ -147,10 +183,12 @@ class Rows:
         return list(dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()))
 
     def _need(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the indices of `rows` in the arrays, after loading their shards."""
+        """Return the indices of `rows` in the arrays, after loading their shards; the next one is loaded meanwhile."""
         for index in self._shards_of(rows):
-            if index not in self._encoded:
-                self._load(index)
+            self._start(index).result()
+            if index not in self._asked:
+                self._asked.add(index)
+                self._start_ahead()
         return np.searchsorted(self.ids, rows)
 
     def encoded(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -159,8 +197,16 @@ class Rows:
         fields = {name: self._fields[name][places].astype(np.int64) for name in FIELDS}
         return {"row_ids": rows.astype(np.int64), **fields, "labels": self._labels[places]}
 
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of tokenized rows, without padding."""
+        places = np.searchsorted(self.ids, rows)
+        lengths: NDArray[np.int64] = self._fields["attention_mask"].sum(axis=1, dtype=np.int64)
+        return lengths[places]
+
     def evidence(self) -> DataEvidence:
         """Return the data evidence (rung 2), after reading all planned rows."""
+        for loaded in self._loads.values():
+            loaded.result()
         for index in self._shards_of(self.ids):
             if index not in self._hashed:
                 self._read(index)

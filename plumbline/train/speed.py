@@ -6,24 +6,27 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
-from plumbline.schema.spec import SpeedSpec
+from plumbline.schema.spec import RunSpec, SpeedSpec
 from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
-from plumbline.train.flops import step_flops
+from plumbline.train.flops import flops_of, step_flops
 from plumbline.train.microbench import microbenchmarks
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.probe import ProbeRun
-from plumbline.train.production.choices import choices_of, make_engine
+from plumbline.train.production.choices import Choices, compile_model, make_engine
 from plumbline.train.production.leg import ProductionLeg
 from plumbline.train.sampler import Sampler
 from plumbline.train.trail import TrailObserver
@@ -44,6 +47,12 @@ def found_warm(seconds: list[float]) -> bool:
         return False
     before, after = statistics.median(seconds[-2 * WINDOW : -WINDOW]), statistics.median(seconds[-WINDOW:])
     return abs(after - before) <= _STEADY * before
+
+
+def _noted(spec: RunSpec) -> dict[str, Any]:
+    """Return the part's keys for the fingerprint; later keys only where they differ from their defaults."""
+    keys = {"production_steps": spec.speed and spec.speed.production_steps, **spec.to_json()["speed"]}
+    return {key: ", ".join(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:
@@ -74,21 +83,24 @@ class SpeedRun:
 
     def _engine(self, trail: TrailObserver) -> Engine:
         context, speed = self.context, self.speed
-        settings = apply_settings(speed.precision, strict=False, part="speed")
+        settings = apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         engine = make_engine(
-            context, context.spec, choices_of(speed), dropout=speed.dropout, steps=speed.steps + _LONGEST_WARMUP,
+            context, context.spec, Choices(speed), dropout=speed.dropout, steps=speed.steps + _LONGEST_WARMUP,
             ranks=context.ranks, clock=self._clock,
         )  # fmt: skip
-        context.note("speed", settings | speed.to_json() | {"attention": attention_of(engine.bare)})
+        context.note("speed", settings | _noted(context.spec) | {"attention": attention_of(engine.bare)})
         engine.observer = trail
         self._clock.watch(engine.model)
-        if speed.compile:
-            engine.model.compile()
+        compile_model(engine, speed)
         return engine
 
     def _steps(self) -> Iterator[tuple[int, Batch]]:
         """Yield batches; start the clock before each request."""
-        batches = self.context.batches(first=0, count=self.speed.steps + _LONGEST_WARMUP, cycle=self.speed.steps)
+        speed = self.speed
+        batches = self.context.batches(
+            first=0, count=speed.steps + _LONGEST_WARMUP, cycle=speed.steps, num_workers=speed.data_workers,
+            prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
+        )  # fmt: skip
         step = 0
         while True:
             self._clock.start()
@@ -101,8 +113,9 @@ class SpeedRun:
         """Warm up until steady, then measure, with microbenchmarks before and after."""
         context, speed = self.context, self.speed
         context.emit("speed", 0, speed.steps)
+        context.prepare(speed.steps)
         # An earlier part left its own settings: without this call, matrix products would use that precision.
-        apply_settings(speed.precision, strict=False, part="speed")
+        apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         self._microbenchmarks = self._measure_machine()
         seed_generators(context.spec.seed)
         trail = TrailObserver(context.ranks, context.spec.batch_size)
@@ -169,6 +182,12 @@ class SpeedRun:
             return False
         return all(self.context.ranks.gather(found_warm(self._clock.totals())))
 
+    def _lengths(self, steps: int) -> NDArray[np.int64]:
+        """Return the number of tokens of each row of the measured steps."""
+        size, plan = self.context.spec.batch_size, self.context.plan
+        places = np.arange(self._warmup * size, (self._warmup + steps) * size) % (self.speed.steps * size)
+        return self.context.rows.lengths(plan.order.rows(places))
+
     def evidence(self) -> SpeedEvidence:
         """Return the throughput, with the numbers that explain it."""
         context, seconds = self.context, self._clock.totals()[self._warmup :]
@@ -181,6 +200,8 @@ class SpeedRun:
         rows = context.spec.batch_size * len(seconds)
         ceiling = self._microbenchmarks.get("gemm_flops")
         flops = step_flops(context.spec) / context.ranks.world
+        lengths = self._lengths(len(seconds))
+        real_flops = flops_of(context.spec, lengths) / context.ranks.world
         return SpeedEvidence(
             steps=len(seconds),
             warmup_steps=self._warmup,
@@ -192,6 +213,8 @@ class SpeedRun:
             wall_seconds=wall,
             breakdown=self._clock.breakdown(self._warmup),
             mfu=flops * len(seconds) / wall / ceiling if ceiling else None,
+            real_tokens_per_second=float(lengths.sum()) / wall,
+            real_mfu=real_flops / wall / ceiling if ceiling else None,
             peak_memory_bytes=self._peak_memory,
             peak_host_memory_bytes=self._peak_host_memory,
             microbenchmarks=self._microbenchmarks,

@@ -13,7 +13,7 @@ from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, Outcome, read_losses
 from plumbline.train.ranks import Ranks
 from plumbline.train.weights_trail import WeightsTrail
 
@@ -94,10 +94,8 @@ class TrailObserver(Observer):
     def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
         """Read everything from the device, and combine the processes."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
-        mine = (
-            self._num_rows, sums,
-            [sum(float(loss.double()) * share for loss, share in losses) for losses in self._losses],
-        )  # fmt: skip
+        read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
+        mine = (self._num_rows, sums, [sum(next(read) * share for _, share in losses) for losses in self._losses])
         everyone = self._ranks.gather(mine)
         steps = zip(*(other[1] for other in everyone), strict=True)
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import random
 import tempfile
@@ -18,12 +19,14 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from plumbline.digest import digest_array, digest_file
 from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
 from plumbline.launch import make_weights as make_weights_apart
+from plumbline.schema.spec import ScheduleSpec
 from plumbline.staging.order import Order
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
 from plumbline.train.mantissa import _kept, measure_mantissa_bits
 from plumbline.train.numerics import apply_settings, read_settings
+from plumbline.train.optimizers import schedule_factor
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop
 
@@ -53,6 +56,14 @@ def test_the_first_batch_needs_the_first_shard_alone(workshop: Workshop) -> None
 
 def test_the_order_is_known(workshop: Workshop) -> None:
     assert Order(workshop.manifest, 7, "recipe").batch(0, 8).tolist() == [62, 41, 55, 48, 60, 37, 51, 42]
+
+
+def test_a_cosine_schedule_has_bits_of_no_c_library() -> None:
+    factors = [schedule_factor(ScheduleSpec(kind="cosine"), step, 1000) for step in range(1001)]
+    cosine = [(1 + math.cos(math.pi * (step - 2) / 998)) / 2 for step in range(2, 1001)]
+    assert factors[2:] == pytest.approx(cosine, rel=1e-12, abs=1e-15)
+    assert digest_array(np.array(factors))[:16] == "0b7cdd7e82ebac0d"
+    assert {schedule_factor(ScheduleSpec(kind="constant"), step, 9) for step in range(2, 9)} == {1.0}
 
 
 def test_weights_are_known_to_the_bit_and_shaped_as_they_should(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_a_fault_of_production_kernels_alone_is_named(shop: Shop, monkeypatch: p
 @pytest.mark.parametrize("changes", [
     {"attention": "eager"}, {"fused_optimizer": False}, {"precision": "fp16"}, {"precision": "fp32"},
     {"precision": "fp32", "attention": "eager"}, {"precision": "fp16", "attention": "eager"},
+    {"gradient_checkpointing": True}, {"padding": "longest", "fused_optimizer": False, "foreach_optimizer": True},
 ])  # fmt: skip
 def test_other_kernels_are_within_their_limits(shop: Shop, changes: dict[str, Any]) -> None:
     replay = shop.replay(**changes)

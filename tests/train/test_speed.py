@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.errors import StoppedError
 from plumbline.launch import MICROBENCHMARKS
@@ -16,8 +20,11 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
-from plumbline.train.flops import step_flops
+from plumbline.train.flops import flops_of, step_flops
+from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
+from plumbline.train.production.choices import Choices, make_engine
+from plumbline.train.rows import Rows
 from plumbline.train.speed import WINDOW, found_warm
 from tests.train.conftest import Trained, Workshop
 
@@ -42,7 +49,9 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     low, high = speed.step_seconds_quartiles
     assert speed.step_seconds <= speed.step_seconds_p95 <= speed.wall_seconds
     assert low <= speed.step_seconds <= high
-    assert speed.mfu > 0
+    # No row of the workshop is padded at this length.
+    assert speed.real_mfu == pytest.approx(speed.mfu)
+    assert speed.real_tokens_per_second == pytest.approx(speed.tokens_per_second)
     assert speed.peak_memory_bytes > 1 << 20
     assert speed.peak_host_memory_bytes == speed.peak_memory_bytes  # on a CPU there is one memory
 
@@ -166,6 +175,93 @@ def test_the_parts_own_settings_are_in_force(workshop: Workshop) -> None:
     assert numerics["speed.dropout"] == 0.1
 
 
+def test_rows_are_tokenized_before_the_first_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that is tokenized among the measured steps is a wait that every night has alike."""
+    seen: list[str] = []
+    load, start = Rows._load, StepClock.start
+    monkeypatch.setattr(Rows, "_load", lambda *given: (seen.append("load"), load(*given))[1])
+    monkeypatch.setattr(StepClock, "start", lambda clock: (seen.append("step"), start(clock))[1])
+    workshop.train(workshop.spec(probe=None, speed=SPEED))
+    assert "load" in seen
+    assert "load" not in seen[seen.index("step") :]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"data_workers": 2},
+        {"gradient_checkpointing": True, "padding": "longest"},
+        {"sdpa_kernels": ["math"], "fused_optimizer": False, "foreach_optimizer": True},
+        {"precision": "bf16", "tf32": True, "reduced_precision_reduction": False, "cudnn_benchmark": True},
+    ],
+)
+def test_a_teams_settings(workshop: Workshop, measured: Trained, setting: dict[str, Any]) -> None:
+    """Settings that change no arithmetic train on the same rows to the same bits; the others are close."""
+    trained = workshop.train(workshop.spec(probe=None, speed={**SPEED, **setting, "dropout": 0.0}))
+    plain = workshop.train(workshop.spec(probe=None, speed={**SPEED, "dropout": 0.0})).record.evidence.speed.trail
+    trail, numerics = trained.record.evidence.speed.trail, trained.record.fingerprint.numerics
+    if "data_workers" in setting:
+        assert {name: marks[:28] for name, marks in trail.marks.items()} == {
+            name: marks[:28] for name, marks in plain.marks.items()
+        }
+        assert (trail.losses[:16], trail.weights[0]) == (plain.losses[:16], plain.weights[0])
+    assert trail.losses[:4] == pytest.approx(plain.losses[:4], rel=2e-2)
+    noted = {key: ", ".join(value) if isinstance(value, list) else value for key, value in setting.items()}
+    assert {key: numerics[f"speed.{key}"] for key in noted} == noted
+    # Earlier records have no later keys: a default must not look like a difference.
+    assert "speed.data_workers" not in measured.record.fingerprint.numerics
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("is_padded", [True, False])
+def test_the_forward_pass_reads_no_mask(workshop: Workshop, attention: str, is_padded: bool) -> None:
+    """transformers asks on the device whether a batch is padded: a GPU's host would wait there once a step."""
+
+    class Reads(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func is torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    spec = workshop.spec(probe=None, speed={**SPEED, "attention": attention})
+    job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
+    found = []
+    with open_run(job, threading.Event()) as context:
+        batch = next(context.batches(first=0, count=1))
+        if is_padded:
+            batch["attention_mask"][1:, 11:] = 0
+        for makes_masks in (True, False):
+            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine.makes_masks &= makes_masks
+            (piece, _), *_ = engine._micro_batches(batch)
+            with Reads() as reads:
+                loss = engine.model(**engine._inputs(piece)).loss
+            found.append((reads.count, loss.detach()))
+    (count, made), (library, usual) = found
+    assert count == 0
+    assert library > 0
+    assert torch.equal(made, usual)
+
+
+def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
+    """Padding changes no loss beyond rounding: the cut batch trains as the whole one does, in less than the time."""
+    spec = workshop.spec(probe=None, speed={**SPEED, "padding": "longest", "dropout": 0.0})
+    job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
+    found = []
+    with open_run(job, threading.Event()) as context:
+        batch = next(context.batches(first=0, count=1))
+        batch["attention_mask"][:, 7:] = 0
+        for is_cut in (True, False):
+            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine.is_padded_to_longest &= is_cut
+            widths = {piece["input_ids"].shape[1] for piece, _ in engine._micro_batches(batch)}
+            found.append((widths, engine.step(0, batch).loss(context.ranks)))
+    (cut, short), (whole, usual) = found
+    assert (cut, whole) == ({8}, {16})
+    assert short == pytest.approx(usual, rel=1e-5)
+
+
 def test_accumulated_steps_and_fp16(workshop: Workshop) -> None:
     spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp16"}, optimizer={"accumulation_steps": 2})
     assert workshop.train(spec).record.evidence.speed.samples_per_second > 0
@@ -196,6 +292,7 @@ def test_flops_of_bert_base_are_those_everyone_knows() -> None:
         workload="w", task="sequence-classification", model=model, data=data, seed=1, batch_size=32, probe={"steps": 1}
     )
     tokens = 32 * 128
+    assert flops_of(spec, np.array([128] * 16 + [0] * 16)) == pytest.approx(step_flops(spec) / 2, rel=1e-4)
     assert step_flops(spec) == pytest.approx(6 * tokens * (84.9e6 + 12 * 2 * 128 * 768), rel=0.01)
 
 

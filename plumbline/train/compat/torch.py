@@ -68,11 +68,15 @@ def _reductions() -> list[str]:
     return [name for name in _REDUCTIONS if hasattr(torch.backends.cuda.matmul, name)]
 
 
-def set_reductions() -> dict[str, Scalar]:
-    """Forbid narrow sums in matrix products; return the names and values that have to be read afterwards."""
-    for name in _reductions():
-        setattr(torch.backends.cuda.matmul, name, False)
-    return {f"cuda.matmul.{name}": False for name in _reductions()}
+def set_reductions(*, narrow: bool) -> dict[str, Scalar]:
+    """Allow or forbid narrow sums in matrix products; return the names and values that have to be read afterwards.
+
+    Products in fp16 never accumulate in fp16, as is torch's own default.
+    """
+    wanted = {name: narrow and name.endswith("_reduction") for name in _reductions()}
+    for name, value in wanted.items():
+        setattr(torch.backends.cuda.matmul, name, value)
+    return {f"cuda.matmul.{name}": value for name, value in wanted.items()}
 
 
 def read_reductions() -> dict[str, Scalar]:

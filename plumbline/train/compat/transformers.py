@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from plumbline.errors import ConfigurationError
@@ -48,22 +49,47 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
     from transformers import AttentionInterface  # since 4.51
     from transformers.masking_utils import AttentionMaskInterface, eager_mask  # since 4.53
 
+    def mask(*given: Any, **named: Any) -> Any:
+        # To leave out a mask without padding, transformers would read it on the device: the host would wait.
+        if "allow_is_bidirectional_skip" in named:
+            named["allow_is_bidirectional_skip"] = False
+        return eager_mask(*given, **named)
+
     AttentionInterface.register(name, formula)
-    AttentionMaskInterface.register(name, eager_mask)
+    AttentionMaskInterface.register(name, mask)
     config._attn_implementation = name  # noqa: SLF001
 
 
-def recompute_layers(model: nn.Module) -> None:
-    """Let each layer run again in the backward pass instead of keeping what it computed, if the family can.
+def takes_made_masks(model: nn.Module) -> bool:
+    """Return whether a model accepts a mask made by `made_mask`: since 5.0, with full attention in every layer."""
+    source = _source(model)
+    is_plain = not hasattr(source, "create_bidirectional_sliding_window_mask")
+    return hasattr(source, "create_bidirectional_mask") and is_plain and attention_of(model) in {"eager", "sdpa"}
 
-    The name `gradient_checkpointing_enable` is deprecated since 5.23.
+
+def made_mask(model: nn.Module, padding: torch.Tensor) -> torch.Tensor:
+    """Return the mask that transformers makes for `padding`, of shape (rows, length), without reading its values."""
+    rows, length = padding.shape
+    mask = padding.bool()[:, None, None, :].expand(rows, 1, length, length)
+    if attention_of(model) == "sdpa":
+        return mask.contiguous()
+    dtype = next(model.parameters()).dtype
+    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), torch.finfo(dtype).min)
+
+
+def recompute_layers(model: nn.Module, *, draws: bool = False) -> bool:
+    """Let each layer run again in the backward pass instead of keeping what it computed; return whether it can.
+
+    A model that `draws` gets the same random numbers again. The name `gradient_checkpointing_enable` is deprecated
+    since 5.23.
     """
     owner: Any = model
     if not getattr(owner, "supports_gradient_checkpointing", False):
-        return
+        return False
     owner.config.use_cache = False
     enable = getattr(owner, "activation_checkpointing_enable", None) or owner.gradient_checkpointing_enable
-    enable({"use_reentrant": False, "preserve_rng_state": False})
+    enable({"use_reentrant": False, "preserve_rng_state": draws})
+    return True
 
 
 def _source(model: nn.Module) -> Any:

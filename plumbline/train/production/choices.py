@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from plumbline.errors import ConfigurationError
 from plumbline.schema.spec import Precision, RunSpec, SpeedSpec
+from plumbline.train.compat.transformers import recompute_layers, takes_made_masks
 from plumbline.train.context import Context
 from plumbline.train.engine import Clock, Engine
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.production.rounding import round_values
 from plumbline.train.ranks import Ranks
@@ -21,10 +24,7 @@ from plumbline.train.ranks import Ranks
 class Choices:
     """Everything at production settings that may choose a different kernel."""
 
-    precision: Precision
-    attention: str
-    compile: bool
-    fused: bool
+    speed: SpeedSpec
     single_tensor: bool = False
     """Whether the optimizer updates one tensor after the other, by torch's plain loop."""
     in_fp32: tuple[str, ...] = ()
@@ -32,10 +32,45 @@ class Choices:
     rounded: Precision | None = None
     """Format to which each module's output is rounded, whatever the precision."""
 
+    def change(self, **keys: Any) -> Choices:
+        """Return the choices with changed keys of `speed`."""
+        if keys.get("compile") is False:
+            keys["compile_mode"] = "default"
+        return replace(self, speed=self.speed.replace(**keys))
 
-def choices_of(speed: SpeedSpec) -> Choices:
-    """Return the choices of the speed part."""
-    return Choices(speed.precision, speed.attention, speed.compile, speed.fused_optimizer)
+
+def plain_choices(speed: SpeedSpec) -> Choices:
+    """Return the choices of the plain model in fp32, with values rounded to the format of `speed`."""
+    plain = SpeedSpec(steps=speed.steps, precision="fp32", attention="eager", fused_optimizer=False)
+    return Choices(plain, rounded=speed.precision)
+
+
+def _check_attention(speed: SpeedSpec) -> None:
+    from transformers.utils.import_utils import is_flash_attn_2_available
+
+    if speed.attention == "flash_attention_2" and not is_flash_attn_2_available():
+        hint = 'install the package flash-attn on a machine with a GPU, or set "sdpa"'
+        raise TrainingFailedError(
+            "flash_attention_2 is not available", code="setting", part="speed", where="speed", key="attention",
+            hint=hint,
+        )  # fmt: skip
+
+
+def _model(context: Context, spec: RunSpec, choices: Choices, dropout: float) -> nn.Module:
+    speed, device = choices.speed, context.ranks.device
+    _check_attention(speed)
+    model = build_model(spec, attention=speed.attention, dropout=dropout, device=device)
+    load_weights(model, context.weights)
+    model.train()
+    if speed.gradient_checkpointing and not recompute_layers(model, draws=dropout > 0):
+        where = f"model of the family {spec.model.family!r}"
+        raise ConfigurationError("does not support checkpoints", where=where, key="gradient_checkpointing")
+    if choices.rounded is not None:
+        round_values(model, choices.rounded)
+    for module in model.modules():
+        if type(module).__name__ in choices.in_fp32:
+            _compute_in_fp32(module, device)
+    return model
 
 
 def make_engine(
@@ -43,22 +78,28 @@ def make_engine(
     clock: Clock | None = None,
 ) -> Engine:  # fmt: skip
     """Return the engine of a training at these choices, not yet compiled, with the initial weights."""
-    device = context.ranks.device
-    model = build_model(spec, attention=choices.attention, dropout=dropout, device=device)
-    load_weights(model, context.weights)
-    model.train()
-    if choices.rounded is not None:
-        round_values(model, choices.rounded)
-    for module in model.modules():
-        if type(module).__name__ in choices.in_fp32:
-            _compute_in_fp32(module, device)
+    speed = choices.speed
     engine = Engine(
-        spec, model, ranks, steps=steps, precision=choices.precision, part="speed", fused=choices.fused, clock=clock
-    )
-    if choices.single_tensor:
-        for group in engine.optimizer.param_groups:
+        spec, _model(context, spec, choices, dropout), ranks, steps=steps, precision=speed.precision, part="speed",
+        fused=speed.fused_optimizer, clock=clock,
+        distributed={"bucket_cap_mb": speed.ddp_bucket_mb, "static_graph": speed.ddp_static_graph},
+    )  # fmt: skip
+    # A compiled model does not read the mask: it keeps the one that it always makes.
+    engine.makes_masks = not speed.compile and takes_made_masks(engine.bare)
+    engine.is_padded_to_longest = speed.padding == "longest"
+    for group in engine.optimizer.param_groups:
+        if choices.single_tensor:
             group |= {"fused": False, "foreach": False}
+        elif speed.foreach_optimizer is not None:
+            group["foreach"] = speed.foreach_optimizer
     return engine
+
+
+def compile_model(engine: Engine, speed: SpeedSpec) -> None:
+    """Compile the engine's model if `speed` says so."""
+    if speed.compile:
+        engine.keeps_graphs = speed.compile_mode in {"reduce-overhead", "max-autotune"}
+        engine.model.compile(mode=speed.compile_mode)
 
 
 def _compute_in_fp32(module: nn.Module, device: torch.device) -> None:

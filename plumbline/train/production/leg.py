@@ -28,7 +28,7 @@ from plumbline.train.envelope import of_one_process
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
-from plumbline.train.production.choices import Choices, choices_of, make_engine
+from plumbline.train.production.choices import Choices, compile_model, make_engine, plain_choices
 from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import is_summarizing, summarize, summarizing
@@ -146,6 +146,8 @@ class _Pass:
     book: TapBook
     steps: tuple[ProductionStep, ...]
     operators: tuple[str, ...] = ()
+    is_cut: bool = False
+    """Whether batches were cut at their longest row."""
 
     @property
     def bits(self) -> list[Any]:
@@ -187,14 +189,15 @@ class ProductionLeg:
         context = self._context
         if context.ranks.device.type == "cuda":
             context.release()
-        apply_settings(choices.precision, strict=False, part="speed")
+        apply_settings(choices.speed.precision, strict=False, part="speed", speed=choices.speed)
         spec, alone = of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
         seed_generators(spec.seed)
         engine = make_engine(context, spec, choices, dropout=0.0, steps=steps, ranks=alone)
         self._hold_rate(engine)
+        # Hooks of a checkpointed module would run again in the backward pass.
+        tapped = tapped and not choices.speed.gradient_checkpointing
         observer = engine.observer = _Observer(engine, tapped=tapped, checked=choices.rounded is None)
-        if choices.compile:
-            engine.model.compile()
+        compile_model(engine, choices.speed)
         mode = _Operators() if listed else None
         try:
             for step, batch in enumerate(context.batches(first=0, count=steps, cycle=self._probe.steps)):
@@ -206,7 +209,8 @@ class ProductionLeg:
         finally:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine, observer._update  # noqa: SLF001 - of this module
-        return _Pass(observer.book, tuple(observer.steps), tuple(sorted(mode.names)) if mode else ())
+        names = tuple(sorted(mode.names)) if mode else ()
+        return _Pass(observer.book, tuple(observer.steps), names, is_cut=engine.is_padded_to_longest)
 
     def _hold_rate(self, engine: Engine) -> None:
         for group in engine.optimizer.param_groups:
@@ -215,10 +219,10 @@ class ProductionLeg:
 
     def run(self) -> None:
         """Replay, measure what the format explains, and exchange choices where that is exceeded."""
-        choices = choices_of(self._speed)
-        found = self._pass(choices, steps=self._speed.production_steps, tapped=not choices.compile)
-        again = self._pass(choices, tapped=False, listed=not choices.compile)
-        envelope = self._envelope(Choices("fp32", "eager", compile=False, fused=False, rounded=choices.precision))
+        choices, compiled = Choices(self._speed), self._speed.compile
+        found = self._pass(choices, steps=self._speed.production_steps, tapped=not compiled)
+        again = self._pass(choices, tapped=False, listed=not compiled)
+        envelope = self._envelope(plain_choices(self._speed))
         loss = self._loss_error(found)
         self.evidence = ProductionEvidence(
             steps=found.steps,
@@ -266,6 +270,8 @@ class ProductionLeg:
             anchor = self._anchor.get((tap.stage, tap.name))
             if anchor is not None:
                 is_alike = tap.shape == anchor[2]
+                if run.is_cut and not is_alike:
+                    continue  # the portable leg has the columns of padding, too
                 errors[tap.stage, tap.name] = relative_error(anchor[0], sketched, anchor[1]) if is_alike else None
         return errors | {("loss", "loss"): self._loss_error(run)}
 
@@ -297,7 +303,7 @@ class ProductionLeg:
     ) -> Iterator[ProductionTrial]:
         """Exchange choices until no error is beyond its limit; keep each exchange that helped."""
         kinds = 0
-        if choices.compile and next(self._excesses(run, envelope), None) is not None:
+        if choices.speed.compile and next(self._excesses(run, envelope), None) is not None:
             run = self._pass(choices, steps=len(run.steps))
         while (first := next(self._excesses(run, envelope), None)) is not None:
             for change, other in self._exchanges(choices, first):
@@ -328,14 +334,28 @@ class ProductionLeg:
         """Yield the exchanges that may remove an error, the likeliest first."""
         if first.stage == "update":
             if not choices.single_tensor:
-                yield "optimizer=single-tensor", replace(choices, fused=False, single_tensor=True)
+                single = choices.change(fused_optimizer=False, foreach_optimizer=False)
+                yield "optimizer=single-tensor", replace(single, single_tensor=True)
             return
-        if choices.compile:
-            yield "compile=off", replace(choices, compile=False)
-        if choices.attention != "eager":
-            yield "attention=eager", replace(choices, attention="eager")
-        kind = first.kind
-        if choices.precision in ("bf16", "fp16") and kind and kind not in choices.in_fp32:
+        speed, kind = choices.speed, first.kind
+        is_short = speed.precision in {"bf16", "fp16"}
+        is_narrow = is_short and speed.reduced_precision_reduction and self._context.ranks.device.type == "cuda"
+        for change, is_in_use, keys in (
+            ("compile=off", speed.compile, {"compile": False}),
+            ("attention=eager", speed.attention != "eager", {"attention": "eager"}),
+            ("tf32=off", speed.tf32, {"tf32": False}),
+            # The forward pass is the same with checkpoints.
+            (
+                "gradient_checkpointing=off", speed.gradient_checkpointing and first.stage == "gradient",
+                {"gradient_checkpointing": False},
+            ),
+            ("padding=fixed", speed.padding != "fixed", {"padding": "fixed"}),
+            ("reduced_precision_reduction=off", is_narrow, {"reduced_precision_reduction": False}),
+        ):  # fmt: skip
+            if is_in_use:
+                yield change, choices.change(**keys)
+        if is_short and kind and kind not in choices.in_fp32:
             yield f"{kind}=fp32", replace(choices, in_fp32=(*choices.in_fp32, kind))
-        if choices.precision != "fp32":
-            yield "precision=fp32", replace(choices, precision="fp32", compile=False, in_fp32=())
+        if speed.precision != "fp32":
+            plain = {"attention": "eager"} if speed.attention == "flash_attention_2" else {}
+            yield "precision=fp32", replace(choices.change(precision="fp32", compile=False, **plain), in_fp32=())

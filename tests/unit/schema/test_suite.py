@@ -323,6 +323,14 @@ def test_a_spec_needs_workloads_and_datasets_alone(tmp_path):
         (f"[workload.w]\n{workload}", r"workload: unknown key; did you mean `workloads`\?"),
         (f"[workloads.w]\n{workload}optimizer = {{ accumulation_steps = 3 }}\n", "3 does not divide batch_size, 8"),
         ("", "workloads: missing"),
+        *(
+            (f"[workloads.w]\n{workload}speed = {{ {keys} }}\n", f"w.speed: {message}")
+            for keys, message in (
+                ("foreach_optimizer = true", "foreach_optimizer and fused_optimizer exclude each other"),
+                ('compile_mode = "max-autotune"', "compile_mode needs compile = true"),
+                ('attention = "flash_attention_2", precision = "fp32"', "attention: .* in bf16 or fp16, not in fp32"),
+            )
+        ),
     ):
         path.write_text(wrong)
         with pytest.raises(ConfigurationError, match=message):
