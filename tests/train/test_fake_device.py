@@ -31,7 +31,7 @@ from plumbline.train.experiment import ExperimentRun
 from plumbline.train.job import TrainJob, _prepare
 from plumbline.train.learn import LearnRun, _DropoutSetter
 from plumbline.train.probe import ProbeRun
-from plumbline.train.production.choices import choices_of, make_engine
+from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
@@ -162,7 +162,7 @@ def test_a_step_of_speed_waits_for_nothing(
     spec = workshop.spec(probe=None, speed={**SPEED, "attention": "eager"})
     waits = _count_waits(monkeypatch)
     with on_the_device(workshop, spec, monkeypatch) as context:
-        engine = make_engine(context, spec, choices_of(spec.speed), dropout=0.1, steps=3, ranks=context.ranks)
+        engine = make_engine(context, spec, Choices(spec.speed), dropout=0.1, steps=3, ranks=context.ranks)
         engine.observer = TrailObserver(context.ranks, ROWS)
         for step, batch in enumerate(context.batches(first=0, count=3)):
             engine.step(step, batch)
