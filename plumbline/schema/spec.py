@@ -59,7 +59,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("speed", "data_workers", 0),
     ("speed", "prefetch_factor", 2),
     ("speed", "pin_memory", True),
-    ("speed", "ddp_bucket_mb", 25),
+    ("speed", "ddp_bucket_mb", None),
     ("speed", "ddp_static_graph", False),
 )
 """Keys of later releases with their defaults, which a digest does not contain."""
@@ -177,7 +177,8 @@ class SpeedSpec(Model):
     """Batches that each worker has ready."""
     pin_memory: bool = True
     """Whether batches wait in pinned memory, on a GPU; torch's default is false, and makes the host wait for copies."""
-    ddp_bucket_mb: int = Field(default=25, ge=1, le=4096)
+    ddp_bucket_mb: int | None = Field(default=None, ge=1, le=4096)
+    """`None` is torch's own choice: 25, and 1 for the first bucket."""
     ddp_static_graph: bool = False
 
     @model_validator(mode="after")
