@@ -98,7 +98,7 @@ def check_products(device: torch.device, sizes: Sequence[tuple[int, int, int, in
         products = torch.matmul(*factors).to(torch.int64).reshape(-1, rows, columns)
         by_rows = (left * right.sum(1)).sum(1)
         by_columns = (left.sum(0).unsqueeze(1) * right).sum(0)
-        if not bool((products.sum(2) == by_rows).all() & (products.sum(1) == by_columns).all()):
+        if not ((products.sum(2) == by_rows).all() & (products.sum(1) == by_columns).all()).item():
             hint = "switch the emulation of fp64 products off (cuBLAS: CUBLAS_EMULATE_DOUBLE_PRECISION=0)"
             raise TrainingFailedError(
                 f"fp64 products of {rows} x {inner} by {inner} x {columns} are not exact on this device",
