@@ -57,7 +57,7 @@ def probe(place: Place, size: str, length: int, most: float) -> Found:
     began = time.perf_counter()
     record = place.train(workload, spec, f"probe-{size}").record
     seconds = time.perf_counter() - began
-    lost = record.evidence.probe.to_json().get("lost") if record.evidence.probe else "the probe"
+    lost = record.evidence.probe.to_json().get("lost_legs") if record.evidence.probe else "the probe"
     return {
         **ask(place, in_time=seconds <= most, nothing_lost=not lost), "seconds": seconds, "timings": record.timings,
         "lost": lost,
