@@ -26,8 +26,9 @@ def leftover(parent: Path, name: str, *, age: float = 3600.0) -> Path:
 def test_the_folder_of_a_dead_flow_run_is_removed_and_that_of_a_running_one_stays(tmp_path: Path) -> None:
     dead, young = leftover(tmp_path, "dead"), leftover(tmp_path, "young", age=1.0)
     running = leftover(tmp_path, "running")
-    supervisor = [sys.executable, "-c", "input()", str(running / "supervisor.json")]
-    with subprocess.Popen(supervisor, stdin=subprocess.PIPE) as child:
+    supervisor = [sys.executable, "-c", "print(flush=True); input()", str(running / "supervisor.json")]
+    with subprocess.Popen(supervisor, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline()  # just started, /proc may not know its command yet
         sweep_workspaces(tmp_path)
         assert [path.exists() for path in (dead, young, running)] == [False, True, True]
         child.communicate(b"\n", timeout=60)
