@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bench.gpu.kept import keep
 from bench.gpu.place import ROOT, Found, Place, judged
 from bench.train.workload import Workload
 from plumbline.errors import InconclusiveError
@@ -86,13 +86,6 @@ def golden(place: Place) -> Found:
     return {"asked": {"the_shipped_digests": equal}, "holds": equal, "settings": results}
 
 
-def _keep(place: Place, *kept: LoadedRecord) -> None:
-    for record in kept:
-        folder = place.out / "records" / record.folder.name
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(record.folder, folder)
-
-
 def records(place: Place) -> Found:
     """Train one spec on the CPU, on the device, and on the device with TF32."""
     workload = Workload(place.folder / "records", place.size or "tiny", 32)
@@ -102,7 +95,7 @@ def records(place: Place) -> Found:
     cpu = place.train(workload, spec, "cpu", CUDA_VISIBLE_DEVICES="")
     device = place.train(workload, spec, place.other)
     tf32 = place.train(workload, spec, "tf32", **outside)
-    _keep(place, cpu, device, tf32)
+    keep(place.out / "records", cpu, device, tf32)
     plain, rounded = judged(cpu, device), judged(cpu, tf32)
     named = rounded["verdict"] == "drift" and rounded["causes"] == ["precision"]
     # Of another kernel the CPU itself makes nothing: there its two records are the same bits, and TF32 is emulated.
@@ -129,7 +122,7 @@ def parts(place: Place) -> Found:
     cpu = place.train(workload, spec, "parts-cpu", CUDA_VISIBLE_DEVICES="")
     device = place.train(workload, spec, f"parts-{place.other}")
     again = place.train(workload, spec, f"parts-{place.other}-again")
-    _keep(place, cpu, device, again)
+    keep(place.out / "records", cpu, device, again)
     equal, verdicts = _digests(cpu) == _digests(device), (judged(cpu, device), judged(device, again))
     asked = {
         "portable_digests_are_equal": equal,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu.kept import names_a_path
 from plumbline.judge import compare
 from plumbline.records import load_record
 
@@ -23,3 +24,9 @@ def test_a_gpu_trains_what_its_cpu_trains(reference: str, candidate: str) -> Non
 def test_tf32_switched_on_from_outside_is_drift_and_named() -> None:
     judgement = compare(load_record(RECORDS / "cpu"), load_record(RECORDS / "tf32"), throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["precision"])
+
+
+@pytest.mark.parametrize("folder", sorted(RECORDS.iterdir()), ids=lambda folder: folder.name)
+def test_a_kept_record_names_no_path_of_its_machine(folder: Path) -> None:
+    environment = load_record(folder).record.fingerprint.environment
+    assert [name for name, value in environment.items() if names_a_path(value)] == []
