@@ -11,7 +11,7 @@ TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-CODE := plumbline flows tasks tests bench drills
+CODE := plumbline flows tasks tests bench drills infra/docs
 # Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
 export PYTHONDONTWRITEBYTECODE :=
 # A third process computes while the others wait for servers, children and disks. What takes longest begins first.
@@ -21,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock clean browser FORCE
+.PHONY: run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -57,6 +57,15 @@ infra-check: $(INFRA_TOOLS)/.installed
 $(INFRA_TOOLS)/.installed: infra/check-requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(INFRA_TOOLS) --requirement $<
 	touch $@
+
+# The documentation site, strict: each link and anchor leads somewhere. DOCS="serve" shows it while pages are edited.
+DOCS_TOOL := .venv/docs-tool
+docs: $(DOCS_TOOL)/.installed
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(DOCS_TOOL) $(BIN)/python -m mkdocs $(or $(DOCS),build --strict)
+
+$(DOCS_TOOL)/.installed: infra/docs/requirements.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(DOCS_TOOL) --requirement $<
+	@touch $@
 
 faults: $(INSTALLED)
 	$(BIN)/python -m bench.faults

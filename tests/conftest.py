@@ -46,6 +46,10 @@ def _uv() -> bool:
     return shutil.which("uv") is not None
 
 
+def _docs() -> bool:
+    return (Path(__file__).resolve().parents[1] / ".venv" / "docs-tool" / ".installed").is_file()
+
+
 def _mount() -> bool:
     command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
@@ -61,6 +65,7 @@ NEEDS = {
     "postgresql": (_postgresql, "an installed PostgreSQL"),
     "browser": (_browser, "Chromium (apt-get install chromium)"),
     "uv": (_uv, "uv (pip install uv)"),
+    "docs": (_docs, "MkDocs (make docs)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
     "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
 }

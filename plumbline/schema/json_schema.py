@@ -1,4 +1,4 @@
-"""JSON Schema of a suite file, for editors that complete and check TOML."""
+"""JSON Schemas with the docstrings of fields: of a suite file, for editors that complete and check TOML, and of documents."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from pydantic import BaseModel
 
 from plumbline.schema.suite import Suite
 
-__all__ = ["suite_schema"]
+__all__ = ["described_schema", "suite_schema"]
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the schema of a suite file; a key's description is its field's docstring."""
-    schema = Suite.model_json_schema()
-    kinds = {kind.__name__: kind for kind in _models(Suite)}
-    for name, definition in (("Suite", schema), *schema["$defs"].items()):
-        for field, text in _docstrings(kinds[name]).items():
-            if field in definition.get("properties", {}):
-                definition["properties"][field]["description"] = text
+    """Return the schema of a suite file."""
+    schema = described_schema(Suite)
     # A file may name the lock by its path; the model has its digest.
     del schema["$defs"]["Platform"]["properties"]["lock"]["pattern"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of `kind`; a property's description is its field's docstring."""
+    schema = kind.model_json_schema()
+    kinds = {model.__name__: model for model in _models(kind)}
+    for name, definition in ((kind.__name__, schema), *schema.get("$defs", {}).items()):
+        for model in kinds[name].__mro__ if name in kinds else ():
+            for field, text in _docstrings(model).items() if issubclass(model, BaseModel) else ():
+                if field in definition.get("properties", {}):
+                    definition["properties"][field].setdefault("description", text)
+    return schema
 
 
 def _models(kind: type[BaseModel]) -> set[type[BaseModel]]:
