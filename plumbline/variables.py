@@ -19,8 +19,11 @@ _SECRET = re.compile(r"(?i)(token(?!izers)|secret|passw|credential|connection_st
 _LEAST_SECRET = 6
 """Minimum length of a value that is taken for a secret: a flag such as `1` is none."""
 _QUOTES = "\"'"
-_FOREIGN = ("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_UI_URL", "STORAGE_EMULATOR_", "HF_")
-"""Names that the clouds' SDKs, Prefect's client and Hugging Face read by themselves."""
+_FOREIGN = (
+    "AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "PREFECT_API_", "PREFECT_UI_URL", "STORAGE_EMULATOR_", "HF_",
+    "MLFLOW_",
+)  # fmt: skip
+"""Names that the clouds' SDKs, Prefect's client, Hugging Face and MLflow read by themselves."""
 
 
 def variable(name: str, default: str = "", environment: Mapping[str, str] = os.environ) -> str:

@@ -23,6 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
 STRANGER = 65533
 """A user id without a name. `nobody` is PostgreSQL's user where root runs the stack."""
+MLFLOW_SERVER = Path(__file__).parents[1] / ".venv/mlflow-server/bin/mlflow"
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or ""
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -50,6 +51,10 @@ def _docs() -> bool:
     return (Path(__file__).resolve().parents[1] / ".venv" / "docs-tool" / ".installed").is_file()
 
 
+def _mlflow_server() -> bool:
+    return MLFLOW_SERVER.exists()
+
+
 def _mount() -> bool:
     command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
@@ -66,6 +71,7 @@ NEEDS = {
     "browser": (_browser, "Chromium (apt-get install chromium)"),
     "uv": (_uv, "uv (pip install uv)"),
     "docs": (_docs, "MkDocs (make docs)"),
+    "mlflow_server": (_mlflow_server, "MLflow's tracking server (make mlflow-server)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
     "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
 }

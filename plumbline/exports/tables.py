@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
+from plumbline.exports.runs import last_rounds
 from plumbline.history.metrics import METRICS
 from plumbline.history.series import SeriesFile
 from plumbline.schema.verdict import Outcome
@@ -21,25 +22,26 @@ _SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
-def nights_table(series: Sequence[SeriesFile]) -> pa.Table:
-    """Return one row per night, platform and workload, ordered by time.
+def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Table:
+    """Return one row per night, platform and workload, ordered by time; of the last nights of each platform.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
     platform's; they are null in rounds that are older than the series' verdicts.
     """
-    rows = sorted((row for file in series for row in _rows(file)), key=lambda row: (row["time"], row["platform"]))
+    rows = sorted((row for file in series for row in _rows(file, last)), key=lambda row: (row["time"], row["platform"]))
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _rows(series: SeriesFile) -> Iterator[dict[str, Any]]:
+def _rows(series: SeriesFile, last: int | None) -> Iterator[dict[str, Any]]:
     fixed = {"suite": series.suite, "platform": series.platform}
-    for place in range(len(series)):
+    kept = last_rounds(series, last)
+    for place in [place for place, name in enumerate(series.round) if name in kept]:
         night = series.row(place)
         judged = series.judged.get(night.round)
         verdict = {"verdict": judged.verdict, "causes": list(judged.causes)} if judged else {}
         yield fixed | verdict | night.metrics | night.model_dump(exclude={"metrics"})
     for name, judged in series.judged.items():
-        if name not in series.round:
+        if name in kept and name not in series.round:
             time = datetime.fromtimestamp(judged.time, UTC)
             yield {**fixed, "round": name, "time": time, "verdict": judged.verdict, "causes": list(judged.causes)}
 

@@ -1,0 +1,1 @@
+"""Nights of a suite in the formats of other tools."""
