@@ -18,16 +18,19 @@ from plumbline.history.limits import allowed_for
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import LineSummary, summarise
+from plumbline.report.junit import series_junit
+from plumbline.report.markdown import series_summary
 from plumbline.report.metrics import change_sentence, level_sentence
 from plumbline.report.site import history_page
 from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
 from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.verdict import exit_code, worst
+from plumbline.schema.verdict import Outcome, exit_code, worst
 from plumbline.stores import open_store
 
 _MAX_BYTES = 256 << 20
+_REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _LOOKS_A_YEAR = 12.0
 """Nights a year on which a detector may be wrong, as a person has to look where no experiment can."""
 
@@ -55,7 +58,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="with --from: write the answer as a page with charts")
+    for name, about in _REPORTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"with --from: write the answer as {about}")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -65,13 +69,14 @@ def run(args: argparse.Namespace) -> int:
     last = at_least("--last", args.last, 1)
     if (args.suite is None) == (args.source is None):
         raise ConfigurationError("use either a suite or --from FILE", where="history")
+    wanted = {name: path for name in _REPORTS if (path := getattr(args, name))}
     if args.source is not None:
-        if args.html:
-            check_file(args.html, option="--html")
+        for name, path in wanted.items():
+            check_file(path, option=f"--{name}")
         return _external(args)
-    if args.html:
-        hint = "`plumbline site SUITE` writes a page for each platform"
-        raise ConfigurationError("is for --from FILE", where="history", key="--html", hint=hint)
+    for name in wanted:
+        hint = "`plumbline site SUITE` writes a page for each platform, `plumbline report` a round's files"
+        raise ConfigurationError("is for --from FILE", where="history", key=f"--{name}", hint=hint)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         hint = ", ".join(suite.platforms)
@@ -147,9 +152,7 @@ def _external(args: argparse.Namespace) -> int:
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
     words = f"without experiments, at most one false drift a year over all {len(lines)} series"
-    if args.html:
-        page = history_page(args.source.name, verdict, words, list(zip(lines, summaries, strict=True)))
-        args.html.write_text(page, encoding="utf-8")
+    _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]
@@ -160,6 +163,20 @@ def _external(args: argparse.Namespace) -> int:
         _print_lines(summaries)
         say(f"{verdict}: {words}")
     return int(exit_code(verdict))
+
+
+def _write_reports(
+    args: argparse.Namespace, verdict: Outcome, words: str, lines: Sequence[tuple[MetricHistory, LineSummary]]
+) -> None:
+    source, summaries = args.source.name, [summary for _, summary in lines]
+    if args.html:
+        args.html.write_text(history_page(source, verdict, words, lines), encoding="utf-8")
+    if args.junit:
+        args.junit.write_text(series_junit(source, summaries), encoding="utf-8")
+    if args.summary:
+        # A job's summary may have the text of earlier steps.
+        with args.summary.open("a", encoding="utf-8") as file:
+            file.write(series_summary(source, verdict, words, summaries))
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:

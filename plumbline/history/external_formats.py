@@ -26,6 +26,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "value": ("value", "single_value_summary", "mean"),
     "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
     "workload": ("workload", "case_text_id"),
+    "branch": ("branch",),
     "unit": ("unit", "units"),
 }
 """Names of each column, the first one preferred."""
@@ -93,8 +94,9 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
-    platform, workload = (content.get(columns.get(name, "")) for name in ("platform", "workload"))
-    return str(platform or "series"), str(workload or "external")
+    """Return platform and workload; a branch is a line of its own, which starts at the values of another."""
+    platform, workload, branch = (content.get(columns.get(name, "")) for name in ("platform", "workload", "branch"))
+    return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
 
 def _wide_metrics(keys: Sequence[str], columns: Mapping[str, str], contents: Sequence[Content]) -> tuple[str, ...]:
@@ -193,14 +195,19 @@ def _objects(document: object, where: str) -> Iterator[Content]:
 
 
 def _bencher(results: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of `bencher perf`: one metric for each report, testbed, benchmark and measure."""
+    """Yield the rows of `bencher perf`: one metric for each report, branch, testbed, benchmark, parameters, measure."""
     for result in results:
-        of = {name: _name(result, name) for name in ("testbed", "benchmark", "measure")}
+        of = {name: _name(result, name) for name in ("branch", "testbed", "benchmark", "measure")}
+        parameters = _get(_get(result, "variant"), "parameters")
+        chosen = ", ".join(
+            f"{name}={value}" for name, value in (parameters.items() if isinstance(parameters, dict) else ())
+        )
         unit = _get(_get(result, "measure"), "units")
         metrics = _get(result, "metrics")
         for point in metrics if isinstance(metrics, list) else ():
             value, time = _get(_get(point, "metric"), "value"), _get(point, "start_time")
-            series = {"platform": of["testbed"], "workload": of["benchmark"]}
+            workload = f"{of['benchmark']}({chosen})" if chosen else of["benchmark"]
+            series = {"platform": of["testbed"], "workload": workload, "branch": of["branch"]}
             yield {"time": time, "metric": of["measure"], "value": value, "unit": unit, **series}
 
 

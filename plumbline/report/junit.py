@@ -1,14 +1,17 @@
-"""JUnit XML of a round.
+"""JUnit XML of a round, and of the judged series of a different tool.
 
-It has one suite per platform, and one case per check, named `SUITE.WORKLOAD.PLATFORM` and by the check, so that a CI's
-history finds a night's case in every other night. A case has the seconds of the training's part that it checks.
+A round has one suite per platform, and one case per check, named `SUITE.WORKLOAD.PLATFORM` and by the check, so that a
+CI's history finds a night's case in every other night. A case has the seconds of the training's part that it checks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from plumbline.history.summary import LineSummary
+from plumbline.report.metrics import change_sentence, level_sentence
 from plumbline.report.words import cause_line, clean, number, place
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
@@ -23,6 +26,28 @@ def junit_xml(verdict: RoundVerdict) -> str:
         root.append(_suite(verdict, clean(name, 63), result))
     if not verdict.platforms:
         root.append(_suite(verdict, "round", PlatformResult(verdict=verdict.verdict)))
+    return _document(root)
+
+
+def series_junit(source: str, lines: Sequence[LineSummary]) -> str:
+    """Return the XML document of judged series: one suite per platform, one case per workload and metric."""
+    root = ET.Element("testsuites", name=f"plumbline history {clean(source, 80)}")
+    for platform in dict.fromkeys(line.platform for line in lines):
+        name = clean(platform, 63)
+        suite = ET.SubElement(root, "testsuite", name=name)
+        for line in (line for line in lines if line.platform == platform):
+            group = f"history.{name}.{clean(line.workload, 63)}"
+            case = ET.SubElement(suite, "testcase", name=clean(line.metric, 120), classname=group)
+            tag = _TAGS.get(line.verdict)
+            if tag is not None:
+                entry = ET.SubElement(case, tag, message=clean(line.sentence, 1000), type=line.verdict)
+                entry.text = "\n".join([level_sentence(line), *map(change_sentence, line.changes)])
+        for key, tag in (("tests", "*"), ("failures", "*/failure"), ("errors", "*/error")):
+            suite.set(key, str(len(suite.findall(tag))))
+    return _document(root)
+
+
+def _document(root: ET.Element) -> str:
     for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)

@@ -1,12 +1,14 @@
-"""Markdown of a round, for CI summaries and Prefect."""
+"""Markdown of a round, for CI summaries and Prefect, and of the judged series of a different tool."""
 
 from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from plumbline.escape import one_line
+from plumbline.history.summary import LineSummary
 from plumbline.report.words import (
     CAUSES,
     NONE,
@@ -18,7 +20,7 @@ from plumbline.report.words import (
     place,
     seconds,
 )
-from plumbline.schema.verdict import RoundVerdict
+from plumbline.schema.verdict import Outcome, RoundVerdict
 
 _MOST_FINDINGS = 200
 _IN_ADDRESS = "%/:?#@!$&'+,;=~-._"
@@ -69,6 +71,20 @@ def step_summary(verdict: RoundVerdict) -> str:
     places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
     lines += [f"- {_link(label, where)}" for label, where in places if where]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def series_summary(source: str, verdict: Outcome, words: str, lines: Sequence[LineSummary]) -> str:
+    """Return the Markdown summary of judged series: those with a loss in a table, the rest as a number."""
+    lost = sorted((line for line in lines if line.verdict != "pass"), key=lambda line: line.verdict != "drift")
+    text = [f"## {SYMBOLS[verdict]} Plumbline history: {verdict}", "", f"{safe(source)}: {safe(words)}."]
+    if lost:
+        text += ["", "| series | verdict | why |", "|---|---|---|"]
+    for line in lost[:_MOST_FINDINGS]:
+        name = safe(" ".join(filter(None, (line.platform, line.workload, line.metric))))
+        text.append(f"| {name} | {SYMBOLS[line.verdict]} {line.verdict} | {safe(line.sentence, 600)} |")
+    left = len(lost) - _MOST_FINDINGS
+    text += ["", f"{left} more are in the page of --html."] if left > 0 else []
+    return "\n".join([*text, "", f"{len(lines) - len(lost)} of {len(lines)} series passed."]) + "\n"
 
 
 def findings_table(verdict: RoundVerdict) -> str:

@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_a_database_and_the_server_on_it_have_each_night_once(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    central, _ = filled_store(tmp_path, nights=12)
+    filled_store(tmp_path, nights=12)
     argv = ["export", str(tmp_path / "suite.toml"), "--to", "mlflow", "--json", "--last"]
     assert main([*argv, "3", "--out", f"sqlite:///{tmp_path}/mlflow.db"]) == 0
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -122,6 +123,26 @@ def test_a_wide_table_keeps_its_attributes_apart(tmp_path: Path, capsys: pytest.
     assert document["receipt"]["ignored_columns"] == ["commit"]
 
 
+def test_branches_and_parameters_are_series_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Otava's table of several branches, and Bencher's variants of one benchmark: mixed, each hides the other."""
+    rows = [
+        f"{time:%Y-%m-%d},{branch},{value * factor:.3f}"
+        for time, value in zip(TIMES, VALUES.tolist(), strict=True)
+        for branch, factor in (("main", 1.0), ("feature", 1.1))
+    ]
+    table = tmp_path / "branches.csv"
+    table.write_text("\n".join(["time,branch,latency_ms", *rows]), encoding="utf-8")
+    (result,) = json.loads(_bencher(VALUES))["results"]
+    slow = json.loads(_bencher(VALUES * 3))["results"][0] | {"variant": {"parameters": {"size_mb": 16}}}
+    variants = tmp_path / "perf.json"
+    variants.write_text(json.dumps({"results": [result | {"variant": {"parameters": {}}}, slow]}), encoding="utf-8")
+    for path, names in ((table, ["external feature", "external main"]), (variants, ["read", "read(size_mb=16)"])):
+        code, document = _judged(path, capsys)
+        assert sorted(line["workload"] for line in document["lines"]) == names
+        assert {line["nights"] for line in document["lines"]} == {70}
+        assert (code, document["receipt"]["repeated"]) == (0, 0)
+
+
 def test_a_folder_of_asv_results_is_one_series_for_each_benchmark_and_its_parameters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,8 +203,19 @@ def test_escapes_of_a_file_reach_no_terminal(tmp_path: Path, capsys: pytest.Capt
     rows = [f"{time:%Y-%m-%d},{series},{value}" for time, value in zip(TIMES, lost.tolist(), strict=True)]
     path = tmp_path / "series.csv"
     path.write_text("\n".join([f"time,platform,metric,value,{escape}x", *rows]), encoding="utf-8")
-    page = tmp_path / "page.html"
-    assert main(["history", "--from", str(path), "--html", str(page)]) == 1
+    page, xml, summary = (tmp_path / name for name in ("page.html", "junit.xml", "summary.md"))
+    summary.write_text("# tests: passed\n", encoding="utf-8")
+    options = ["--html", str(page), "--junit", str(xml), "--summary", str(summary)]
+    assert main(["history", "--from", str(path), *options]) == 1
+    root = ET.fromstring(xml.read_text())  # noqa: S314 - we made it ourselves
+    (case,) = root.iter("testcase")
+    assert case[0].tag == "failure"
+    assert "step since 2025-" in case[0].text
+    assert [root.get(key) for key in ("tests", "failures", "errors")] == ["1", "1", "0"]
+    markdown = summary.read_text(encoding="utf-8")
+    assert markdown.startswith("# tests: passed\n## ✕ Plumbline history: drift\n")
+    assert "0 of 1 series passed." in markdown
+    assert "\x1b" not in markdown + xml.read_text(encoding="utf-8")
     html = page.read_text(encoding="utf-8")
     assert "\x1b" not in html
     assert "latency_ms: drift." in html
