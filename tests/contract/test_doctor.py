@@ -24,8 +24,8 @@ from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.services import answers
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
+from tests.shipped import aws_policy
 
-POLICY = Path(__file__).parents[2] / "infra/aws/worker-policy.json"
 REGION = "us-east-1"
 Keys = tuple[str, str]
 FILES = ("train-0.parquet", "evaluation-0.parquet", "tokenizer.json")
@@ -79,10 +79,8 @@ def strict_aws() -> Iterator[Aws]:
         s3.put_object(Bucket="data", Key="team/reviews/manifest.json", Body=manifest())
         for key in FILES:
             s3.put_object(Bucket="data", Key=f"team/reviews/{key}", Body=b"bytes")
-        text = POLICY.read_text(encoding="utf-8")
-        for name, value in (("DATA-BUCKET", "data"), ("OUTBOX-BUCKET", "outbox"), ("PREFIX", "team")):
-            text = text.replace(name, value)
-        worker = user(iam, "worker", json.loads(text))
+        policy = aws_policy("worker", data_bucket="data", outbox_bucket="outbox", prefix="team")
+        worker = user(iam, "worker", policy)
         reader = user(iam, "reader", allow("s3:GetObject", "s3:ListBucket"))
         writer = user(iam, "writer", allow("s3:PutObject"))
         request = urllib.request.Request(f"{url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})  # noqa: S310 - our own server

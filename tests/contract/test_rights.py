@@ -1,14 +1,14 @@
-"""Shipped roles and policies, enforced: a worker reads data, creates records, replaces checkpoints, and nothing else.
+"""Roles and policies of the modules, enforced: a worker reads data, creates records and replaces checkpoints.
 
-moto checks actions and resources, but no conditions. Azurite knows no roles: a SAS token of the same letters stands for
-them. Google's roles and their condition are enforced by our own strict server.
+moto checks actions, and resources of S3 alone, but no conditions. Azurite knows no roles: a SAS token of the same
+letters stands for them. Google's roles and their condition are enforced by our own strict server.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,10 @@ from plumbline.stores import RetryPolicy, Store, open_store, read_bytes
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers, give_aws, give_azure, give_google
 from tests.contract.records import make_record
 from tests.faultserver.google import GoogleServer
+from tests.shipped import STORES, aws_policy, azure_actions, google_grants
 
-INFRA = Path(__file__).resolve().parents[2] / "infra"
 QUICK = RetryPolicy(attempts=1)
-WORDS = {"DATA-BUCKET": "rights-data", "OUTBOX-BUCKET": "rights-outbox", "PREFIX": "prefix"}
-
-
-def shipped(name: str) -> Any:
-    """Return a file of `infra/` with its words in capitals replaced."""
-    text = (INFRA / name).read_text("utf-8")
-    for word, value in WORDS.items():
-        text = text.replace(word, value)
-    return json.loads(text)
+VALUES = {**{f"{store}_bucket": f"rights-{store}" for store in STORES}, "prefix": "prefix"}
 
 
 def opened(url: str) -> Store:
@@ -78,72 +70,96 @@ def check_data(data: Store) -> None:
     assert is_refused(lambda: data.delete("shard"))
 
 
-@pytest.fixture
-def aws_worker(clean_environment: pytest.MonkeyPatch, servers: Servers) -> Iterator[None]:
-    """Enforce the shipped policy on moto, with the credentials of the worker's role."""
-    give_aws(clean_environment, servers.s3)
+def check_keeper(store: Store) -> None:
+    """Create, read and replace as the controller does; nothing may be deleted."""
+    store.create("object", b"first")
+    store.swap("object", b"second", if_match=store.stat("object").etag)
+    assert read_bytes(store, "object") == b"second"
+    assert is_refused(lambda: store.delete("object"))
+
+
+@contextmanager
+def aws_role(environment: pytest.MonkeyPatch, servers: Servers, identity: str) -> Iterator[None]:
+    """Enforce the module's policy on moto, with the credentials of the identity's role."""
+    give_aws(environment, servers.s3)
     s3, iam = boto3.client("s3"), boto3.client("iam")
-    for bucket in ("rights-data", "rights-outbox"):
-        s3.create_bucket(Bucket=bucket)
+    for store in STORES:
+        s3.create_bucket(Bucket=f"rights-{store}")
     s3.put_object(Bucket="rights-data", Key="prefix/shard", Body=b"rows")
-    policy = shipped("aws/worker-policy.json")
+    policy = aws_policy(identity, **VALUES)
     for statement in policy["Statement"]:
         statement.pop("Condition", None)
-    role = iam.create_role(RoleName="plumbline-worker", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-    iam.put_role_policy(RoleName="plumbline-worker", PolicyName="stores", PolicyDocument=json.dumps(policy))
+    role = iam.create_role(RoleName=f"rights-{identity}", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    iam.put_role_policy(RoleName=f"rights-{identity}", PolicyName="stores", PolicyDocument=json.dumps(policy))
     given = boto3.client("sts").assume_role(RoleArn=role, RoleSessionName="night")["Credentials"]
-    clean_environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
-    clean_environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
-    clean_environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
+    environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
+    environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
+    environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
     requests.post(f"{servers.s3}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
     try:
         yield
     finally:
         requests.post(f"{servers.s3}/moto-api/reset-auth", data=b"inf", timeout=10).raise_for_status()
+        give_aws(environment, servers.s3)
+        environment.delenv("AWS_SESSION_TOKEN")
+        for store in STORES:
+            keys = [{"Key": item["Key"]} for item in s3.list_objects_v2(Bucket=f"rights-{store}").get("Contents", ())]
+            s3.delete_objects(Bucket=f"rights-{store}", Delete={"Objects": keys}) if keys else None
+            s3.delete_bucket(Bucket=f"rights-{store}")
 
 
-def test_a_worker_on_aws(aws_worker: None, tmp_path: Path) -> None:  # noqa: ARG001 - a fixture
-    outbox = opened("s3://rights-outbox/prefix")
-    check_outbox(outbox, tmp_path)
-    check_data(opened("s3://rights-data/prefix"))
-    for key in ("experiments/e/experiment.json", "other"):
-        assert is_refused(lambda key=key: outbox.create(key, b"foreign")), key
+def test_a_worker_on_aws(clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path) -> None:
+    with aws_role(clean_environment, servers, "worker"):
+        outbox = opened("s3://rights-outbox/prefix")
+        check_outbox(outbox, tmp_path)
+        check_data(opened("s3://rights-data/prefix"))
+        for key in ("experiments/e/experiment.json", "other"):
+            assert is_refused(lambda key=key: outbox.create(key, b"foreign")), key
+        central = opened("s3://rights-central/prefix")
+        assert is_refused(lambda: central.create("object", b"foreign"))
+        assert is_refused(lambda: read_bytes(central, "object"))
 
 
-def letters(role: dict[str, Any]) -> ContainerSasPermissions:
-    """Return the permissions of a SAS token that allows the role's data actions, and listing."""
-    actions = {action.rpartition("/blobs/")[2] for action in role["DataActions"]}
-    assert actions <= {"read", "write", "add/action"}
-    is_writer = "write" in actions
-    return ContainerSasPermissions(read="read" in actions, list=True, write=is_writer, create=is_writer)
+def test_a_controller_on_aws(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
+    with aws_role(clean_environment, servers, "controller"):
+        for store in STORES:
+            check_keeper(opened(f"s3://rights-{store}/prefix"))
+            assert is_refused(lambda store=store: opened(f"s3://rights-{store}/others").create("object", b"foreign"))
 
 
-@pytest.mark.parametrize("kind", ["outbox", "data"])
-def test_a_worker_on_azure(clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path, kind: str) -> None:
+def letters(actions: set[str]) -> ContainerSasPermissions:
+    """Return the permissions of a SAS token that allows a role's data actions, and listing."""
+    allowed = {action.rpartition("/blobs/")[2] for action in actions}
+    assert allowed <= {"read", "write", "add/action"}
+    is_writer = "write" in allowed
+    return ContainerSasPermissions(read="read" in allowed, list=True, write=is_writer, create=is_writer)
+
+
+@pytest.mark.parametrize("identity", ["worker", "controller"])
+@pytest.mark.parametrize("kind", STORES)
+def test_an_identity_on_azure(
+    clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path, kind: str, identity: str
+) -> None:
+    actions = azure_actions(identity, kind)
+    if (identity, kind) == ("worker", "central"):
+        assert actions == set()
+        return
     endpoint = f"{servers.blob}/{ACCOUNT}"
-    container = BlobServiceClient(endpoint, credential=ACCOUNT_KEY).create_container(f"rights-{kind}")
+    name = f"rights-{identity}-{kind}"
+    container = BlobServiceClient(endpoint, credential=ACCOUNT_KEY).create_container(name)
     container.upload_blob("prefix/shard", b"rows")
-    reader = {"DataActions": ["Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read"]}
     token = generate_container_sas(
-        ACCOUNT, f"rights-{kind}", account_key=ACCOUNT_KEY, expiry=datetime.now(UTC) + timedelta(hours=1),
-        permission=letters(shipped("azure/worker-outbox-role.json") if kind == "outbox" else reader),
+        ACCOUNT, name, account_key=ACCOUNT_KEY, expiry=datetime.now(UTC) + timedelta(hours=1),
+        permission=letters(actions),
     )  # fmt: skip
     give_azure(clean_environment, f"{servers.blob}/{{account}}")
     clean_environment.delenv("AZURE_STORAGE_KEY")
     clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", token)
-    store = opened(f"az://{ACCOUNT}/rights-{kind}/prefix")
-    check_outbox(store, tmp_path) if kind == "outbox" else check_data(store)
-
-
-def grant(role: dict[str, Any], condition: dict[str, Any] | None = None) -> tuple[frozenset[str], str]:
-    """Return the role's permissions with the prefix that its condition demands."""
-    prefix = ""
-    if condition is not None:
-        expression = r'resource\.name\.startsWith\("projects/_/buckets/rights-outbox/objects/([^"]+)"\)'
-        match = re.fullmatch(expression, condition["expression"])
-        assert match is not None, condition
-        prefix = match[1]
-    return frozenset(role["includedPermissions"]), prefix
+    store = opened(f"az://{ACCOUNT}/{name}/prefix")
+    if identity == "controller":
+        check_keeper(store)
+    else:
+        check_outbox(store, tmp_path) if kind == "outbox" else check_data(store)
 
 
 @pytest.fixture
@@ -157,10 +173,8 @@ def google(
 
 @pytest.mark.parametrize("google", ["rights-outbox"], indirect=True)
 def test_a_worker_on_google_cloud(google: GoogleServer, tmp_path: Path) -> None:
-    google.grants = [
-        grant(shipped("gcp/worker-outbox-role.json")),
-        grant(shipped("gcp/worker-checkpoint-role.json"), shipped("gcp/checkpoints-condition.json")),
-    ]
+    assert google_grants("worker", "central") == []
+    google.grants = google_grants("worker", "outbox", **VALUES)
     outbox = opened("gs://rights-outbox/prefix")
     check_outbox(outbox, tmp_path)
     record = "records/r-1/record.json"
@@ -170,6 +184,15 @@ def test_a_worker_on_google_cloud(google: GoogleServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("google", ["rights-data"], indirect=True)
 def test_the_data_of_a_worker_on_google_cloud(google: GoogleServer) -> None:
     google.objects["prefix/shard"] = (1, b"rows", "text/csv")
-    # The predefined role `roles/storage.objectViewer`.
-    google.grants = [(frozenset({"storage.objects.get", "storage.objects.list"}), "")]
+    google.grants = google_grants("worker", "data")
     check_data(opened("gs://rights-data/prefix"))
+
+
+@pytest.mark.parametrize("google", ["rights-central"], indirect=True)
+@pytest.mark.parametrize("kind", STORES)
+def test_a_controller_on_google_cloud(google: GoogleServer, kind: str) -> None:
+    google.grants = google_grants("controller", kind)
+    central = opened("gs://rights-central/prefix")
+    central.create("object", b"first")
+    central.swap("object", b"second", if_match=central.stat("object").etag)
+    assert read_bytes(central, "object") == b"second"

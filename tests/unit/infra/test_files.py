@@ -22,10 +22,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from plumbline.cli.main import build_parser
+from plumbline.cli.new_suite import NewPlatform
 from plumbline.doctor import examine_recipients
 from plumbline.doctor.place import cuda_of_torch, least_driver
 from plumbline.flows.commands import doctor, upgrade
 from plumbline.schema.suite import read_suite
+from tests.shipped import PARAMETER, aws_policy, azure_actions, document, google_grants, resources
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
@@ -270,6 +272,42 @@ def test_the_machine_s_driver_is_looked_at_before_anything_is_installed(tmp_path
     assert (words or "") in done.stderr
 
 
+VENV_PYTHON = """#!/bin/sh
+# Stands for the environment's python: packages install, and torch sees the GPU or not.
+[ "$1" = -c ] && [ -n "$(echo "$2" | grep torch)" ] && exit SEEN
+exit 0
+"""
+
+
+@pytest.mark.parametrize(("code", "starts"), [(0, True), (1, False)])
+def test_a_machine_whose_torch_sees_no_gpu_starts_no_worker_although_nvidia_smi_answers(tmp_path, code, starts):
+    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
+    files = {entry["path"]: entry["content"] for entry in content["write_files"]}
+    script = files["/etc/plumbline/install"].replace("${password_command}", "echo user:password")
+    script = script.replace("/opt/plumbline", str(tmp_path)).replace("/etc/plumbline", str(tmp_path))
+    (tmp_path / "worker.env").write_text(files["/etc/plumbline/worker.env"])
+    for folder in ("bin", "src/.git", "venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("locks", "infra"):
+        (tmp_path / "src" / folder).symlink_to(ROOT / folder)
+    (tmp_path / "venv/bin/python").write_text(VENV_PYTHON.replace("SEEN", str(code)))
+    programs = {"install": "", "git": "", "python3": "", "nvidia-smi": "echo 580.65.06"}
+    programs["systemctl"] = f"echo $1 >> {tmp_path}/said"
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+    for path in [*(tmp_path / "bin").iterdir(), tmp_path / "venv/bin/python"]:
+        path.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-s", "REPOSITORY", "TAG"], input=script, env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("torch sees no GPU" in done.stderr) is not starts
+    assert ("restart" in (tmp_path / "said").read_text()) is starts
+    # The password is on the machine alone, and not in what the cloud shows of it.
+    assert ("PREFECT_API_AUTH_STRING=user:password\n" in (tmp_path / "worker.env").read_text()) is starts
+
+
 def unit():
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str
@@ -361,7 +399,7 @@ def test_the_job_gives_one_training_its_gpu_and_repeats_nothing(template):
 
 @pytest.mark.parametrize("path", sorted(INFRA.glob("*/*policy.json")), ids=lambda path: path.stem)
 def test_policies_of_aws_delete_nothing_and_name_their_buckets(path):
-    policy = json.loads(path.read_text())
+    policy = document(f"aws/{path.name}", password_parameter=PARAMETER)
     assert policy["Version"] == "2012-10-17"
     for statement in policy["Statement"]:
         if path.stem == "outbox-bucket-policy":
@@ -371,36 +409,82 @@ def test_policies_of_aws_delete_nothing_and_name_their_buckets(path):
         assert statement["Effect"] == "Allow"
         assert not [action for action in statement["Action"] if "*" in action or "Delete" in action]
         resources = statement["Resource"]
+        if statement["Action"] == ["ssm:GetParameter"]:
+            assert resources == PARAMETER
+            continue
         for resource in [resources] if isinstance(resources, str) else resources:
-            assert re.fullmatch(r"arn:aws:s3:::[A-Z]+-BUCKET(/PREFIX/([a-z]+/)?\*)?", resource)
-            assert ("/PREFIX/" in resource) != (statement["Action"] == ["s3:ListBucket"])
+            assert re.fullmatch(r"arn:aws:s3:::[a-z]+_bucket(/prefix/([a-z]+/)?\*)?", resource)
+            assert ("/prefix/" in resource) != (statement["Action"] == ["s3:ListBucket"])
 
 
 def test_a_worker_cannot_write_where_its_data_lies():
-    policy = json.loads((INFRA / "aws" / "worker-policy.json").read_text())
+    policy = aws_policy("worker")
     writing = [item["Resource"] for item in policy["Statement"] if "s3:PutObject" in item["Action"]]
     places = ("records", "checkpoints", "doctor")
-    assert writing == [[f"arn:aws:s3:::OUTBOX-BUCKET/PREFIX/{place}/*" for place in places]]
-    azure = json.loads((INFRA / "azure" / "worker-outbox-role.json").read_text())
-    assert azure["Actions"] == []
-    assert not [action for action in azure["DataActions"] if "delete" in action or action.endswith("*")]
-    google = json.loads((INFRA / "gcp" / "worker-outbox-role.json").read_text())
-    assert set(google["includedPermissions"]) == {f"storage.objects.{what}" for what in ("create", "get", "list")}
+    assert writing == [[f"arn:aws:s3:::outbox_bucket/prefix/{place}/*" for place in places]]
+    for store in ("data", "central"):
+        assert not [action for action in azure_actions("worker", store) if not action.endswith("/read")]
+        for allowed, _ in google_grants("worker", store):
+            assert allowed <= {"storage.objects.get", "storage.objects.list"}
+    assert not [action for action in azure_actions("worker", "outbox") if "delete" in action or action.endswith("*")]
+    whole = {name for allowed, prefix in google_grants("worker", "outbox") if not prefix for name in allowed}
+    assert whole == {f"storage.objects.{what}" for what in ("create", "get", "list")}
 
 
 @pytest.mark.parametrize("path", sorted(INFRA.glob("*/trust*.json")), ids=lambda path: path.stem)
 def test_roles_are_taken_only_under_a_condition(path):
-    for statement in json.loads(path.read_text())["Statement"]:
+    for statement in document(f"aws/{path.name}")["Statement"]:
         assert statement["Condition"]
         assert statement["Principal"] != "*"
 
 
-@pytest.mark.parametrize(
-    "path", [INFRA / "README.md", *sorted(INFRA.glob("*/README.md"))], ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("path", sorted(INFRA.rglob("*.md")), ids=lambda path: path.parent.name)
 def test_the_readmes_name_files_that_exist(path):
-    for name in re.findall(r"infra/[a-z0-9-]+/[\w.-]+\.\w+", path.read_text()):
-        assert (ROOT / name).is_file(), name
+    if "node_modules" not in path.parts:
+        for name in re.findall(r"infra/[a-z0-9-]+/[\w.-]+\.\w+", path.read_text()):
+            assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.parametrize("cloud", ["aws", "azure", "gcp", "control", "three-clouds"])
+def test_a_module_gives_each_of_its_files_its_values_and_uses_each_file(cloud):
+    """OpenTofu finds both only when it is applied."""
+    text = "".join(path.read_text() for path in sorted((INFRA / cloud).glob("*.tf")))
+    named = re.findall(r'(?:templatefile|file)\("\$\{path\.module}/([^"]+)"', text)
+    for name in named:
+        path = (INFRA / cloud / name).resolve()
+        assert path.is_file(), name
+        places = set(re.findall(r"\$\{(\w+)}", path.read_text()))
+        if f'templatefile("${{path.module}}/{name}"' in text:
+            assert {place for place in places if not re.search(rf"^\s*{place}\s+= ", text, re.MULTILINE)} <= {
+                # Of an object that the root fills in.
+                *re.findall(r"^ {4}(\w+) += string$", text, re.MULTILINE)
+            }, name
+    own = {path.name for kind in ("*.json", "*.yaml") for path in (INFRA / cloud).glob(kind)}
+    assert own - {Path(name).name for name in named} <= {"server.schema.json", "worker.schema.json"}
+
+
+@pytest.mark.parametrize("cloud", ["aws", "azure", "gcp"])
+def test_the_outputs_of_a_module_are_a_platform_of_a_new_suite(cloud):
+    text = (INFRA / cloud / "outputs.tf").read_text()
+    values = re.search(r'^output "platform" \{\n.*?  value = \{\n(.*?)^  }', text, re.MULTILINE | re.DOTALL)[1]
+    assert re.findall(r"^    (\w+) +=", values, re.MULTILINE) == list(NewPlatform.model_fields)
+
+
+def test_server_and_workers_of_the_cluster_have_the_lock_s_prefect():
+    (version,) = re.findall(r'prefect = "([\d.]+)"', (INFRA / "control" / "main.tf").read_text())
+    assert version == pins("controller")["prefect"]
+
+
+def test_no_machine_is_on_but_in_the_night():
+    assert resources("aws", "aws_autoscaling_group")["worker"]["min_size"] == "0"
+    assert resources("aws", "aws_autoscaling_group")["worker"]["desired_capacity"] == "0"
+    assert resources("azure", "azurerm_linux_virtual_machine_scale_set")["worker"]["instances"] == "0"
+    text = (INFRA / "gcp" / "cluster.tf").read_text()
+    assert "total_min_node_count = 0" in text
+    root = (INFRA / "three-clouds" / "variables.tf").read_text()
+    # Values without a default are what a team fills in.
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^}', root, re.MULTILINE | re.DOTALL)
+    assert len([name for name, body in blocks if "default" not in body]) <= 10
 
 
 @pytest.mark.parametrize("full", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])

@@ -1,0 +1,42 @@
+# The worker's role is its machine's, the controller's comes by federation from its cluster: no key exists anywhere.
+resource "aws_iam_role" "worker" {
+  name               = "${var.name}-worker"
+  assume_role_policy = templatefile("${path.module}/trust-ec2.json", local.documents)
+}
+
+resource "aws_iam_role_policy" "worker" {
+  name   = "stores"
+  role   = aws_iam_role.worker.id
+  policy = templatefile("${path.module}/worker-policy.json", local.documents)
+}
+
+resource "aws_iam_instance_profile" "worker" {
+  name = "${var.name}-worker"
+  role = aws_iam_role.worker.name
+}
+
+resource "aws_iam_openid_connect_provider" "controller" {
+  url            = "https://${var.issuer}"
+  client_id_list = ["sts.amazonaws.com"]
+}
+
+resource "aws_iam_role" "controller" {
+  name = "${var.name}-controller"
+  assume_role_policy = templatefile("${path.module}/trust-federation.json", {
+    provider_arn = aws_iam_openid_connect_provider.controller.arn
+    issuer       = var.issuer
+    subject      = var.controller_subject
+  })
+}
+
+resource "aws_iam_role_policy" "controller" {
+  name   = "stores"
+  role   = aws_iam_role.controller.id
+  policy = templatefile("${path.module}/controller-policy.json", local.documents)
+}
+
+resource "aws_ssm_parameter" "prefect_auth" {
+  name  = "/${var.name}/prefect-auth"
+  type  = "SecureString"
+  value = var.prefect_auth
+}

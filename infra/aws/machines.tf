@@ -1,0 +1,118 @@
+# GPU machines, none of them on but in the night: AWS's own schedule starts and stops them, whatever happens to a round.
+data "aws_vpc" "default" {
+  default = true
+}
+
+data "aws_subnets" "default" {
+  filter {
+    name   = "vpc-id"
+    values = [data.aws_vpc.default.id]
+  }
+}
+
+data "aws_region" "this" {}
+
+data "aws_ami" "worker" {
+  owners = ["amazon"]
+
+  filter {
+    name   = "name"
+    values = [var.image]
+  }
+}
+
+resource "aws_security_group" "worker" {
+  name        = "${var.name}-worker"
+  description = "No way in; out to the Prefect API, the stores and the package index"
+  vpc_id      = data.aws_vpc.default.id
+}
+
+resource "aws_vpc_security_group_egress_rule" "worker" {
+  security_group_id = aws_security_group.worker.id
+  description       = "HTTPS"
+  cidr_ipv4         = "0.0.0.0/0"
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
+# Ubuntu's packages come over HTTP, signed.
+resource "aws_vpc_security_group_egress_rule" "packages" {
+  security_group_id = aws_security_group.worker.id
+  description       = "Signed packages of the distribution"
+  cidr_ipv4         = "0.0.0.0/0"
+  ip_protocol       = "tcp"
+  from_port         = 80
+  to_port           = 80
+}
+
+resource "aws_launch_template" "worker" {
+  name_prefix   = "${var.name}-worker-"
+  image_id      = data.aws_ami.worker.id
+  instance_type = var.machine_type
+  user_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
+    password_command = "/opt/plumbline/venv/bin/python -c \"import boto3; print(boto3.client('ssm', region_name='${data.aws_region.this.region}').get_parameter(Name='${aws_ssm_parameter.prefect_auth.name}', WithDecryption=True)['Parameter']['Value'])\""
+  })))
+  vpc_security_group_ids = [aws_security_group.worker.id]
+
+  iam_instance_profile {
+    arn = aws_iam_instance_profile.worker.arn
+  }
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  block_device_mappings {
+    device_name = "/dev/sda1"
+
+    ebs {
+      volume_size = 150
+      volume_type = "gp3"
+      encrypted   = true
+    }
+  }
+}
+
+resource "aws_autoscaling_group" "worker" {
+  name                = "${var.name}-worker"
+  min_size            = 0
+  max_size            = var.max_machines
+  desired_capacity    = 0
+  vpc_zone_identifier = data.aws_subnets.default.ids
+
+  launch_template {
+    id      = aws_launch_template.worker.id
+    version = aws_launch_template.worker.latest_version
+  }
+
+  tag {
+    key                 = "Name"
+    value               = "${var.name}-worker"
+    propagate_at_launch = true
+  }
+
+  lifecycle {
+    ignore_changes = [desired_capacity]
+  }
+}
+
+resource "aws_autoscaling_schedule" "worker" {
+  for_each               = { up = var.max_machines, down = 0 }
+  scheduled_action_name  = each.key
+  autoscaling_group_name = aws_autoscaling_group.worker.name
+  recurrence             = "0 ${var.night[each.key]} * * *"
+  time_zone              = "Etc/UTC"
+  desired_capacity       = each.value
+  min_size               = 0
+  max_size               = var.max_machines
+}
+
+# "Running On-Demand G and VT instances". AWS answers the request within a day or two.
+resource "aws_servicequotas_service_quota" "gpus" {
+  service_code = "ec2"
+  quota_code   = "L-DB2E81BA"
+  value        = var.vcpu_quota
+}

@@ -1,0 +1,122 @@
+# GPU machines, none of them on but in the night: Azure's own schedule starts and stops them, whatever happens to a round.
+locals {
+  image = split(":", var.image)
+  token = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net&client_id=${azurerm_user_assigned_identity.this["worker"].client_id}"
+}
+
+resource "azurerm_virtual_network" "this" {
+  name                = var.name
+  resource_group_name = azurerm_resource_group.this.name
+  location            = azurerm_resource_group.this.location
+  address_space       = ["10.60.0.0/24"]
+}
+
+resource "azurerm_subnet" "worker" {
+  name                 = "worker"
+  resource_group_name  = azurerm_resource_group.this.name
+  virtual_network_name = azurerm_virtual_network.this.name
+  address_prefixes     = ["10.60.0.0/25"]
+}
+
+# Without rules of its own, a security group lets nothing in from outside.
+resource "azurerm_network_security_group" "worker" {
+  name                = "${var.name}-worker"
+  resource_group_name = azurerm_resource_group.this.name
+  location            = azurerm_resource_group.this.location
+}
+
+resource "azurerm_subnet_network_security_group_association" "worker" {
+  subnet_id                 = azurerm_subnet.worker.id
+  network_security_group_id = azurerm_network_security_group.worker.id
+}
+
+# Azure demands a key or a password of every machine. Nothing reaches its port.
+resource "tls_private_key" "unused" {
+  algorithm = "RSA"
+  rsa_bits  = 4096
+}
+
+resource "azurerm_linux_virtual_machine_scale_set" "worker" {
+  name                            = "${var.name}-worker"
+  resource_group_name             = azurerm_resource_group.this.name
+  location                        = azurerm_resource_group.this.location
+  sku                             = var.machine_type
+  instances                       = 0
+  admin_username                  = "operator"
+  disable_password_authentication = true
+  encryption_at_host_enabled      = false
+  custom_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
+    password_command = "/opt/plumbline/venv/bin/python -c \"import requests as r; token = r.get('${local.token}', headers={'Metadata': 'true'}, timeout=60).json()['access_token']; print(r.get('${azurerm_key_vault_secret.prefect_auth.versionless_id}?api-version=7.4', headers={'Authorization': 'Bearer ' + token}, timeout=60).json()['value'])\""
+  })))
+
+  admin_ssh_key {
+    username   = "operator"
+    public_key = tls_private_key.unused.public_key_openssh
+  }
+
+  source_image_reference {
+    publisher = local.image[0]
+    offer     = local.image[1]
+    sku       = local.image[2]
+    version   = local.image[3]
+  }
+
+  os_disk {
+    caching              = "ReadWrite"
+    storage_account_type = "Premium_LRS"
+    disk_size_gb         = 150
+  }
+
+  identity {
+    type         = "UserAssigned"
+    identity_ids = [azurerm_user_assigned_identity.this["worker"].id]
+  }
+
+  # The address leads out alone; a gateway would cost also while no machine is on.
+  network_interface {
+    name    = "worker"
+    primary = true
+
+    ip_configuration {
+      name      = "worker"
+      primary   = true
+      subnet_id = azurerm_subnet.worker.id
+
+      public_ip_address {
+        name = "out"
+      }
+    }
+  }
+
+  lifecycle {
+    ignore_changes = [instances]
+  }
+}
+
+resource "azurerm_monitor_autoscale_setting" "worker" {
+  name                = "${var.name}-worker"
+  resource_group_name = azurerm_resource_group.this.name
+  location            = azurerm_resource_group.this.location
+  target_resource_id  = azurerm_linux_virtual_machine_scale_set.worker.id
+
+  dynamic "profile" {
+    for_each = { up = var.max_machines, down = 0 }
+
+    content {
+      name = profile.key
+
+      capacity {
+        minimum = profile.value
+        default = profile.value
+        maximum = profile.value
+      }
+
+      recurrence {
+        timezone = "UTC"
+        days     = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+        hours    = [var.night[profile.key]]
+        minutes  = [0]
+      }
+    }
+  }
+}

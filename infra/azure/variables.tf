@@ -1,0 +1,66 @@
+variable "name" {
+  type        = string
+  description = "Prefix of every name. The storage account and the vault are named by its letters and digits, which no other Azure customer may use."
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{2,17}$", var.name))
+    error_message = "Small letters, digits and hyphens, at most 18 in all."
+  }
+}
+
+variable "region" {
+  type = string
+}
+
+variable "prefix" {
+  type        = string
+  default     = "plumbline"
+  description = "Folder in each container."
+}
+
+variable "issuer" {
+  type        = string
+  description = "OpenID Connect issuer of the controller's cluster, without https://."
+}
+
+variable "controller_subject" {
+  type        = string
+  description = "The controller, as its cluster names it: system:serviceaccount:NAMESPACE:NAME."
+}
+
+variable "worker" {
+  type = object({
+    repository      = string
+    tag             = string
+    prefect_api_url = string
+    work_pool       = string
+  })
+  description = "What a machine installs, and the work pool that it serves."
+}
+
+variable "prefect_auth" {
+  type        = string
+  sensitive   = true
+  description = "User and password of the Prefect API."
+}
+
+# Both, and the GPU of outputs.tf, are a row of plumbline/schema/machines.toml; tests/unit/infra compares them.
+variable "machine_type" {
+  type    = string
+  default = "Standard_NC24ads_A100_v4"
+}
+
+variable "image" {
+  type    = string
+  default = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
+}
+
+variable "max_machines" {
+  type    = number
+  default = 1
+}
+
+variable "night" {
+  type        = object({ up = number, down = number })
+  description = "Hours in UTC at which the machines start and stop."
+}

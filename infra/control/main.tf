@@ -1,0 +1,98 @@
+# Prefect's server, the worker of the controllers and that of the GPU nodes: all by Prefect's own charts.
+locals {
+  charts        = "https://prefecthq.github.io/prefect-helm"
+  chart_version = "2026.8.18172642"
+  values = {
+    prefect = "3.8.8"
+    api_url = "http://prefect-server.${var.namespace}.svc.cluster.local:4200/api"
+    secret  = kubernetes_secret_v1.prefect.metadata[0].name
+  }
+
+  # The base job template with this cluster's image and GPU as the defaults.
+  template   = jsondecode(file("${path.module}/../kubernetes/gpu-job-template.json"))
+  properties = local.template.variables.properties
+  job_template = merge(local.template, {
+    variables = merge(local.template.variables, {
+      properties = merge(local.properties, {
+        namespace   = merge(local.properties.namespace, { default = var.namespace })
+        image       = merge(local.properties.image, { default = local.pushed.worker })
+        gpu_product = merge(local.properties.gpu_product, { default = replace(var.gpu_pool.accelerator, " ", "-") })
+        cpu         = merge(local.properties.cpu, { default = "6" })
+        memory      = merge(local.properties.memory, { default = "24Gi" })
+      })
+    })
+  })
+}
+
+resource "kubernetes_namespace_v1" "this" {
+  metadata {
+    name = var.namespace
+  }
+}
+
+resource "kubernetes_secret_v1" "prefect" {
+  metadata {
+    name      = "prefect"
+    namespace = kubernetes_namespace_v1.this.metadata[0].name
+  }
+
+  data = {
+    "auth-string"  = var.prefect_auth
+    "database-url" = var.prefect.database_url
+  }
+}
+
+resource "kubernetes_service_account_v1" "worker" {
+  automount_service_account_token = false
+
+  metadata {
+    name        = "plumbline-worker"
+    namespace   = kubernetes_namespace_v1.this.metadata[0].name
+    annotations = { "iam.gke.io/gcp-service-account" = var.service_accounts.worker }
+  }
+}
+
+resource "helm_release" "server" {
+  name       = "prefect-server"
+  repository = local.charts
+  chart      = "prefect-server"
+  version    = local.chart_version
+  namespace  = kubernetes_namespace_v1.this.metadata[0].name
+
+  values = [templatefile("${path.module}/server.yaml", merge(local.values, {
+    domain       = var.domain
+    address_name = var.prefect.address_name
+    certificate  = var.prefect.certificate
+  }))]
+}
+
+resource "helm_release" "controller" {
+  name       = "plumbline-controller"
+  repository = local.charts
+  chart      = "prefect-worker"
+  version    = local.chart_version
+  namespace  = kubernetes_namespace_v1.this.metadata[0].name
+  depends_on = [helm_release.server]
+
+  values = [templatefile("${path.module}/controller.yaml", merge(local.values, var.identities, {
+    service_account = var.service_accounts.controller
+    # The chart joins both by a colon.
+    repository = split(":", local.pushed.controller)[0]
+    tag        = split(":", local.pushed.controller)[1]
+  }))]
+}
+
+resource "helm_release" "gpu" {
+  name       = var.gpu_pool.work_pool
+  repository = local.charts
+  chart      = "prefect-worker"
+  version    = local.chart_version
+  namespace  = kubernetes_namespace_v1.this.metadata[0].name
+  depends_on = [helm_release.server]
+
+  # Encoded twice: the chart takes the template as one string.
+  values = [templatefile("${path.module}/gpu.yaml", merge(local.values, {
+    work_pool    = var.gpu_pool.work_pool
+    job_template = jsonencode(jsonencode(local.job_template))
+  }))]
+}

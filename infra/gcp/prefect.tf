@@ -1,0 +1,74 @@
+# What Prefect's server needs of Google: a database that only the cluster's network reaches, an address, a certificate.
+resource "google_compute_global_address" "database" {
+  name          = "${var.name}-database"
+  project       = var.project
+  purpose       = "VPC_PEERING"
+  address_type  = "INTERNAL"
+  prefix_length = 20
+  network       = google_compute_network.this.id
+}
+
+resource "google_service_networking_connection" "database" {
+  network                 = google_compute_network.this.id
+  service                 = "servicenetworking.googleapis.com"
+  reserved_peering_ranges = [google_compute_global_address.database.name]
+}
+
+resource "google_sql_database_instance" "prefect" {
+  name                = "${var.name}-prefect"
+  project             = var.project
+  region              = var.region
+  database_version    = "POSTGRES_17"
+  deletion_protection = true
+  depends_on          = [google_service_networking_connection.database]
+
+  settings {
+    tier    = "db-custom-1-3840"
+    edition = "ENTERPRISE"
+
+    backup_configuration {
+      enabled                        = true
+      point_in_time_recovery_enabled = true
+    }
+
+    ip_configuration {
+      ipv4_enabled    = false
+      private_network = google_compute_network.this.id
+      ssl_mode        = "ENCRYPTED_ONLY"
+    }
+  }
+}
+
+resource "random_password" "database" {
+  length  = 32
+  special = false
+}
+
+resource "google_sql_user" "prefect" {
+  name     = "prefect"
+  project  = var.project
+  instance = google_sql_database_instance.prefect.name
+  password = random_password.database.result
+}
+
+resource "google_sql_database" "prefect" {
+  name     = "prefect"
+  project  = var.project
+  instance = google_sql_database_instance.prefect.name
+}
+
+resource "google_compute_global_address" "prefect" {
+  name       = "${var.name}-prefect"
+  project    = var.project
+  depends_on = [google_project_service.this]
+}
+
+resource "google_compute_managed_ssl_certificate" "prefect" {
+  name       = "${var.name}-prefect"
+  project    = var.project
+  depends_on = [google_project_service.this]
+
+  managed {
+    domains = [var.domain]
+  }
+}

@@ -1,0 +1,63 @@
+variable "name" {
+  type        = string
+  description = "Prefix of every name; as buckets are named by it, no other customer of Google may use it."
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{2,17}$", var.name))
+    error_message = "Small letters, digits and hyphens, at most 18 in all."
+  }
+}
+
+variable "project" {
+  type = string
+}
+
+variable "region" {
+  type = string
+}
+
+variable "prefix" {
+  type        = string
+  default     = "plumbline"
+  description = "Folder in each bucket."
+}
+
+variable "namespace" {
+  type        = string
+  default     = "plumbline"
+  description = "Kubernetes namespace of controller and trainings."
+}
+
+variable "domain" {
+  type        = string
+  description = "Name of the Prefect server, such as prefect.example.org."
+}
+
+# Both, and `accelerator`, are a row of plumbline/schema/machines.toml. Google installs image and driver of its nodes.
+variable "machine_type" {
+  type    = string
+  default = "g2-standard-8"
+}
+
+variable "accelerator_type" {
+  type        = string
+  default     = "nvidia-l4"
+  description = "The machine's GPU, as Google names it."
+}
+
+variable "accelerator" {
+  type        = string
+  default     = "NVIDIA L4"
+  description = "The same GPU, as its driver names it."
+}
+
+variable "max_machines" {
+  type    = number
+  default = 1
+}
+
+variable "gpu_zones" {
+  type        = list(string)
+  default     = null
+  description = "Zones of the region that have this GPU; null for all of the cluster's zones."
+}

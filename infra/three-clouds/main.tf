@@ -1,0 +1,103 @@
+# Plumbline on AWS, Azure and Google Cloud; Prefect and the controller run on Google Cloud.
+locals {
+  namespace  = "plumbline"
+  controller = "system:serviceaccount:${local.namespace}:plumbline-controller"
+  auth       = "plumbline:${random_password.prefect.result}"
+  worker = {
+    repository      = var.repository
+    tag             = var.tag
+    prefect_api_url = "https://${var.domain}/api"
+  }
+}
+
+provider "aws" {
+  region = var.aws_region
+}
+
+provider "azurerm" {
+  subscription_id     = var.azure_subscription
+  storage_use_azuread = true
+
+  features {}
+}
+
+# Google's quotas are asked for in the name of the project.
+provider "google" {
+  project               = var.gcp_project
+  region                = var.gcp_region
+  billing_project       = var.gcp_project
+  user_project_override = true
+}
+
+data "google_client_config" "this" {}
+
+provider "kubernetes" {
+  host                   = module.gcp.cluster.endpoint
+  cluster_ca_certificate = module.gcp.cluster.certificate
+  token                  = data.google_client_config.this.access_token
+}
+
+provider "helm" {
+  kubernetes = {
+    host                   = module.gcp.cluster.endpoint
+    cluster_ca_certificate = module.gcp.cluster.certificate
+    token                  = data.google_client_config.this.access_token
+  }
+}
+
+# Docker runs where this is applied, and pushes as who applies it.
+provider "docker" {
+  registry_auth {
+    address  = split("/", module.gcp.registry)[0]
+    username = "oauth2accesstoken"
+    password = data.google_client_config.this.access_token
+  }
+}
+
+resource "random_password" "prefect" {
+  length  = 32
+  special = false
+}
+
+module "gcp" {
+  source    = "../gcp"
+  name      = var.name
+  project   = var.gcp_project
+  region    = var.gcp_region
+  namespace = local.namespace
+  domain    = var.domain
+}
+
+module "aws" {
+  source             = "../aws"
+  name               = var.name
+  issuer             = module.gcp.cluster.issuer
+  controller_subject = local.controller
+  worker             = merge(local.worker, { work_pool = "aws-gpu" })
+  prefect_auth       = local.auth
+  night              = var.night
+}
+
+module "azure" {
+  source             = "../azure"
+  name               = var.name
+  region             = var.azure_region
+  issuer             = module.gcp.cluster.issuer
+  controller_subject = local.controller
+  worker             = merge(local.worker, { work_pool = "azure-gpu" })
+  prefect_auth       = local.auth
+  night              = var.night
+}
+
+module "control" {
+  source           = "../control"
+  namespace        = local.namespace
+  domain           = var.domain
+  prefect_auth     = local.auth
+  prefect          = module.gcp.prefect
+  service_accounts = module.gcp.service_accounts
+  identities       = merge(module.aws.controller, module.azure.controller)
+  registry         = module.gcp.registry
+  tag              = var.tag
+  gpu_pool         = { work_pool = module.gcp.platform.work_pool, accelerator = module.gcp.platform.accelerator }
+}
