@@ -10,13 +10,17 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import Field
+
 from plumbline.cli.new_suite import NewPlatform, NewSuite, bucket_commands, suite_text
 from plumbline.cli.options import check_file, say
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.schema.base import Model, read_model
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 
@@ -39,6 +43,10 @@ def register(subparsers: Any) -> None:
         "--accelerator", action="append", default=[], metavar="NAME=GPU", dest="accelerators",
         help="the GPU of a platform, as its driver names it, such as 'aws=NVIDIA A10G'; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--from-outputs", type=Path, metavar="FILE", dest="outputs",
+        help="platforms and store as the modules in infra/ made them: what `tofu output -json suite` printed",
+    )  # fmt: skip
     parser.add_argument("--store", default="", metavar="URL", help="the controller's own store; needed with --platform")
     parser.add_argument("--data", default="", metavar="SOURCE", help="your rows (default: generated reviews)")
     parser.add_argument("--text-column", default="", help="column of the text")
@@ -46,7 +54,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--model", default="", help=f"{', '.join(_SIZES)}, or a checkpoint (default: base; here: tiny)")
     parser.add_argument("--cron", default="", help="schedule, such as '0 2 * * *'")
     parser.add_argument("--timezone", default="UTC", help="of the schedule (default: %(default)s)")
-    parser.add_argument("--alert", default="", metavar="BLOCK", help="recipient, such as slack-webhook/ml-platform")
+    parser.add_argument(
+        "--alert", default="", metavar="BLOCK[=VARIABLE]",
+        help="recipient, such as slack-webhook/ml-platform; `plumbline deploy` creates it from the variable's address",
+    )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace the file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -57,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     check_file(args.file, option="FILE", parents=True)
     if args.file.exists() and not args.force:
         raise ConfigurationError("exists", where=str(args.file), hint="name a different file, or pass --force")
-    if sys.stdin.isatty() and not args.json:
+    if sys.stdin.isatty() and not args.json and not args.outputs:
         _ask(args)
     suite = _new_suite(args)
     schema = args.file.parent / _SCHEMA
@@ -65,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     _write_checked(args.file, text)
     schema.parent.mkdir(parents=True, exist_ok=True)
     schema.write_text(json.dumps(suite_schema(), indent=1) + "\n", encoding="utf-8")
-    commands = [*bucket_commands(suite), *_next_commands(suite, args.file)]
+    commands = [*([] if args.outputs else bucket_commands(suite)), *_next_commands(suite, args.file)]
     if args.json:
         print(json.dumps({"suite": str(args.file), "schema": str(schema), "next": commands}))
         return int(ExitCode.PASS)
@@ -115,7 +126,30 @@ def _ask(args: argparse.Namespace) -> None:
         setattr(args, question.option, answer.split() if question.is_list else answer)
 
 
-def _new_suite(args: argparse.Namespace) -> NewSuite:
+class _ModuleOutputs(Model):
+    """The modules' output `suite`."""
+
+    store: str
+    platforms: dict[str, NewPlatform] = Field(min_length=1)
+
+
+_Places = tuple[str, Mapping[str, NewPlatform]]
+"""The controller's store, and the platforms by name."""
+
+
+def _places_of_modules(args: argparse.Namespace) -> _Places:
+    if args.platforms or args.accelerators or args.store:
+        hint = "give no --platform, --accelerator or --store beside it"
+        raise ConfigurationError("names platforms and store already", where="--from-outputs", hint=hint)
+    try:
+        outputs = read_model(_ModuleOutputs, args.outputs)
+    except InvalidInputError as error:
+        hint = "tofu output -json suite > outputs.json"
+        raise ConfigurationError(error.what, where=error.where, key=error.key, hint=hint) from error
+    return outputs.store, outputs.platforms
+
+
+def _places_of_options(args: argparse.Namespace) -> _Places:
     urls = _pairs("--platform", args.platforms)
     gpus = _pairs("--accelerator", args.accelerators)
     for name in gpus.keys() - urls.keys():
@@ -125,9 +159,13 @@ def _new_suite(args: argparse.Namespace) -> NewSuite:
     if urls and not args.store:
         hint = "a bucket that only the controller can write, such as --store s3://acme-plumbline-central"
         raise ConfigurationError("is needed with --platform", where="--store", hint=hint)
-    platforms = tuple(NewPlatform(name, url, gpus.get(name, "")) for name, url in urls.items())
+    return args.store, {name: NewPlatform.of_bucket(name, url, gpus.get(name, "")) for name, url in urls.items()}
+
+
+def _new_suite(args: argparse.Namespace) -> NewSuite:
+    store, platforms = _places_of_modules(args) if args.outputs else _places_of_options(args)
     return NewSuite(
-        name=args.name, platforms=platforms, store=args.store, data=args.data, text_column=args.text_column,
+        name=args.name, platforms=platforms, store=store, data=args.data, text_column=args.text_column,
         label_column=args.label_column, model=args.model or ("base" if platforms else "tiny"), cron=args.cron,
         timezone=args.timezone, alert=args.alert,
     )  # fmt: skip

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
+
+from plumbline.schema.base import Model
 
 __all__ = ["NewPlatform", "NewSuite", "bucket_commands", "suite_text"]
 
 
-@dataclass(frozen=True, slots=True)
-class NewPlatform:
-    """A platform, its bucket and its GPU."""
+class NewPlatform(Model):
+    """A platform: its work pool, its stores and its GPU."""
 
-    name: str
-    bucket: str
-    """Store URL; data and records have a prefix each below it."""
+    work_pool: str
+    data: str
+    outbox: str
     accelerator: str = ""
+
+    @classmethod
+    def of_bucket(cls, name: str, bucket: str, accelerator: str = "", *, kind: str = "gpu") -> Self:
+        """Return the platform whose data and records have a prefix each below one store URL."""
+        url = bucket.rstrip("/")
+        return cls(work_pool=f"{name}-{kind}", data=f"{url}/data", outbox=f"{url}/outbox", accelerator=accelerator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +32,8 @@ class NewSuite:
     """Choices of a new suite; empty texts take the default."""
 
     name: str
-    platforms: tuple[NewPlatform, ...]
-    """None for two platforms on this machine."""
+    platforms: Mapping[str, NewPlatform]
+    """By name; none for two platforms on this machine."""
     store: str
     data: str
     text_column: str
@@ -41,12 +49,12 @@ class NewSuite:
         return not self.platforms
 
     @property
-    def places(self) -> tuple[NewPlatform, ...]:
+    def places(self) -> Mapping[str, NewPlatform]:
         """Return the platforms, at least one."""
         return self.platforms or _HERE
 
 
-_HERE = (NewPlatform("one", "s3://plumbline-one", "cpu"), NewPlatform("two", "s3://plumbline-two", "cpu"))
+_HERE = {name: NewPlatform.of_bucket(name, f"s3://plumbline-{name}", "cpu", kind="local") for name in ("one", "two")}
 
 
 def suite_text(suite: NewSuite, schema: str) -> str:
@@ -55,7 +63,7 @@ def suite_text(suite: NewSuite, schema: str) -> str:
         _head(suite, schema),
         _dataset(suite),
         *_workload(suite),
-        *(_platform(platform, is_here=suite.is_here) for platform in suite.places),
+        *(_platform(name, platform, is_here=suite.is_here) for name, platform in suite.places.items()),
         *_gates(suite),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -69,7 +77,7 @@ def _head(suite: NewSuite, schema: str) -> str:
         "# It has no credentials: each SDK finds its own (environment, profile, instance or workload identity).\n"
         f"name = {_text(suite.name)}\n"
         f"store = {_text(store)} # the controller's own: records, baselines, reports\n"
-        f"reference = {_text(suite.places[0].name)} # the others are compared with this platform"
+        f"reference = {_text(next(iter(suite.places)))} # the others are compared with this platform"
     )
 
 
@@ -107,15 +115,14 @@ def _workload(suite: NewSuite) -> Iterator[str]:
     yield f"{heading}\nsteps = {learn}\n{evaluations}"
 
 
-def _platform(platform: NewPlatform, *, is_here: bool) -> str:
-    bucket = platform.bucket.rstrip("/")
+def _platform(name: str, platform: NewPlatform, *, is_here: bool) -> str:
     gpu = _text(platform.accelerator)
     hint = " # the GPU's whole name, as its driver gives it; empty: any" if not is_here else ""
     lines = [
-        f"[platforms.{_key(platform.name)}]",
-        f"work_pool = {_text(platform.name + ('-local' if is_here else '-gpu'))}",
-        f"data = {_text(bucket + '/data')} # its workers only read here",
-        f"outbox = {_text(bucket + '/outbox')} # its workers only create records here",
+        f"[platforms.{_key(name)}]",
+        f"work_pool = {_text(platform.work_pool)}",
+        f"data = {_text(platform.data)} # its workers only read here",
+        f"outbox = {_text(platform.outbox)} # its workers only create records here",
         f"accelerator = {gpu}{hint}",
     ]
     lines += (
@@ -133,13 +140,17 @@ def _gates(suite: NewSuite) -> Iterator[str]:
         yield f"[schedule]\ncron = {_text(suite.cron)}\ntimezone = {_text(suite.timezone)}"
     if suite.alert:
         events = '["drift", "invalid", "unavailable", "unjudged", "missed", "recovered"]'
+        block, _, variable = suite.alert.partition("=")
         where = "# a Prefect block; `address_from` names a variable from which `plumbline deploy` creates it"
-        yield f"[[alerts]]\non = {events}\nblock = {_text(suite.alert)} {where}"
+        yield f"[[alerts]]\non = {events}\nblock = {_text(block)} {where}" + (
+            f"\naddress_from = {_text(variable)}" if variable else ""
+        )
 
 
 def bucket_commands(suite: NewSuite) -> list[str]:
     """Return the commands that create the buckets, by each cloud's own tool."""
-    urls = [platform.bucket for platform in suite.platforms] + [suite.store] * bool(suite.store)
+    urls = [url for platform in suite.platforms.values() for url in (platform.data, platform.outbox)]
+    urls += [suite.store] * bool(suite.store)
     commands = []
     for url in urls:
         scheme, _, rest = url.partition("://")

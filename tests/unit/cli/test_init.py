@@ -60,6 +60,59 @@ def test_real_platforms_have_their_buckets_gpus_schedule_and_alert(
         assert command in said
 
 
+OUTPUTS = {
+    "store": "gs://acme-central/plumbline",
+    "platforms": {
+        "aws": {
+            "work_pool": "aws-gpu", "data": "s3://acme-data/plumbline", "outbox": "s3://acme-outbox/plumbline",
+            "accelerator": "NVIDIA A10G",
+        },
+        "azure": {
+            "work_pool": "azure-gpu", "data": "az://acme/data/plumbline", "outbox": "az://acme/outbox/plumbline",
+            "accelerator": "NVIDIA A100 80GB PCIe",
+        },
+    },
+}  # fmt: skip
+
+
+def test_the_outputs_of_the_modules_become_platforms(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "outputs.json").write_text(json.dumps(OUTPUTS))
+    options = ["--cron", "0 2 * * *", "--alert", "slack-webhook/ml=SLACK_WEBHOOK"]
+    assert main(["init", "--from-outputs", "outputs.json", *options]) == 0
+    suite = read_suite(folder / "suite.toml")
+    places = {name: place.to_json() for name, place in suite.platforms.items()}
+    assert {name: {key: place[key] for key in OUTPUTS["platforms"][name]} for name, place in places.items()} == OUTPUTS[
+        "platforms"
+    ]
+    assert (suite.store, suite.reference) == ("gs://acme-central/plumbline", "aws")
+    assert (suite.alerts[0].block, suite.alerts[0].address_from) == ("slack-webhook/ml", "SLACK_WEBHOOK")
+    # The buckets exist already.
+    said = capsys.readouterr().out
+    assert "s3 mb" not in said
+    assert "plumbline deploy suite.toml --publish" in said
+
+
+@pytest.mark.parametrize(
+    ("outputs", "options", "word"),
+    [
+        ("{", [], "not JSON"),
+        (json.dumps({"suite": {"value": OUTPUTS}}), [], "(hint: tofu output -json suite > outputs.json)"),
+        (json.dumps({**OUTPUTS, "platforms": {}}), [], "platforms"),
+        (json.dumps({**OUTPUTS, "platforms": {"aws": {"data": "s3://acme-data"}}}), [], "missing"),
+        (json.dumps(OUTPUTS), ["--store", "s3://mine"], "--from-outputs"),
+    ],
+)
+def test_wrong_outputs_are_one_line_and_leave_no_file(
+    outputs: str, options: list[str], word: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "outputs.json").write_text(outputs)
+    assert main(["init", "bad.toml", "--from-outputs", "outputs.json", *options]) == 2
+    said = capsys.readouterr().err.strip()
+    assert word in said
+    assert "\n" not in said
+    assert not list(folder.glob("*bad*"))
+
+
 def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "suite.toml").write_text("mine")
     assert main(["init"]) == 2
