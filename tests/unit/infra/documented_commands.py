@@ -14,10 +14,10 @@ _PAGES = [
 ]
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("bash", "sh", "shell", "console")
-_SETTING = re.compile(r"(?:export )?[A-Z_]+=(?:\"[^\"]*\"|\$\(.*\)|\S)*\s*")
+_SETTING = re.compile(r"(?:export )?(?:[A-Z_]+=(?:\"[^\"]*\"|\$\(.*\)|\S)*\s*)+")
 _PROGRAMS = (
     "apt-get", "aws", "az", "bash", "docker", "gcloud", "git", "jq", "kubectl", "make", "npm", "pip", "plumbline",
-    "pre-commit", "prefect", "printf", "python", "python3", "source", "sudo", "systemctl", "uv",
+    "pre-commit", "prefect", "printf", "python", "python3", "source", "sudo", "systemctl", "tofu", "uv",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ NOT_RUN_HERE = {
     "prefect work-pool": "tests/flows/test_documented_commands.py",
     "prefect deploy": "tests/flows/test_ways_in.py",
     "prefect server start": "every test with a local stack",
+    "tofu ": "needs an account; its modules are checked by make infra-check",
     "aws ": "needs an account",
     "az ": "needs an account",
     "gcloud ": "needs an account",
