@@ -1,6 +1,7 @@
 """Pages of the documentation that are made from the code: commands, suite, documents and codes.
 
-`python infra/docs/reference.py` prints them as JSON by their path below docs/.
+`python infra/docs/reference.py` prints those of the site alone as JSON by their path below docs/, and `--write` writes
+those that the repository keeps, because messages and people name them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from plumbline.baseline.schema import Baseline
 from plumbline.history.series import SeriesFile
+from plumbline.report.sentences import explanations
 from plumbline.schema.json_schema import described_schema, suite_schema
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord
@@ -35,6 +39,21 @@ DOCUMENTS: tuple[tuple[type[BaseModel], str], ...] = (
     (SeriesFile, "`series/SUITE/PLATFORM.json` in the central store"),
 )
 
+_SUITE = """# Every key of a suite
+
+Made from the models by `make docs`; `plumbline init` writes the same as a JSON Schema for editors. A suite is one TOML file, written by a person. It holds no credentials.
+
+An unknown key, a wrong type, a number out of range, or values that contradict each other end with exit code 2 and one line that names the file and the key. Types are TOML's: `true` is not a number, `"4"` and `16.0` are not integers; a whole number is also valid where a decimal number is expected. A *name* has 1 to 63 lower-case letters, digits, dots, dashes and underscores, and starts with a letter or digit. A *store URL* is `file:///folder`, `s3://bucket/prefix`, `az://account/container/prefix` or `gs://bucket/prefix`; a relative `file://` URL is resolved against the working folder. Trainings are named `PLATFORM-WORKLOAD` (a rerun of the speed part adds `-rerun`); no two names may be equal. `plumbline spec` needs `[workloads]` and `[datasets]` alone. [Examples](../examples/README.md)."""  # noqa: E501
+_CODES = """# What each code means
+
+Made from `plumbline/report/causes.toml` by `make docs`; `plumbline explain CODE` prints one entry. A cause has a code, a reason, numbers as evidence, fingerprint differences that could explain it (`suspects`, never a verdict), the experiments that were run (`tried`), and a certainty:
+
+- `confirmed`: an experiment restored the reference's value of the suspect alone, and the difference disappeared; or an unchanged rerun repeated a difference that the record shows directly (a different model or number format).
+- `likely`: the evidence points there; no experiment was run, or none was possible. `plumbline compare` runs none.
+- `unattributed`: no restored value removed the difference.
+
+*First divergence* is the first place where two runs differ (stage, step, module or row); later differences count as consequences until an experiment shows otherwise. [The ladder](ladder.md) explains the order, [FAULTS.md](FAULTS.md) how often the named cause is right."""  # noqa: E501
+
 
 def pages() -> dict[str, str]:
     """Return the generated pages by path."""
@@ -47,6 +66,45 @@ def static_pages() -> dict[str, str]:
         "reference/documents.md": documents_page(),
         "reference/suite.schema.json": json.dumps(suite_schema(), indent=1) + "\n",
     }
+
+
+def kept_pages() -> dict[str, str]:
+    """Return the generated pages that the repository keeps."""
+    return {"SUITE.md": suite_page(), "CAUSES.md": codes_page()}
+
+
+def codes_page() -> str:
+    """Return the page of every verdict and cause."""
+    parts, group = [_CODES], ""
+    for code, entry in explanations().items():
+        parts += [f"## {entry['group']}"] if entry["group"] != group else []
+        group = entry["group"]
+        parts.append(f"### `{code}`\n{entry['meaning']} **Evidence:** {entry['evidence']} **Do:** {entry['do']}")
+    return "\n\n".join(parts) + "\n"
+
+
+def suite_page() -> str:
+    """Return every key of a suite, table by table."""
+    schema = suite_schema()
+    parts = [_SUITE, "## The suite itself", _fields(schema, "key")]
+    pending = list(_tables(schema, ""))
+    while pending:
+        heading, name, path = pending.pop(0)
+        definition = schema["$defs"][name]
+        parts += [f"## `{heading}`", definition["description"], _fields(definition, "key")]
+        pending = [*_tables(definition, f"{path}."), *pending]
+    return "\n\n".join(parts) + "\n"
+
+
+def _tables(definition: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield heading, model and path of the tables below one."""
+    for key, field in definition["properties"].items():
+        found = re.search(r'"#/\$defs/(\w+)"', json.dumps(field))
+        if found is not None and field.get("type") == "array":
+            yield f"[[{prefix}{key}]]", found[1], f"{prefix}{key}"
+        elif found is not None:
+            path = f"{prefix}{key}" + (".NAME" if field.get("type") == "object" else "")
+            yield f"[{path}]", found[1], path
 
 
 def commands_page() -> str:
@@ -99,38 +157,47 @@ def _sentence(text: str) -> str:
     return f"Where: {text}."
 
 
-def _fields(schema: dict[str, Any]) -> str:
-    rows = "\n".join(_rows(schema))
-    return f"| field | type | default | meaning |\n|---|---|---|---|\n{rows}"
+def _fields(schema: dict[str, Any], word: str = "field") -> str:
+    rows = "\n".join(_rows(schema, is_linked=word == "field"))
+    return f"| {word} | type | default | meaning |\n|---|---|---|---|\n{rows}"
 
 
-def _rows(schema: dict[str, Any]) -> Iterator[str]:
+def _rows(schema: dict[str, Any], *, is_linked: bool) -> Iterator[str]:
     for name, field in schema["properties"].items():
-        default = f"`{json.dumps(field['default'])}`" if "default" in field else ""
-        if name in schema.get("required", ()):
-            default = "required"
-        cells = (f"`{name}`", type_of(field), default, " ".join(field.get("description", "").split()))
+        default = "required" if name in schema.get("required", ()) else _default(field)
+        kind = type_of(field) if is_linked else re.sub(r"\[\w+\]\(#\w+\)", "table", type_of(field))
+        meaning = " ".join(field.get("description", "").split())
+        cells = (f"`{name}`", kind.replace("table of table", "tables by name"), default, meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def type_of(field: dict[str, Any]) -> str:
+def _default(field: dict[str, Any]) -> str:
+    default = field.get("default")
+    if isinstance(default, dict) and default:
+        return "all defaults"
+    return f"`{json.dumps(default)}`" if default is not None else "none" if "default" in field else ""
+
+
+def type_of(field: dict[str, Any]) -> str:  # noqa: PLR0911 - one kind a line
     """Return the type of a property in words."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
     if "anyOf" in field:
-        return " or ".join(type_of(choice) for choice in field["anyOf"] if choice != {"type": "null"})
+        choices = [choice for choice in field["anyOf"] if choice.get("type") != "null" and choice.get("const") != ""]
+        return " or ".join(dict.fromkeys(type_of(choice) for choice in choices))
     if "enum" in field or "const" in field:
         return ", ".join(f"`{json.dumps(choice)}`" for choice in field.get("enum", [field.get("const")]))
-    kind = field.get("type", "any JSON")
-    if kind == "array":
-        items = field.get("items") or {"anyOf": field.get("prefixItems", [])}
-        return f"list of {type_of(items)}".removesuffix(" of ")
-    if kind == "object":
-        values = field.get("additionalProperties")
+    inner = field.get("items") or {"anyOf": field.get("prefixItems", [])}
+    if field.get("type") == "array":
+        return f"list of {type_of(inner)}".removesuffix(" of ")
+    values = field.get("additionalProperties") or next(iter(field.get("patternProperties", {}).values()), None)
+    if field.get("type") == "object":
         return f"table of {type_of(values)}" if isinstance(values, dict) and values else "table"
+    if str(field.get("pattern", "")).startswith("^[a-z0-9][a-z0-9._-]"):
+        return "name"
     named = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
-    return f"{named.get(kind, kind)}{_bounds(field)}"
+    return f"{named.get(field.get('type', ''), 'any JSON')}{_bounds(field)}"
 
 
 def _bounds(field: dict[str, Any]) -> str:
@@ -140,4 +207,8 @@ def _bounds(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(pages()))
+    if "--write" in sys.argv:
+        for path, text in kept_pages().items():
+            (Path(__file__).resolve().parents[2] / "docs" / path).write_text(text, "utf-8")
+    else:
+        print(json.dumps(pages()))

@@ -52,6 +52,14 @@ def templates() -> dict[str, str]:
     return {f"{subject}.{name}": text for subject, entries in groups.items() for name, text in entries.items()}
 
 
+@cache
+def explanations() -> dict[str, dict[str, str]]:
+    """Return `group`, `meaning`, `evidence` and `do` of each code of a verdict or a cause, in order."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
+
+
 class _Sentence(Formatter):
     """Formatter whose values may be clauses, lists and numbers that are not finite."""
 

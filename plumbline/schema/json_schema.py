@@ -1,4 +1,4 @@
-"""JSON Schemas with the docstrings of fields: of a suite file, for editors that complete and check TOML, and of documents."""
+"""JSON Schemas of a suite file, for editors that check TOML, and of documents, with the docstrings of their fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from plumbline.schema.alert_event import EVENTS
 from plumbline.schema.suite import Suite
+from plumbline.schema.task import TASKS
 
 __all__ = ["described_schema", "suite_schema"]
 
@@ -19,7 +21,10 @@ def suite_schema() -> dict[str, Any]:
     """Return the schema of a suite file."""
     schema = described_schema(Suite)
     # A file may name the lock by its path; the model has its digest.
-    del schema["$defs"]["Platform"]["properties"]["lock"]["pattern"]
+    kinds = schema["$defs"]
+    del kinds["Platform"]["properties"]["lock"]["pattern"]
+    kinds["Workload"]["properties"]["task"]["enum"] = list(TASKS)
+    kinds["Alert"]["properties"]["on"]["items"]["enum"] = list(EVENTS)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -111,75 +111,96 @@ class OptimizerSpec(Model):
     """AdamW, without weight decay for biases and normalisations."""
 
     learning_rate: float = Field(default=5e-4, gt=0, lt=10)
+    """The highest, after warm-up."""
     betas: tuple[Number, Number] = (0.9, 0.999)
+    """Decay rates of both moments."""
     eps: float = Field(default=1e-8, gt=0, le=1e9)
+    """Keeps the division finite."""
     weight_decay: float = Field(default=0.01, ge=0, le=1e9)
+    """Decoupled."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e100)
+    """Gradients are clipped to this norm."""
     accumulation_steps: int = Field(default=1, ge=1, le=1024)
-    """Micro-batches that make one global batch; must divide it."""
+    """Micro-batches that make one batch; must divide `batch_size`."""
 
 
 class ScheduleSpec(Model):
     """Linear warm-up, then decay to zero over the part's steps, or a constant rate."""
 
     kind: Literal["linear", "cosine", "constant"] = "linear"
+    """After a linear warm-up: decay to zero over the steps of the part, along a line or half a cosine, or a constant
+    rate."""
     warmup_steps: Step = 2
+    """Steps until the full learning rate."""
 
 
 class ProbeSpec(Model):
     """Probe: strict and short, without dropout, with fixed weights and batches."""
 
     steps: int = Field(default=20, ge=1, le=200)
+    """Rounding doubles about every 9 steps: more than 20 say little more."""
     precision: Precision = "fp32"
+    """Of the arithmetic."""
     attention: Attention = "eager"
+    """The implementation of attention."""
     tap_steps: tuple[Whole, ...] = Field(default=(0,), max_length=1000, fail_fast=True)
-    """Steps whose module outputs and gradients are sketched; the last step's always are."""
+    """Counted from 0: steps at which every module's output and every gradient is sketched; the last step always is."""
     evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
+    """Rows evaluated at the end."""
     envelope_seeds: int = Field(default=3, ge=0, le=16)
-    """Number of reruns of the first tap step with weights perturbed by one unit in the last place."""
+    """How often the first step is repeated from weights perturbed by one unit in the last place, to measure what
+    rounding alone does."""
     portable_steps: int = Field(default=8, ge=0, le=200)
     """Maximum number of steps of the portable leg; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
-    """Precision of the portable leg's products at tap steps, relative error 3e-7 with one slice, 3e-13 with two.
-
-    At other steps they have one slice, which costs a third."""
+    """Precision of the portable leg's products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
     portable_seconds: int | None = Field(default=None, ge=1, le=86_400)
-    """Time after which the portable leg begins no further step; it has at least one. Default: no limit."""
+    """Time after which the portable leg begins no further step; it has at least one, and the record says which."""
 
 
 class SpeedSpec(Model):
     """Speed part: production settings, without taps, measured once warm. The later keys have torch's own defaults."""
 
     steps: int = Field(default=200, ge=10, le=_MAX_STEPS)
+    """Steps measured after the warm-up."""
     precision: Precision = "bf16"
     attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    """The last needs the package flash-attn, and bf16 or fp16."""
     compile: bool = False
+    """`torch.compile`."""
     fused_optimizer: bool = True
+    """The fused kernel of AdamW."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     production_steps: int = Field(default=3, ge=0, le=20)
     """Steps of the production leg, which judges these settings module by module; 0 switches it off."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """The mode of `torch.compile`; needs `compile = true`."""
     sdpa_kernels: tuple[SdpaKernel, ...] = Field(default=SDPA_KERNELS, min_length=1, max_length=4, fail_fast=True)
     """Kernels from which `sdpa` may choose on a GPU."""
     foreach_optimizer: bool | None = None
-    """`None` is torch's own choice; `False` without `fused_optimizer` updates one tensor after the other."""
+    """Updates of many tensors at once; without the key torch chooses. False beside `fused_optimizer = false` updates
+    one tensor after the other."""
     tf32: bool = False
-    """TF32 for fp32 products, such as those outside of autocast."""
+    """TF32 for products in fp32, such as those outside of autocast."""
     reduced_precision_reduction: bool = True
-    """Whether products in fp16 and bf16 may add up in these formats, on a GPU."""
+    """Products in fp16 and bf16 may add up in that format, on a GPU."""
     cudnn_benchmark: bool = False
+    """CuDNN tries its algorithms, on a GPU."""
     gradient_checkpointing: bool = False
+    """Activations are computed again in the backward pass."""
     padding: Literal["fixed", "longest"] = "fixed"
-    """`longest` cuts each global batch at its longest row, rounded up to a multiple of 8."""
+    """`"longest"` cuts each global batch at its longest row, rounded up to a multiple of 8."""
     data_workers: int = Field(default=0, ge=0, le=64)
-    """Processes that put batches together; 0 is the training's own."""
+    """Processes that put batches together; 0 is the training's own. The batches are the same."""
     prefetch_factor: int = Field(default=2, ge=1, le=64)
     """Batches that each worker has ready."""
     pin_memory: bool = True
-    """Whether batches wait in pinned memory, on a GPU; torch's default is false, and makes the host wait for copies."""
+    """Batches wait in pinned memory, on a GPU; torch's default is false, and makes the host wait for each copy."""
     ddp_bucket_mb: int | None = Field(default=None, ge=1, le=4096)
-    """`None` is torch's own choice: 25, and 1 for the first bucket."""
+    """Size of the buckets in which several GPUs exchange gradients; without the key it is torch's own: 25, and 1 for
+    the first."""
     ddp_static_graph: bool = False
+    """Several GPUs may assume the same operations in every step."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -196,12 +217,17 @@ class LearnSpec(Model):
     """Learn part: fixed number of steps, with portable dropout."""
 
     steps: int = Field(default=2000, ge=1, le=_MAX_STEPS)
+    """Fixed: accuracy is compared at equal steps."""
     precision: Precision = "fp32"
     attention: Attention = "sdpa"
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Portable: the same masks on every device."""
     evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
+    """Steps between evaluations; the last step is always evaluated."""
     checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
+    """Steps between checkpoints; an interrupted run resumes from the last."""
     evaluation_rows: int = Field(default=1024, ge=1, le=_MAX_ROWS)
+    """Rows evaluated."""
 
 
 class RunSpec(Model):

@@ -31,17 +31,29 @@ class Workload(Model):
     """Training settings of a suite, from which a RunSpec is made."""
 
     task: Task = "sequence-classification"
+    """What the model learns."""
     model: str
-    """tiny, mini, small, medium, base or large; a checkpoint's folder; or a Hugging Face Hub model, NAME@REVISION."""
+    """By layers and width `tiny` (2, 128), `mini` (4, 256), `small` (4, 512), `medium` (8, 512), `base` (12, 768),
+    `large` (24, 1024); the folder of a checkpoint in the Hugging Face format (BERT, DistilBERT, RoBERTa, ModernBERT);
+    or a Hub model `NAME@REVISION`."""
     data: Name
+    """The dataset, published under every platform's data URL."""
     seed: int = Field(ge=0, lt=2**63)
+    """Of the initial weights, the order of rows and portable dropout."""
     batch_size: int = Field(ge=1, le=65536)
+    """Rows in one step, over all devices and micro-batches."""
     sequence_length: int = Field(default=128, ge=8, le=65536)
+    """Tokens of a row; longer texts are cut."""
     optimizer: OptimizerSpec = OptimizerSpec()
+    """AdamW's settings."""
     schedule: ScheduleSpec = ScheduleSpec()
+    """The learning rate's."""
     probe: ProbeSpec | None = None
+    """The strict part: short, full evidence."""
     speed: SpeedSpec | None = None
+    """The fast part: the team's production settings."""
     learn: LearnSpec | None = None
+    """The long part: to an evaluated accuracy."""
 
     @model_validator(mode="after")
     def _has_a_part(self) -> Self:
@@ -54,28 +66,39 @@ class Platform(Model):
     """A place of training, with the stores of its cloud."""
 
     work_pool: Name
+    """Prefect's work pool; its concurrency limit 1 keeps it at one training per device. If its base job template has
+    the variable `image`, an upgrade to a container image can train there."""
     api: WebUrl | Literal[""] = ""
-    """Address of the Prefect API that this platform's workers poll; empty: the controller's own."""
+    """Address of the Prefect API that this platform's workers poll, such as `https://prefect-aws.example.org/api`;
+    empty for the controller's own. The controller's variable `PLUMBLINE_API_KEY_NAME` (the platform's name in capitals,
+    `_` for other characters) has its key, or its login as `USER:PASSWORD`; platforms of one such variable need the same
+    `api`."""
     data: StoreUrl
+    """Location of this platform's datasets and weights."""
     outbox: StoreUrl
+    """Location to which this platform writes its records."""
     accelerator: str = ""
-    """`cpu`, the GPU's whole name or a family; empty: any. A record of a different device is invalid."""
+    """The device expected: `cpu`, the GPU's whole name as its driver gives it, or a family of
+    `plumbline/schema/machines.toml` (`A10` accepts `NVIDIA A10` and its vGPU profile `NVIDIA A10-24Q`, never `NVIDIA
+    A10G`); empty for any. A record of a different device is `invalid`."""
     gpus: int = Field(default=1, ge=1, le=64)
-    """Processes on the machine, one for each GPU."""
+    """Processes on the machine, one for each GPU. A record of a different number is `invalid`."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """SHA-256 of the lock file that the environment was built from; in a file also its path. Empty: any."""
+    """The lock file that the environment was built from (`PLUMBLINE_LOCK` on the worker names it); a path is relative
+    to the suite or to the working folder; empty for any."""
     python: str = Field(default="", max_length=4096, pattern=r"^([/~].*)?$")
-    """Interpreter of the trainings, or its environment's folder, on the worker; empty: the worker's own."""
+    """The interpreter of the trainings on the worker, or its environment's folder: absolute, or below `~`. Empty: the
+    worker's own. That environment needs few packages, and neither Plumbline nor Prefect."""
     optional: bool = False
-    """Whether a round can pass without this platform's record."""
+    """Whether a round may pass without this platform's record; its drift counts all the same."""
     throughput_drop: float | None = Field(default=None, gt=0, lt=1)
-    """Overrides the gates' limit."""
+    """This platform's own limit, instead of the gates'."""
     start_seconds: float = Field(default=900, gt=0)
-    """Deadline from dispatch until training runs."""
+    """Maximum time from dispatch to the start of the training; after that, the platform is `unavailable`."""
     run_seconds: float = Field(default=7200, gt=0)
-    """Deadline from then until the record is there."""
+    """Maximum time from the start of the training to its record."""
     retries: int = Field(default=1, ge=0, le=10)
-    """Number of retries after infrastructure failures."""
+    """Maximum number of retries after a failure of infrastructure."""
 
     @property
     def expected(self) -> Expected:
@@ -87,30 +110,38 @@ class Gates(Model):
     """Limits that define drift."""
 
     accuracy_margin: float = Field(default=0.02, gt=0, lt=1)
-    """Absolute."""
+    """Absolute; accuracies further apart than this count as drift."""
     throughput_drop: float = Field(default=0.05, gt=0, lt=1)
-    """Relative to the platform's own baseline, and confirmed by an independent rerun."""
+    """Relative to the platform's own baseline; a drop is confirmed by an independent rerun before it is called
+    drift."""
     accuracy_standard_errors: float = Field(default=2.326, ge=0, le=10)
-    """Minimum excess over the margin for drift, in standard errors of the evaluated rows."""
+    """By how many standard errors of the evaluated rows a gap has to exceed the margin before it is drift."""
     throughput_standard_errors: float = Field(default=3.0, ge=0, le=10)
     """Minimum drop for a rerun, in standard errors of both median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
-    """Over all platforms, workloads and metrics together."""
+    """False alarms of the history's engine that are tolerated in a year, over all platforms, workloads and metrics
+    together."""
     questions_a_year: float = Field(default=60.0, ge=1)
-    """Requests for reruns that noise alone may cause in a year, over all series of the suite."""
+    """Requests for reruns in a year that noise alone may cause, over all platforms, workloads and metrics together;
+    such a request costs runs, but sends no alert."""
     open_nights: int = Field(default=7, ge=1, le=365)
-    """Number of nights after which a loss that nothing has answered is drift, if they show it."""
+    """Number of nights after which an open loss, which no experiment and no later night has answered, is drift without
+    a named cause, as soon as these nights show it; until then it is `inconclusive`."""
     unjudged_nights: int = Field(default=7, ge=1)
-    """Number of consecutive unjudged nights of a platform before an `unjudged` alert."""
+    """Number of consecutive days with rounds, none of them with a judgement (inconclusive or without a baseline),
+    before the alert `unjudged`."""
 
 
 class Schedule(Model):
     """Schedule of the nightly round."""
 
     cron: str
+    """Five fields: minute, hour, day, month, weekday; their values are checked by `plumbline deploy`. Prefect computes
+    the start times."""
     timezone: str = "UTC"
+    """IANA name of the time zone; daylight saving time applies."""
     grace_seconds: float = Field(default=3600, gt=0)
-    """Maximum delay of a round's start before a `missed` alert, in seconds."""
+    """Maximum delay of a round's start before the alert `missed`."""
 
     @field_validator("cron")
     @classmethod
@@ -126,11 +157,14 @@ class Alert(Model):
     """Recipient of alerts: a Prefect block, which keeps secrets out of the suite."""
 
     on: tuple[AlertEvent, ...] = Field(min_length=1)
+    """The events that are sent; one or more."""
     block: str = Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+$")
-    """`BLOCK-TYPE/NAME`, as Prefect writes it."""
+    """The Prefect block that sends the alerts, as `BLOCK-TYPE/NAME`."""
     address_from: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$")
-    """Environment variable with the block's address, from which `plumbline deploy` creates the block."""
+    """The environment variable with the block's address, from which `plumbline deploy` creates or updates the block;
+    empty: create the block in Prefect."""
     reminder_hours: float = Field(default=24 * 7, gt=0)
+    """Hours after which a continuing drift is alerted again."""
 
 
 _IMPORTED = {"train_rows": 1 << 40, "rows_per_shard": 8192, "vocab_size": 8192}
@@ -141,35 +175,42 @@ class DatasetSource(Model):
     """Source of a dataset: the seeded grammar, or a user's rows."""
 
     grammar_seed: int | None = Field(default=None, ge=0)
+    """Generate product reviews from the seeded grammar; the best possible accuracy on them is 92.3%."""
     path: str | None = None
-    """A file, a folder, a glob or a store URL of CSV, JSON, JSONL or Parquet; or the name of a Hugging Face dataset."""
+    """A file, a folder, a glob or a store URL of CSV, TSV, JSON, JSONL or Parquet (also `.gz`, `.zst`); a folder or
+    store URL that `save_to_disk` of the library `datasets` wrote; or a Hugging Face dataset: `NAME` or
+    `NAME:CONFIG`."""
     evaluation_path: str | None = None
-    """Source of the evaluation rows; default: a ready-made split, else a part of `path`."""
+    """Files for evaluation, separate from those of `path`."""
     config: str | None = None
-    """Of a Hugging Face dataset."""
+    """Configuration of a Hugging Face dataset."""
     split: str | None = None
-    """The split of a Hugging Face dataset to train on; default `train`."""
+    """Split of a Hugging Face or saved dataset to train on; without this key `train`."""
     evaluation_split: str | None = None
-    """Default: `validation`, else `test`, where it has labels."""
+    """Its split to evaluate on; without this key `validation`, else `test`, where it has labels."""
     revision: str | None = None
-    """A branch, tag or commit of a Hugging Face dataset."""
+    """Its branch, tag or commit; the manifest keeps the commit."""
     train_rows: int = Field(default=4096, ge=8)
-    """Maximum; of a user's rows all, unless given."""
+    """Maximum; with `path` all rows by default."""
     evaluation_rows: int = Field(default=1024, ge=8)
+    """Maximum; of a single file also at most a fifth of the rows."""
     rows_per_shard: int = Field(default=1024, ge=1)
-    """8192 for a user's rows, unless given; likewise `vocab_size`."""
+    """Rows in one Parquet file; with `path` 8192 by default."""
     vocab_size: int = Field(default=2048, ge=64)
+    """Maximum vocabulary of the WordPiece tokenizer trained on the rows; with `path` 8192 by default."""
     lowercase: bool = True
-    """Whether the tokenizer trained here lower-cases its input."""
+    """Whether that tokenizer lower-cases."""
     tokenizer: str | None = None
-    """Existing `tokenizer.json`, or a checkpoint's folder, instead of a trained tokenizer."""
+    """A `tokenizer.json`, the `vocab.txt` of a BERT, or a checkpoint's folder with one of them, instead of a trained
+    one; without this key a dataset that a checkpoint trains on gets the checkpoint's own."""
     text_column: str | None = None
-    """Default: the only column with a usual name, such as `text`; likewise `label_column`."""
+    """The column with the text; without this key the only column with a usual name, such as `text`."""
     header: bool = True
-    """Whether CSV and TSV begin with the names of their columns; else the columns are 1, 2, ..."""
+    """Whether CSV and TSV begin with the names of their columns; else the columns are named `1`, `2`, ..."""
     pair_column: str | None = None
-    """The second text, for pairs of sentences."""
+    """The column with the second text, for pairs of sentences."""
     label_column: str | None = None
+    """The column with the label; without this key the only column with a usual name, such as `label`."""
     labels: tuple[str | bool | int, ...] | None = Field(default=None, min_length=2)
     """The classes in order; needed where labels are numbers other than 0 to n - 1."""
 
@@ -192,7 +233,7 @@ class LocalPlatform(Model):
     """Local stack's extras for one platform, for drills and demonstrations."""
 
     prepare: tuple[str, ...] = ()
-    """A command run once the platform's data is published; `{python}`, `{data}` and `{root}` are filled in."""
+    """A command that runs once the platform's data is published; `{python}`, `{data}` and `{root}` are filled in."""
     environment: dict[str, str] = {}
     """Variables of that platform's worker; `{root}` is filled in."""
 
@@ -201,17 +242,21 @@ class Dispatch(Model):
     """Settings of a round's dispatch."""
 
     quorum: int = Field(default=2, ge=1)
-    """Minimum number of platforms with a record; fewer make the round `inconclusive`."""
+    """Minimum number of platforms with a record; with fewer, the round is `inconclusive`."""
     overlap: Literal["queue", "refuse"] = "queue"
-    """Behaviour of a second round of the same suite during a first."""
+    """Whether a second round of the same suite waits for the first (`"queue"`) or is cancelled (`"refuse"`)."""
     experiments: int = Field(default=6, ge=0, le=50)
-    """Maximum number of experiments per platform and round."""
+    """Maximum number of experiments for one platform in one round."""
     reruns: int = Field(default=4, ge=1, le=20)
-    """Number of reruns of the speed part to confirm a change in the history, per workload, platform and round."""
+    """Number of reruns of the speed part to confirm a change in the history, for one workload of a platform in one
+    round."""
     ab_blocks: int = Field(default=6, ge=0, le=50)
-    """Blocks of an A/B, with two runs in each environment, per platform and round; 0: no A/B."""
+    """Minimum number of blocks of the A/B that distinguishes software from machine; more are run where the suite has so
+    many series that these cannot reach the test's level; a block has two runs in tonight's environment and two in the
+    baseline's, in random order; at most one A/B per platform and round; `0`: no A/B."""
     ab_seconds: float = Field(default=7200.0, gt=0)
-    """Maximum time of one A/B; later blocks are not started."""
+    """Maximum time of one A/B; later blocks are not started; with too few, the finding says how many more blocks show
+    or rule out the loss."""
 
     @model_validator(mode="after")
     def _has_enough_blocks(self) -> Self:
@@ -229,18 +274,31 @@ class Suite(Model):
     """Content of one suite file."""
 
     name: Name
+    """Part of the names of rounds, deployments and reports."""
     store: StoreUrl
+    """The central store, the controller's own: records, rounds, baselines, alert states."""
     report_url: WebUrl | Literal[""] = ""
-    """Base URL of a site that serves the central store, for links in alerts."""
+    """Address at which a static site or a proxy serves the central store (its `site/`, `rounds/` and `records/`);
+    alerts, Prefect and CI link there. Without it they have a presigned link that opens for a week, or for as long as
+    the credentials that signed it are valid; for a folder, its path."""
     reference: Name
+    """The platform that the others are compared with."""
     workloads: dict[Name, Workload] = Field(min_length=1)
+    """What is trained; at least one."""
     platforms: dict[Name, Platform] = Field(min_length=1)
+    """Where it is trained; at least one."""
     datasets: dict[Name, DatasetSource] = {}
+    """How datasets are built; needed by `plumbline data build` and by the local stack."""
     gates: Gates = Gates()
+    """What counts as drift."""
     dispatch: Dispatch = Dispatch()
+    """How a round treats its platforms."""
     schedule: Schedule | None = None
+    """When the nightly round runs; without it, only on demand."""
     alerts: tuple[Alert, ...] = ()
+    """Recipients of alerts."""
     local: dict[Name, LocalPlatform] = {}
+    """Extras of the local stack, for drills and demonstrations."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
