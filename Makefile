@@ -68,6 +68,7 @@ $(INFRA_TOOLS)/.installed: $(INFRA_PINS) $(INSTALLED)
 # The documentation site, strict: each link and anchor leads somewhere. DOCS="serve" shows it while pages are edited.
 DOCS_TOOL := .venv/docs-tool
 docs: $(DOCS_TOOL)/.installed
+	$(BIN)/python infra/docs/reference.py --write
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(DOCS_TOOL) $(BIN)/python -m mkdocs $(or $(DOCS),build --strict)
 
 $(DOCS_TOOL)/.installed: infra/docs/requirements.txt $(INSTALLED)

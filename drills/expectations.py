@@ -104,7 +104,7 @@ def _is_attempt(note: dict[str, str]) -> bool:
 
 
 def _deadline_seconds(suite: Suite, attempts: int) -> float:
-    """Return the bound that docs/OPERATIONS.md states, for this number of attempts."""
+    """Return the bound that docs/how-to/failures.md states, for this number of attempts."""
     slowest = max(platform.start_seconds + platform.run_seconds for platform in suite.platforms.values())
     return _COMMAND_SECONDS + attempts * (slowest + _CANCEL_AND_SETTLE_SECONDS)
 

@@ -189,7 +189,7 @@ def _check_deployed(
     missing = [change.item for change in changes if change.verb == "create" and change.item.kind != "work-pool"]
     different = [change for change in changes if change.verb == "change"]
     for block in (item.name for item in missing if item.kind == "block"):
-        hint = "create it in Prefect, or set its address_from and deploy: docs/OPERATIONS.md"
+        hint = "create it in Prefect, or set its address_from and deploy: docs/how-to/alerts.md"
         yield failed(f"alerts: {block}", "the block does not exist on the server", hint)
     if absent := [item.name for item in missing if item.kind != "block"]:
         is_round_missing = f"{REGRESSION}/{suite}" in absent

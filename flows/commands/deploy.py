@@ -106,7 +106,7 @@ def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: 
             hint = f"set {variables[0]} to its address" if variables else "create it in Prefect, or add address_from"
             raise ConfigurationError(
                 f"the block {change.item.name} does not exist on the server",
-                where=str(path), key="alerts", hint=f"{hint}: docs/OPERATIONS.md",
+                where=str(path), key="alerts", hint=f"{hint}: docs/how-to/alerts.md",
             )  # fmt: skip
 
 

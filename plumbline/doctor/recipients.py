@@ -30,6 +30,6 @@ def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
     yield CheckResult(
         where=where,
         what=f"no recipient gets {events}",
-        hint=f"add {events} to `on` of an [[alerts]] table: docs/OPERATIONS.md",
+        hint=f"add {events} to `on` of an [[alerts]] table: docs/how-to/alerts.md",
         code=int(ExitCode.USAGE),
     )

@@ -154,7 +154,7 @@ def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
         if Apprise().add(address):
             return _KINDS[kind](url=SecretStr(address))
     raise ConfigurationError(
-        f"is not an address of the type {kind}", where=where, key=block, hint="docs/OPERATIONS.md shows some"
+        f"is not an address of the type {kind}", where=where, key=block, hint="docs/how-to/alerts.md shows some"
     )
 
 

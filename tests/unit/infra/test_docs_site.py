@@ -17,6 +17,7 @@ from tests.unit.infra.documented_commands import ROOT, pages
 
 DOCS = ROOT / "docs"
 GENERATED = {DOCS / path: text for path, text in reference.static_pages().items()}
+PATHS = {*GENERATED, DOCS / "reference/commands.md"}
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
@@ -38,16 +39,21 @@ def test_each_link_and_anchor_leads_somewhere(page: Path) -> None:
     assert text
     for target, anchor in LINK.findall(_CODE.sub("", text)):
         path = Path(os.path.normpath(page.parent / target)) if target else page
-        assert path.exists() or path in GENERATED, f"{target} does not exist"
+        assert path.exists() or path in PATHS, f"{target} does not exist"
         if anchor:
             assert anchor in anchors(text_of(path) or ""), f"{target}#{anchor}"
+
+
+def test_the_kept_pages_are_those_of_the_code() -> None:
+    stale = [path for path, text in reference.kept_pages().items() if (DOCS / path).read_text("utf-8") != text]
+    assert stale == [], "made from the code: `make docs` writes them again"
 
 
 def test_each_page_is_in_the_navigation_and_each_entry_exists() -> None:
     text = re.sub(r"!ENV \[.*?\]", "''", (ROOT / "mkdocs.yml").read_text("utf-8"))
     nav = yaml.safe_load(text)["nav"]
     entries = [part for entry in nav for part in ([entry] if isinstance(entry, str) else next(iter(entry.values())))]
-    known = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *GENERATED]}
+    known = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *PATHS]}
     folders = tuple(entry for entry in entries if entry.endswith("/"))
     assert {entry for entry in entries if not entry.endswith("/")} <= known
     assert [page for page in sorted(known - set(entries)) if not page.startswith(folders)] == []
@@ -59,7 +65,7 @@ def test_the_reference_has_each_command_and_each_document_s_fields() -> None:
     assert "### plumbline baseline accept\n" in commands
     assert "--anchor" in commands
     documents = GENERATED[DOCS / "reference/documents.md"]
-    assert "| `verdict` | `\"pass\"`, `\"drift\"`, `\"inconclusive\"`, `\"invalid\"` | required |" in documents
+    assert '| `verdict` | `"pass"`, `"drift"`, `"inconclusive"`, `"invalid"` | required |' in documents
     assert "### Cause\n" in documents
     assert "gates" in json.loads(GENERATED[DOCS / "reference/suite.schema.json"])["properties"]
 

@@ -641,7 +641,7 @@ def test_no_shipped_suite_lets_a_round_fail_in_silence(path):
     assert suite.alerts or suite.schedule is None
 
 
-@pytest.mark.parametrize("name", ["OPERATIONS.md", "SUITE.md"])
+@pytest.mark.parametrize("name", ["how-to/alerts.md"])
 def test_no_documented_recipient_misses_a_round_that_does_not_pass(name):
     (example,) = re.findall(r"^\[\[alerts]]\n(?:\w.*\n)+", (ROOT / "docs" / name).read_text(), re.MULTILINE)
     local = read_suite(ROOT / "deployments/suites/local.toml")
