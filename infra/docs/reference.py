@@ -39,6 +39,8 @@ DOCUMENTS: tuple[tuple[type[BaseModel], str], ...] = (
     (SeriesFile, "`series/SUITE/PLATFORM.json` in the central store"),
 )
 
+_MANY = 10**6
+"""A bound from here on only keeps a file small."""
 _SUITE = """# Every key of a suite
 
 Made from the models by `make docs`; `plumbline init` writes the same as a JSON Schema for editors. A suite is one TOML file, written by a person. It holds no credentials.
@@ -201,9 +203,12 @@ def type_of(field: dict[str, Any]) -> str:  # noqa: PLR0911 - one kind a line
 
 
 def _bounds(field: dict[str, Any]) -> str:
-    signs = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
-    bounds = [f"{sign} {field[key]:g}" for key, sign in signs if key in field and abs(field[key]) < 2**53]
-    return f" {', '.join(bounds)}" if bounds else ""
+    least, most = field.get("minimum"), field.get("maximum")
+    if least is not None and most is not None and most < _MANY:
+        return f", {least:g} to {most:g}"
+    signs = (("minimum", "≥"), ("exclusiveMinimum", "above"), ("maximum", "≤"), ("exclusiveMaximum", "below"))
+    bounds = [f"{sign} {field[key]:g}" for key, sign in signs if abs(field.get(key, _MANY)) < _MANY]
+    return f", {', '.join(bounds)}" if bounds else ""
 
 
 if __name__ == "__main__":
