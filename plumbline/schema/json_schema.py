@@ -33,10 +33,12 @@ def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
     schema = kind.model_json_schema()
     kinds = {model.__name__: model for model in _models(kind)}
     for name, definition in ((kind.__name__, schema), *schema.get("$defs", {}).items()):
+        texts: dict[str, str] = {}
         for model in kinds[name].__mro__ if name in kinds else ():
-            for field, text in _docstrings(model).items() if issubclass(model, BaseModel) else ():
-                if field in definition.get("properties", {}):
-                    definition["properties"][field].setdefault("description", text)
+            if issubclass(model, BaseModel):
+                texts = _docstrings(model) | texts
+        for field in texts.keys() & definition.get("properties", {}).keys():
+            definition["properties"][field].setdefault("description", texts[field])
     return schema
 
 
