@@ -43,7 +43,7 @@ _MANY = 10**6
 """A bound from here on only keeps a file small."""
 _SUITE = """# Every key of a suite
 
-Made from the models by `make docs`; `plumbline init` writes the same as a JSON Schema for editors. A suite is one TOML file, written by a person. It holds no credentials.
+Made from the models by `make docs`; `plumbline init` writes the same as a JSON Schema for editors, and a commented suite (`--from-outputs`: with the platforms that [the modules of infra/](tutorials/clouds.md) made). A suite is one TOML file, written by a person. It holds no credentials.
 
 An unknown key, a wrong type, a number out of range, or values that contradict each other end with exit code 2 and one line that names the file and the key. Types are TOML's: `true` is not a number, `"4"` and `16.0` are not integers; a whole number is also valid where a decimal number is expected. A *name* has 1 to 63 lower-case letters, digits, dots, dashes and underscores, and starts with a letter or digit. A *store URL* is `file:///folder`, `s3://bucket/prefix`, `az://account/container/prefix` or `gs://bucket/prefix`; a relative `file://` URL is resolved against the working folder. Trainings are named `PLATFORM-WORKLOAD` (a rerun of the speed part adds `-rerun`); no two names may be equal. `plumbline spec` needs `[workloads]` and `[datasets]` alone. [Examples](../examples/README.md)."""  # noqa: E501
 _CODES = """# What each code means
