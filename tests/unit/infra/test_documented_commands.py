@@ -36,6 +36,7 @@ NOT_RUN_HERE = {
     "pip freeze": "tests/unit/infra/test_tutorials.py",
     "grep ": "tests/unit/infra/test_tutorials.py",
     "sed ": "tests/unit/infra/test_tutorials.py",
+    "seq ": "tests/unit/infra/test_tutorials.py",
     "pip install pre-commit": "installs a hook",
     "pre-commit install": "installs a hook",
     "pip index versions": "asks the package index",
