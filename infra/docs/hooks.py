@@ -26,15 +26,14 @@ def on_config(config: Any) -> Any:
     made = subprocess.run(command, env=environment, capture_output=True, check=True, cwd=ROOT)
     _generated.update(json.loads(made.stdout))
     docs = Path(config["docs_dir"])
-    known = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} | _generated.keys()
+    known = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    known |= {path for path in _generated if path.endswith(".md")}
     named = set(re.findall(r"[\w/-]+\.md", json.dumps(config["nav"])))
     config["nav"] = [_with_folders(entry, sorted(known - named)) for entry in config["nav"]]
     return config
 
 
 def _with_folders(entry: Any, pages: list[str]) -> Any:
-    if not isinstance(entry, dict):
-        return entry
     ((title, parts),) = entry.items()
     expanded = [[page for page in pages if page.startswith(part)] if part.endswith("/") else [part] for part in parts]
     return {title: [page for pages in expanded for page in pages]}

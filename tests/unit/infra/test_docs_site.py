@@ -52,8 +52,8 @@ def test_the_kept_pages_are_those_of_the_code() -> None:
 def test_each_page_is_in_the_navigation_and_each_entry_exists() -> None:
     text = re.sub(r"!ENV \[.*?\]", "''", (ROOT / "mkdocs.yml").read_text("utf-8"))
     nav = yaml.safe_load(text)["nav"]
-    entries = [part for entry in nav for part in ([entry] if isinstance(entry, str) else next(iter(entry.values())))]
-    known = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *PATHS]}
+    entries = [part for entry in nav for parts in entry.values() for part in parts]
+    known = {str(path.relative_to(DOCS)) for path in [*DOCS.rglob("*.md"), *PATHS] if path.suffix == ".md"}
     folders = tuple(entry for entry in entries if entry.endswith("/"))
     assert {entry for entry in entries if not entry.endswith("/")} <= known
     assert [page for page in sorted(known - set(entries)) if not page.startswith(folders)] == []

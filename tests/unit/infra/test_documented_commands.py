@@ -43,6 +43,38 @@ NOT_RUN_HERE = {
     "uv pip install --dry-run": "asks the package index",
 }
 
+# Each command of Plumbline, and a test that runs it through the command line's own `main` or as a process.
+RUN_BY = {
+    "alert": "tests/flows/test_alerts.py",
+    "baseline accept": "tests/unit/baseline/test_baseline.py",
+    "baseline list": "tests/unit/baseline/test_baseline.py",
+    "baseline log": "tests/unit/baseline/test_baseline.py",
+    "baseline reject": "tests/unit/baseline/test_baseline.py",
+    "baseline restore": "tests/unit/baseline/test_baseline.py",
+    "baseline show": "tests/unit/baseline/test_baseline.py",
+    "calibrate": "tests/unit/baseline/test_baseline.py",
+    "compare": "tests/unit/report/test_cli.py",
+    "data build": "tests/unit/data/test_cli.py",
+    "data import": "tests/unit/data/test_cli.py",
+    "data push": "tests/unit/data/test_cli.py",
+    "data verify": "tests/unit/data/test_cli.py",
+    "deploy": "tests/flows/test_one_road.py",
+    "doctor": "tests/flows/test_doctor.py",
+    "explain": "tests/unit/cli/test_init.py",
+    "export": "tests/unit/cli/test_export.py",
+    "history": "tests/unit/baseline/test_baseline.py",
+    "import": "tests/unit/report/test_cli.py",
+    "init": "tests/unit/cli/test_init.py",
+    "prune": "tests/unit/retention/test_retention.py",
+    "report": "tests/unit/report/test_cli.py",
+    "run": "tests/flows/test_one_road.py",
+    "selfcheck": "tests/train/test_portable_leg.py",
+    "site": "tests/unit/report/test_site.py",
+    "spec": "tests/train/test_notebook.py",
+    "train": "tests/train/test_cli.py",
+    "upgrade": "tests/unit/upgrade/test_locks.py",
+}
+
 COMMANDS = commands()
 
 
@@ -100,6 +132,18 @@ def test_plumbline_knows_its_documented_commands(
     # A sentence may leave out what a command needs; a line to copy may not.
     if command.is_whole:
         parser.parse_args([name, *arguments])
+
+
+def test_each_documented_command_of_plumbline_is_run_by_a_test() -> None:
+    named = set()
+    for command in of("plumbline"):
+        name, *rest = (word.strip("[]") for word in command.words[1:])
+        nested = rest[0].split("/") if name in ("data", "baseline") and rest and rest[0] != "..." else []
+        named |= {f"{name} {part}" for part in nested} or {name}
+    assert named == RUN_BY.keys()
+    for name, path in RUN_BY.items():
+        text = (ROOT / path).read_text("utf-8")
+        assert [word for word in name.split() if f'"{word}"' not in text] == [], path
 
 
 def test_a_documented_extra_exists() -> None:
