@@ -58,6 +58,10 @@ def register(subparsers: Any) -> None:
         "--alert", default="", metavar="BLOCK[=VARIABLE]",
         help="recipient, such as slack-webhook/ml-platform; `plumbline deploy` creates it from the variable's address",
     )  # fmt: skip
+    parser.add_argument(
+        "--report-url", default="", metavar="URL",
+        help="where the store's pages are served, such as http://127.0.0.1:8765/reports (`plumbline site --serve`)",
+    )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace the file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
@@ -167,7 +171,7 @@ def _new_suite(args: argparse.Namespace) -> NewSuite:
     return NewSuite(
         name=args.name, platforms=platforms, store=store, data=args.data, text_column=args.text_column,
         label_column=args.label_column, model=args.model or ("base" if platforms else "tiny"), cron=args.cron,
-        timezone=args.timezone, alert=args.alert,
+        timezone=args.timezone, alert=args.alert, report_url=args.report_url,
     )  # fmt: skip
 
 
@@ -182,9 +186,13 @@ def _pairs(option: str, values: list[str]) -> dict[str, str]:
 
 def _next_commands(suite: NewSuite, file: Path) -> list[str]:
     name = shlex.quote(str(file))
+    variable = suite.alert.partition("=")[2]
+    address = [f"export {variable}=ADDRESS"] if variable else []
     if suite.is_here:
-        return [f"plumbline run {name}", f"plumbline baseline accept {name}"]
+        serve = [f"plumbline site {name} --serve"] if suite.report_url else []
+        return [*address, *serve, f"plumbline run {name}", f"plumbline baseline accept {name}"]
     return [
+        *address,
         f"plumbline run {name} --local",
         f"plumbline deploy {name} --publish",
         f"plumbline doctor {name} --workers",

@@ -11,7 +11,6 @@ from plumbline.schema.base import Model
 
 __all__ = ["NewPlatform", "NewSuite", "bucket_commands", "suite_text"]
 
-
 class NewPlatform(Model):
     """A platform: its work pool, its stores and its GPU."""
 
@@ -42,6 +41,7 @@ class NewSuite:
     cron: str
     timezone: str
     alert: str
+    report_url: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -71,6 +71,7 @@ def suite_text(suite: NewSuite, schema: str) -> str:
 
 def _head(suite: NewSuite, schema: str) -> str:
     store = suite.store or "file://.plumbline/central"
+    link = f"\nreport_url = {_text(suite.report_url)} # links of alerts; `plumbline site --serve` serves a local one"
     return (
         f"#:schema {schema}\n"
         "# A suite: what is trained, where, and what counts as drift. docs/SUITE.md lists every key.\n"
@@ -78,6 +79,7 @@ def _head(suite: NewSuite, schema: str) -> str:
         f"name = {_text(suite.name)}\n"
         f"store = {_text(store)} # the controller's own: records, baselines, reports\n"
         f"reference = {_text(next(iter(suite.places)))} # the others are compared with this platform"
+        f"{link if suite.report_url else ''}"
     )
 
 

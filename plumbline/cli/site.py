@@ -1,7 +1,8 @@
 """`plumbline site SUITE`: write the pages over all rounds again, and serve them to a browser of this machine.
 
 Each round writes them too: `site/index.html` of the central store lists all suites. With --serve they open from any
-store, by this command's own credentials.
+store, by this command's own credentials: at `report_url`, if that is an address of this machine, where the links of
+alerts lead, else at an address that nobody can guess.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("site", help="write or serve the pages over all rounds", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--serve", action="store_true", help="serve the pages on this machine until Ctrl-C")
-    parser.add_argument("--port", type=int, default=0, help="with --serve: the port (default: a free one)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="with --serve: the port (default: report_url's, or a free one)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -52,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"plumbline: only this page opens: {link.note}; --serve opens all", to_stderr=True)
         print(json.dumps({"suite": suite.name, "site": link.url}) if args.json else link.url)
         return int(ExitCode.PASS)
-    with _server(central, args.port) as server:
+    with _server(central, suite.report_url, args.port) as server:
         url = f"{server.url}/{quote(key)}"
         print(json.dumps({"suite": suite.name, "site": url}) if args.json else f"{url} (until Ctrl-C)", flush=True)
         with suppress(KeyboardInterrupt):
@@ -60,32 +63,41 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.PASS)
 
 
-def _server(central: CentralStore, port: int) -> PageServer:
+def _server(central: CentralStore, report_url: str, port: int) -> PageServer:
+    """Return the server of the pages; at `report_url`, if it is an address of this machine and no port is given."""
+    parts = urlsplit(report_url)
+    is_here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not port
     try:
+        if is_here:
+            return PageServer(central, parts.port or 80, unquote(parts.path).strip("/"))
         return PageServer(central, port)
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"{error}", where="--port", key=str(port), hint="leave it out") from error
+        key = report_url if is_here else str(port)
+        hint = "end what listens there, or name a different --port" if is_here else "leave it out"
+        raise ConfigurationError(f"{error}", where="report_url" if is_here else "--port", key=key, hint=hint) from error
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the store's pages on the loopback address, below an unguessable path."""
+    """Server of the store's pages on the loopback address, below a path: by default one that nobody can guess."""
 
-    def __init__(self, central: CentralStore, port: int = 0) -> None:
+    def __init__(self, central: CentralStore, port: int = 0, root: str | None = None) -> None:
         self.central = central
-        self.token = secrets.token_urlsafe(16)
+        self.root = secrets.token_urlsafe(16) if root is None else root
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
     def url(self) -> str:
         """Return the address of the store's root."""
-        return f"http://127.0.0.1:{self.server_address[1]}/{self.token}"
+        return f"http://127.0.0.1:{self.server_address[1]}/{self.root}".rstrip("/")
 
     def page(self, path: str) -> tuple[str, bytes] | None:
         """Return type and content of a page; `None` if it does not exist or is not public."""
-        token, _, key = unquote(urlsplit(path).path).lstrip("/").partition("/")
+        wanted, root = unquote(urlsplit(path).path).lstrip("/"), f"{self.root}/".lstrip("/")
+        key = wanted[len(root) :]
         folder, _, name = key.partition("/")
         kind = _TYPES.get(key.rpartition(".")[2])
-        if not secrets.compare_digest(token.encode(), self.token.encode()) or folder not in _PUBLIC or kind is None:
+        is_below = secrets.compare_digest(wanted[: len(root)].encode(), root.encode())
+        if not is_below or folder not in _PUBLIC or kind is None:
             return None
         try:
             data = read_bytes(self.central.store, key)

@@ -24,6 +24,7 @@ REAL = (
     "--platform", "aws=s3://acme-aws", "--platform", "azure=az://acmedata/plumbline", "--platform", "gcp=gs://acme-gcp/ci",
     "--accelerator", "aws=NVIDIA A10G", "--store", "s3://acme-central", "--data", "rows.csv",
     "--cron", "0 2 * * *", "--timezone", "Europe/Berlin", "--alert", "slack-webhook/ml",
+    "--report-url", "https://reports.acme.example/x",
 )  # fmt: skip
 
 
@@ -54,6 +55,7 @@ def test_real_platforms_have_their_buckets_gpus_schedule_and_alert(
     assert suite.reference == "aws"
     assert suite.schedule is not None
     assert suite.alerts[0].block == "slack-webhook/ml"
+    assert suite.report_url == "https://reports.acme.example/x"
     assert suite.datasets["rows"].path == "rows.csv"
     said = capsys.readouterr().out
     for command in ("aws s3 mb s3://acme-aws", "az storage container create", "gs://acme-gcp", "plumbline doctor"):
@@ -133,6 +135,7 @@ def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureF
         (["--cron", "@daily"], "five"),
         (["--cron", "0 2 * * *", "--timezone", "Mars"], "Mars"),
         (["--name", "two words"], "name"),
+        (["--report-url", "reports"], "report_url"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_leaves_no_file(

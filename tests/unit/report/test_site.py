@@ -12,9 +12,12 @@ import requests
 
 from plumbline.central.series import series_key
 from plumbline.cli.main import main
-from plumbline.cli.site import PageServer
+from plumbline.cli.site import PageServer, _server
+from plumbline.errors import ConfigurationError
 from plumbline.history.series import JudgedRound, SeriesFile
+from plumbline.localstack.ports import reserve_port
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
+from plumbline.rounds.report_link import link_to
 from plumbline.rounds.site import connect_reports, write_site
 from plumbline.stores import read_bytes
 from tests.unit.report.samples import drifted, verdict_of
@@ -158,6 +161,19 @@ def test_the_command_writes_the_pages_and_the_server_shows_nothing_else(
             assert answer.status_code in (404, 502), path
             assert "secret" not in answer.text
         server.shutdown()
+    # The links of alerts begin with report_url: if that is an address of this machine, they lead to this server.
+    port = reserve_port()
+    for address in (f"http://127.0.0.1:{port}/nightly reports", f"http://127.0.0.1:{port}"):
+        with _server(central, address.replace(" ", "%20"), 0) as server:
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            link = link_to(central, f"rounds/nightly/{night(28)}/report.html", address.replace(" ", "%20")).url
+            assert requests.get(link, timeout=10).text == report
+            assert requests.get(f"http://127.0.0.1:{port}/secrets/nightly/x.json", timeout=10).status_code == 404
+            with pytest.raises(ConfigurationError, match="report_url"):
+                _server(central, address, 0)
+            server.shutdown()
+    with _server(central, "https://reports.example.com/x", 0) as server:
+        assert server.root != "x"
 
 
 def _exactly(url: str) -> requests.PreparedRequest:
