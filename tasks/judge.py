@@ -13,7 +13,7 @@ from prefect.utilities.urls import url_for
 
 from plumbline.central import CentralStore
 from plumbline.rounds import Round
-from plumbline.rounds.baselines import read_baselines
+from plumbline.rounds.baselines import name_changed_tasks, read_baselines
 from plumbline.rounds.canary import apply_canary, prove_round, proven_note
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, judge_harvest
@@ -47,6 +47,7 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
     nights = decide_nights(round_, gathered, history, baselines, datetime.now(UTC))
     harvest = judge_harvest(round_, gathered, baselines, unreadable)
     results = apply_nights(harvest, nights, round_.suite.gates.accuracy_margin)
+    results = name_changed_tasks(round_, central, gathered, results, folder)
     proofs = prove_round(round_, gathered)
     return Judged(apply_canary(results, proofs), baselines, nights, history, proven_note(round_, proofs))
 

@@ -150,7 +150,8 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
     if verdict.verdict == "pass":
         without = _without_baseline(verdict)
         only = _options(without) if len(without) < len(verdict.platforms) else ""
-        return f"{accept}{only} (no baseline yet: {listed(without)})" if without else ""
+        why = _changed_task(verdict) or f"no baseline yet: {listed(without)}"
+        return f"{accept}{only} ({why})" if without else ""
     if verdict.verdict == "inconclusive":
         if any(result.unavailable for result in verdict.platforms.values()) or not verdict.platforms:
             return f"plumbline doctor {suite}"
@@ -167,6 +168,12 @@ def _options(platforms: Sequence[str]) -> str:
 
 def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
     return [clean(name, 63) for name, result in verdict.platforms.items() if _lacks_baseline(result)]
+
+
+def _changed_task(verdict: RoundVerdict) -> str:
+    """Return why the accepted baselines do not count, of the first platform whose task has changed."""
+    texts = (note.text for result in verdict.platforms.values() for note in result.notes if note.code == "no-baseline")
+    return next((clean(sentence_of(text)) for text in texts if getattr(text, "code", "") == "round.other-task"), "")
 
 
 def _lacks_baseline(result: PlatformResult) -> bool:

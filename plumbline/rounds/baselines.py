@@ -7,16 +7,22 @@ from pathlib import Path
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord, load_record
+from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import Round
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
+from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["read_baselines"]
+__all__ = ["name_changed_tasks", "read_baselines"]
 
 _MORE_LOOKS = 2
+_MOST_CHANGES = 4
 
 Unreadable = dict[str, dict[str, str]]
+Results = dict[str, dict[str, PlatformResult]]
 
 
 def read_baselines(
@@ -57,3 +63,44 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
     record = whole(load_record(central.get_record(baseline.current, into / "baselines")))
     record.read_parts()
     return record
+
+
+def name_changed_tasks(
+    round_: Round, central: CentralStore, gathered: GatheredRecords, results: Results, into: Path
+) -> Results:
+    """Say what changed in the task of a platform whose accepted baselines are all of a different spec.
+
+    A person who edits a data file or a key would otherwise read that there is no baseline, beside a pass.
+    """
+    lacking = [
+        (workload, name)
+        for workload, of in results.items()
+        for name, result in of.items()
+        if any(note.code == "no-baseline" for note in result.notes)
+    ]
+    book = BaselineBook(central).list()[0] if lacking else ()
+    changed = {workload: dict(of) for workload, of in results.items()}
+    for workload, name in lacking:
+        own = [known for known in book if (known.platform, known.workload) == (name, workload)]
+        own = [known for known in own if known.records[-1].suite in ("", round_.suite.name)]
+        candidate = gathered.of(workload).get(name)
+        if own and candidate is not None:
+            newest = max(own, key=lambda known: known.records[-1].started_at).records[-1].record_id
+            try:
+                reference = load_record(central.get_record(newest, into / "baselines"))
+                text = fact("round.other-task", record=newest, changes=joined(_changes(reference, candidate)))
+            except InvalidInputError:
+                continue  # pruned or damaged: the note stays as it is
+            result = changed[workload][name]
+            notes = [note.replace(text=text) if note.code == "no-baseline" else note for note in result.notes]
+            changed[workload][name] = result.replace(notes=notes)
+    return changed
+
+
+def _changes(reference: LoadedRecord, candidate: LoadedRecord) -> list[Statement]:
+    """Return the differences of two specs; a key with both values, rows and labels in their own words."""
+    return [
+        finding.detail or fact("round.spec-key", key=finding.metric, before=finding.limit, after=finding.observed)
+        for finding in spec_findings(reference, candidate)
+        if finding.metric != "data.manifest_sha256"  # its rows follow
+    ][:_MOST_CHANGES]
