@@ -1,0 +1,252 @@
+"""`python -m drills.newcomer`: walk a newcomer's path on a bare machine, by the README's own commands.
+
+A copy of the repository without an environment, an empty home, and the commands that stand in the README: `make run`,
+a suite of one's own rows with text labels, two nights, a drift that the user causes, its explanation, and an alert
+whose link opens the report. `--environment DIR` takes a checkout that is installed already, and leaves `make run` out.
+`--out FILE` keeps each step with its seconds and what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drills.transcript import expect, say
+from tests.flows.webhook_server import Receiver, receiver
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_SECONDS = 900
+MOST_COMMANDS = 6
+MOST_VALUES = 5
+_KEPT = re.compile(r"(?i)(pip_|npm_|node_|ssl_|requests_ca|curl_ca|https?_proxy|no_proxy|lang$|tz$|torch$)")
+"""Variables of the machine's network that a newcomer's shell has too."""
+_BLOCKS = re.compile(r"^```(bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _block(kind: str, words: str) -> list[str]:
+    """Return the lines of the README's block of this kind that contains `words`, without comments."""
+    (found,) = [text for found_kind, text in _BLOCKS.findall(README) if found_kind == kind and words in text]
+    return [re.sub(r"\s+#.*$", "", line) for line in found.splitlines()] if kind == "bash" else found.splitlines()
+
+
+class Newcomer:
+    """A person with an empty home, in one shell, who types what the README says."""
+
+    def __init__(self, home: Path, checkout: Path) -> None:
+        self.home, self.checkout = home, checkout
+        self.work = home / "mine"
+        self.work.mkdir(parents=True, exist_ok=True)
+        kept = {name: value for name, value in os.environ.items() if _KEPT.match(name)}
+        path = f"{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"
+        self.variables = {**kept, "HOME": str(home), "PATH": path, "TERM": "dumb"}
+        self.steps: list[dict[str, Any]] = []
+        self.background: list[subprocess.Popen[str]] = []
+
+    def type(self, line: str, code: int, where: Path | None = None) -> str:
+        """Run one line; check its exit code; return what it printed."""
+        began = time.monotonic()
+        command = f"source {shlex.quote(str(self.checkout / '.venv/bin/activate'))} && {line}"
+        done = subprocess.run(
+            ["bash", "-c", line if where else command], cwd=where or self.work, env=self.variables,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=MOST_SECONDS,
+        )  # fmt: skip
+        seconds = round(time.monotonic() - began, 1)
+        self.steps.append({"command": line, "exit_code": done.returncode, "seconds": seconds, "found": []})
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        expect(
+            done.returncode == code, f"`{line}` ends with exit code {code}, not {done.returncode} ({seconds} s): {last}"
+        )
+        return done.stdout
+
+    def start(self, line: str) -> None:
+        """Run one line that goes on in the background."""
+        command = (
+            f"source {shlex.quote(str(self.checkout / '.venv/bin/activate'))} && exec {line.removesuffix('&').strip()}"
+        )
+        child = subprocess.Popen(
+            ["bash", "-c", command], cwd=self.work, env=self.variables, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.background.append(child)
+        stdout = child.stdout
+        assert stdout is not None
+        self.found("until Ctrl-C" in stdout.readline(), f"`{line}` serves the pages", command=line)
+
+    def found(self, condition: bool, statement: str, command: str = "") -> None:
+        """Check one thing that the newcomer sees."""
+        if command:
+            self.steps.append({"command": command, "exit_code": None, "seconds": 0.0, "found": []})
+        expect(condition, statement)
+        self.steps[-1]["found"].append(statement)
+
+
+def _fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - the link of the alert
+        return str(answer.read().decode())
+
+
+def _visible(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)).split())
+
+
+def _copy_of_the_repository(into: Path) -> Path:
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists() or (ROOT / name).is_symlink():
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    return into
+
+
+def _write_reviews(path: Path, rows: int = 1200) -> None:
+    """Write rows with text labels, as a person has them."""
+    dice = random.Random(3)
+    words = {
+        "positive": ["great", "lovely", "warm", "bright", "friendly", "quick", "tidy", "fresh", "gentle", "solid"],
+        "negative": ["awful", "cold", "rude", "slow", "dirty", "stale", "broken", "harsh", "dull", "weak"],
+    }
+    things = ["hotel", "room", "phone", "dinner", "staff", "book", "train", "coffee", "garden", "lamp"]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for _ in range(rows):
+            label = dice.choice(list(words))
+            (one, two), (thing, other) = dice.sample(words[label], 2), dice.sample(things, 2)
+            writer.writerow([f"the {thing} was {one} and the {other} felt {two}", label])
+
+
+def make_run(person: Newcomer) -> None:
+    """Set everything up and run the first round, from a copy without an environment."""
+    _copy_of_the_repository(person.checkout)
+    expect("make run " in README, "the README begins with make run")
+    said = person.type("make run", 0, where=person.checkout)
+    person.found("✓ PASS local" in said, "make run prints the verdict pass")
+    report = Path(re.findall(r"^report (\S+)", said, re.MULTILINE)[0])
+    words = _visible(report.read_text(encoding="utf-8"))
+    person.found("aws-local" in words and "azure-local" in words, "the report opens, and names both platforms")
+
+
+def own_suite(person: Newcomer, hook: Receiver) -> None:
+    """Follow the README's block about a suite of one's own: two nights and an accepted baseline."""
+    _write_reviews(person.work / "reviews.csv")
+    lines = [
+        line for line in _block("bash", "plumbline init --data reviews.csv") if line and not line.startswith("source")
+    ]
+    commands = [line for line in lines if not line.startswith("export")]
+    values = re.findall(r"(?<= --)(?:data|alert|report-url) \S+|PLUMBLINE_ALERT=\S+", "\n".join(lines))
+    nights = iter(("no baseline yet: one and two", ""))
+    for line in lines:
+        if line.startswith("export PLUMBLINE_ALERT="):
+            person.variables["PLUMBLINE_ALERT"] = hook.url
+        elif line.endswith("&"):
+            person.start(line)
+        elif line.startswith("plumbline run"):
+            said = person.type(line, 0)
+            person.found("✓ PASS nightly" in said, "the round passes")
+            wanted = next(nights)
+            person.found(
+                "no baseline yet" in said if wanted else "no baseline yet" not in said, wanted or "it has a baseline"
+            )
+        else:
+            said = person.type(line, 0)
+            word = "2 platforms" if " init " in line else "1 accepted"
+            person.found(word in said, f"it says {word}")
+    person.found(len(commands) <= MOST_COMMANDS, f"{len(commands)} commands, at most {MOST_COMMANDS}")
+    person.found(len(values) <= MOST_VALUES, f"{len(values)} values, at most {MOST_VALUES}: {', '.join(values)}")
+    person.found(not hook.got, "nothing is alerted about nights that pass")
+
+
+def drift(person: Newcomer, hook: Receiver) -> None:
+    """Change one platform's labels as the README shows, and read the alert."""
+    with (person.work / "suite.toml").open("a", encoding="utf-8") as suite:
+        suite.write("\n" + "\n".join(_block("toml", "[local.two]")) + "\n")
+    said = person.type("plumbline run suite.toml", 1)
+    person.found("DRIFT" in said and "data.labels" in said, "the round is drift: data.labels")
+    person.found(len(hook.got) == 1, f"one alert has arrived: {[alert['title'] for alert in hook.got]}")
+    message = f"{hook.got[0]['title']}\n{hook.got[0]['message']}"
+    person.found("two" in message and "data.labels" in message, "the alert names the platform and the cause")
+    links = re.findall(r"http://127\.0\.0\.1:8765/[^\s\"'<>)\]]+", message)
+    person.found(len(links) >= 1, f"it links to the report: {links[:1]}")
+    page = _fetch(links[0])
+    words = _visible(page)
+    person.found("two has drifted" in words, "the link opens the report of the drift")
+    person.found("positive" in words and "negative" in words, "the report shows the labels in the user's own words")
+    index = _visible(_fetch(links[0].partition("/rounds/")[0] + "/site/nightly/index.html"))
+    person.found(index.count("two: data.labels") == 1, "the site's matrix shows this night's drift")
+    said = person.type("plumbline explain data.labels", 0)
+    expect("plumbline explain data.labels" in README, "the README says how to look a cause up")
+    person.found("Evidence:" in said and "Do:" in said, "explain gives the evidence and the action")
+
+
+@contextmanager
+def _ended(person: Newcomer) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for child in person.background:
+            os.killpg(child.pid, signal.SIGINT)
+            child.wait(30)
+            if child.stdout:
+                child.stdout.close()
+
+
+def main() -> int:
+    """Walk the path; return 1 if a step fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", type=Path, metavar="DIR", help="an installed checkout: leave `make run` out")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="keep the steps in this file")
+    args = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="newcomer-", ignore_cleanup_errors=True) as folder, receiver() as hook:
+        home = Path(folder).resolve()
+        person = Newcomer(home, (args.environment or home / "plumbline").resolve())
+        failed = ""
+        try:
+            with _ended(person):
+                if args.environment is None:
+                    make_run(person)
+                own_suite(person, hook)
+                drift(person, hook)
+            seconds = time.monotonic() - began
+            expect(seconds < MOST_SECONDS, f"all of it took {seconds:.0f} s, less than {MOST_SECONDS}")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            failed = str(error).replace(str(home), "HOME")
+            say(f"FAILED: {failed}")
+        if args.out:
+            _keep(args.out, person, failed, time.monotonic() - began, bare=args.environment is None)
+    return int(bool(failed))
+
+
+def _keep(out: Path, person: Newcomer, failed: str, seconds: float, *, bare: bool) -> None:
+    place = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    load = [round(value, 1) for value in os.getloadavg()]
+    text = json.dumps(
+        {"place": place, "bare": bare, "passed": not failed, "failed": failed, "seconds": round(seconds, 1),
+         "load_average_at_the_end": load, "steps": person.steps}, indent=1, ensure_ascii=False,
+    )  # fmt: skip
+    out.write_text(text.replace(str(person.home), "HOME") + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
