@@ -15,6 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from plumbline.cli.options import is_quiet
 from plumbline.escape import clean, one_line
 
 _WORTH_SECONDS = 0.05
@@ -65,7 +66,7 @@ class Display:
     """Progress display on stderr, which also measures each phase."""
 
     title: str
-    console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False))
+    console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False, quiet=is_quiet()))
     timings: dict[str, float] = field(default_factory=dict)
     _rows: dict[str, _PlatformRow] = field(default_factory=dict)
     _shown: dict[str, _Shown] = field(default_factory=dict)

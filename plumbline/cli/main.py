@@ -22,13 +22,15 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from plumbline import __version__, cli
-from plumbline.cli.options import say
+from plumbline.cli.options import QUIET, say
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
 from plumbline.extras import is_optional, missing_package
 from plumbline.localstack.signals import terminations_interrupt
 from plumbline.variables import clean_variables
 
 _ENTRY_POINTS = "plumbline.commands"
+_ANYWHERE = ("--debug", "--quiet", "--verbose")
+"""Options of all commands, which may stand before or after the command."""
 
 
 def _loaders() -> dict[str, Callable[[], ModuleType]]:
@@ -44,14 +46,15 @@ def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
 
 
 def _commands(argv: Sequence[str]) -> list[ModuleType]:
-    """Return the module of the requested command only, else all modules.
-
-    A command whose packages are not installed is missing from all of them.
-    """
+    """Return the module of the requested command only, else all modules."""
     loaders = _loaders()
     asked = next((word for word in argv if not word.startswith("-")), "")
-    if asked in loaders and (modules := _load([loaders[asked]])):
-        return modules
+    return (_load([loaders[asked]]) if asked in loaders else []) or all_commands()
+
+
+def all_commands() -> list[ModuleType]:
+    """Return the modules of all commands, without those whose packages are not installed."""
+    loaders = _loaders()
     found = []
     for load in loaders.values():
         try:
@@ -62,15 +65,19 @@ def _commands(argv: Sequence[str]) -> list[ModuleType]:
     return found
 
 
-def build_parser(modules: Sequence[ModuleType]) -> argparse.ArgumentParser:
+def build_parser(
+    modules: Sequence[ModuleType], kind: type[argparse.ArgumentParser] = argparse.ArgumentParser
+) -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog="plumbline",
         description="Check that training is the same on every cloud, and name the cause of a difference.",
         epilog="Exit codes: 0 pass, 1 drift, 2 wrong usage or configuration, 3 inconclusive, 4 invalid.",
     )
     parser.add_argument("--version", action="version", version=f"plumbline {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and debug logs")
+    parser.add_argument("--verbose", action="store_true", help="show the logs of libraries, such as each request")
+    parser.add_argument("--quiet", action="store_true", help="show no progress; answers, notes and errors stay")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in modules:
         module.register(subparsers)
@@ -140,10 +147,12 @@ def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    args = build_parser(_commands(argv)).parse_args(argv)
-    logging.basicConfig(
-        level=logging.DEBUG if args.debug else logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
-    )
+    general = [word for word in argv if word in _ANYWHERE]
+    args = build_parser(_commands(argv)).parse_args([*general, *(word for word in argv if word not in _ANYWHERE)])
+    level = logging.DEBUG if args.debug else logging.INFO if args.verbose else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(message)s")
+    if args.quiet:
+        os.environ[QUIET] = "1"  # a command that starts others, such as `run`, hands it on
     return int(args.run(args))
 
 

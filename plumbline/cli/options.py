@@ -8,6 +8,15 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 from plumbline.escape import one_line
+from plumbline.variables import variable
+
+QUIET = "PLUMBLINE_QUIET"
+"""Variable that is set if no progress is to be shown."""
+
+
+def is_quiet() -> bool:
+    """Return whether no progress is to be shown."""
+    return bool(variable(QUIET))
 
 
 def at_least(option: str, value: int, least: int) -> int:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbline.cli.options import say
+from plumbline.cli.options import is_quiet, say
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
@@ -123,7 +123,8 @@ def _write_reports(args: argparse.Namespace, answer: UpgradeAnswer) -> None:
 
 
 def _progress(line: str) -> None:
-    say(line, to_stderr=True)
+    if not is_quiet():
+        say(line, to_stderr=True)
 
 
 def _print(answer: UpgradeAnswer) -> None:
