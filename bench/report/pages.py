@@ -47,11 +47,13 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--remote-debugging-port=0", "--remote-allow-origins=*",
 )  # fmt: skip
 MOST_KEYS = 30
+OPENINGS = 3
+"""Times that a page is opened for its time: the least counts, as the machine has other work."""
 _STATE = """(() => {
   const root = document.documentElement, timing = performance.getEntriesByType("navigation")[0];
   const cut = [...document.querySelectorAll(".wide")].filter(part => part.scrollWidth > part.clientWidth + 1
     && !["auto", "scroll"].includes(getComputedStyle(part).overflowX)).length;
-  return {interactive: timing.domInteractive / 1000, complete: timing.loadEventEnd / 1000, title: document.title,
+  return {interactive: timing.domInteractive / 1000, title: document.title,
     sideways: root.scrollWidth > root.clientWidth, cut, scripts: document.scripts.length,
     keys: document.querySelectorAll("a[href], summary, [tabindex='0']").length,
     dark: matchMedia("(prefers-color-scheme: dark)").matches};
@@ -163,8 +165,11 @@ def examine(tab: Tab, path: Path, size: tuple[int, int], theme: str, axe: str) -
     width, height = size
     tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-    tab.open(path.as_uri())
-    state = tab.evaluate(_STATE)
+    times = []
+    for _ in range(OPENINGS):
+        tab.open(path.as_uri())
+        state = tab.evaluate(_STATE)
+        times.append(round(state["interactive"], 3))
     names, unseen = [], []
     for _ in range(min(state["keys"], MOST_KEYS)):
         for kind in ("keyDown", "keyUp"):
@@ -188,12 +193,11 @@ def examine(tab: Tab, path: Path, size: tuple[int, int], theme: str, axe: str) -
     findings += [f"cuts {state['cut']} tables"] if state["cut"] else []
     findings += ["a script ran"] if state["title"] == "owned" or state["scripts"] else []
     findings += ["has the wrong theme"] if state["dark"] is not (theme == "dark") else []
-    findings += [f"interactive after {state['interactive']:.1f} s"] if state["interactive"] > MOST_SECONDS else []
+    findings += [f"interactive after {min(times):.1f} s"] if min(times) > MOST_SECONDS else []
     findings += [f"has {path.stat().st_size} bytes"] if path.stat().st_size >= MOST_BYTES else []
     return {
-        "bytes": path.stat().st_size, "interactive_seconds": round(state["interactive"], 3),
-        "loaded_seconds": round(state["complete"], 3), "keys_pressed": len(names), "findings": findings,
-        "axe": violations,
+        "bytes": path.stat().st_size, "interactive_seconds": min(times), "openings": times, "keys_pressed": len(names),
+        "findings": findings, "axe": violations,
     }  # fmt: skip
 
 

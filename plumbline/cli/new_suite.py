@@ -11,6 +11,7 @@ from plumbline.schema.base import Model
 
 __all__ = ["NewPlatform", "NewSuite", "bucket_commands", "suite_text"]
 
+
 class NewPlatform(Model):
     """A platform: its work pool, its stores and its GPU."""
 
