@@ -73,9 +73,7 @@ class Newcomer:
         seconds = round(time.monotonic() - began, 1)
         self.steps.append({"command": line, "exit_code": done.returncode, "seconds": seconds, "found": []})
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        expect(
-            done.returncode == code, f"`{line}` ends with exit code {code}, not {done.returncode} ({seconds} s): {last}"
-        )
+        expect(done.returncode == code, f"`{line}`: exit code {done.returncode} of {code}, {seconds} s: {last}")
         return done.stdout
 
     def start(self, line: str) -> None:
