@@ -3,7 +3,7 @@
 A copy of the repository without an environment, an empty home, and the commands that stand in the README: `make run`,
 a suite of one's own rows with text labels, two nights, a drift that the user causes, its explanation, and an alert
 whose link opens the report. `--environment DIR` takes a checkout that is installed already, and leaves `make run` out.
-`--out FILE` keeps each step with its seconds and what was found.
+`--home DIR` keeps the home, in which a later call may walk other parts. `--out FILE` keeps each step of each part.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,7 @@ MOST_COMMANDS = 6
 MOST_VALUES = 5
 _KEPT = re.compile(r"(?i)(pip_|npm_|node_|ssl_|requests_ca|curl_ca|https?_proxy|no_proxy|lang$|tz$|torch$)")
 """Variables of the machine's network that a newcomer's shell has too."""
+_SERVE = "plumbline site suite.toml --serve"
 _BLOCKS = re.compile(r"^```(bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -88,14 +87,22 @@ class Newcomer:
         self.background.append(child)
         stdout = child.stdout
         assert stdout is not None
-        self.found("until Ctrl-C" in stdout.readline(), f"`{line}` serves the pages", command=line)
+        self.steps.append({"command": line, "exit_code": None, "seconds": 0.0, "found": []})
+        self.found("until Ctrl-C" in stdout.readline(), f"`{line}` serves the pages")
 
-    def found(self, condition: bool, statement: str, command: str = "") -> None:
+    def found(self, condition: bool, statement: str) -> None:
         """Check one thing that the newcomer sees."""
-        if command:
-            self.steps.append({"command": command, "exit_code": None, "seconds": 0.0, "found": []})
         expect(condition, statement)
         self.steps[-1]["found"].append(statement)
+
+    def end(self) -> None:
+        """End what goes on in the background."""
+        for child in self.background:
+            os.killpg(child.pid, signal.SIGINT)
+            child.wait(30)
+            if child.stdout:
+                child.stdout.close()
+        self.background.clear()
 
 
 def _fetch(url: str) -> str:
@@ -134,7 +141,7 @@ def _write_reviews(path: Path, rows: int = 1200) -> None:
             writer.writerow([f"the {thing} was {one} and the {other} felt {two}", label])
 
 
-def make_run(person: Newcomer) -> None:
+def make_run(person: Newcomer, _hook: Receiver) -> None:
     """Set everything up and run the first round, from a copy without an environment."""
     _copy_of_the_repository(person.checkout)
     expect("make run " in README, "the README begins with make run")
@@ -157,7 +164,7 @@ def own_suite(person: Newcomer, hook: Receiver) -> None:
     for line in lines:
         if line.startswith("export PLUMBLINE_ALERT="):
             person.variables["PLUMBLINE_ALERT"] = hook.url
-        elif line.endswith("&"):
+        elif line.endswith("--serve"):
             person.start(line)
         elif line.startswith("plumbline run"):
             said = person.type(line, 0)
@@ -177,6 +184,9 @@ def own_suite(person: Newcomer, hook: Receiver) -> None:
 
 def drift(person: Newcomer, hook: Receiver) -> None:
     """Change one platform's labels as the README shows, and read the alert."""
+    if not person.background:
+        person.start(_SERVE)
+    person.variables["PLUMBLINE_ALERT"] = hook.url
     with (person.work / "suite.toml").open("a", encoding="utf-8") as suite:
         suite.write("\n" + "\n".join(_block("toml", "[local.two]")) + "\n")
     said = person.type("plumbline run suite.toml", 1)
@@ -197,53 +207,61 @@ def drift(person: Newcomer, hook: Receiver) -> None:
     person.found("Evidence:" in said and "Do:" in said, "explain gives the evidence and the action")
 
 
-@contextmanager
-def _ended(person: Newcomer) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for child in person.background:
-            os.killpg(child.pid, signal.SIGINT)
-            child.wait(30)
-            if child.stdout:
-                child.stdout.close()
+PARTS = {"make-run": make_run, "own-suite": own_suite, "drift": drift}
 
 
 def main() -> int:
-    """Walk the path; return 1 if a step fails."""
+    """Walk the path, or the parts named; return the number of parts that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", type=Path, metavar="DIR", help="an installed checkout: leave `make run` out")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--environment", type=Path, metavar="DIR", help="an installed checkout: leave make-run out")
+    parser.add_argument("--home", type=Path, metavar="DIR", help="the newcomer's home (default: a temporary folder)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep the steps in this file")
     args = parser.parse_args()
-    began = time.monotonic()
+    if unknown := set(args.parts) - set(PARTS):
+        parser.error(f"no part of this name: {', '.join(sorted(unknown))}")
+    chosen = args.parts or [name for name in PARTS if name != "make-run" or args.environment is None]
     with tempfile.TemporaryDirectory(prefix="newcomer-", ignore_cleanup_errors=True) as folder, receiver() as hook:
-        home = Path(folder).resolve()
+        home = (args.home or Path(folder)).resolve()
         person = Newcomer(home, (args.environment or home / "plumbline").resolve())
-        failed = ""
         try:
-            with _ended(person):
-                if args.environment is None:
-                    make_run(person)
-                own_suite(person, hook)
-                drift(person, hook)
-            seconds = time.monotonic() - began
-            expect(seconds < MOST_SECONDS, f"all of it took {seconds:.0f} s, less than {MOST_SECONDS}")
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            failed = str(error).replace(str(home), "HOME")
-            say(f"FAILED: {failed}")
-        if args.out:
-            _keep(args.out, person, failed, time.monotonic() - began, bare=args.environment is None)
-    return int(bool(failed))
+            outcomes = []
+            for name in chosen:
+                outcomes.append(_walk(name, person, hook))
+                if args.out:
+                    _keep(args.out, outcomes[-1], home)
+                if not outcomes[-1]["passed"]:
+                    break
+        finally:
+            person.end()
+    seconds = sum(outcome["seconds"] for outcome in outcomes)
+    say(f"{', '.join(chosen)}: {seconds:.0f} s, wanted {MOST_SECONDS}")
+    return sum(not outcome["passed"] for outcome in outcomes) or int(seconds > MOST_SECONDS)
 
 
-def _keep(out: Path, person: Newcomer, failed: str, seconds: float, *, bare: bool) -> None:
-    place = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+def _walk(name: str, person: Newcomer, hook: Receiver) -> dict[str, Any]:
+    """Walk one part; return its outcome."""
+    print(name, flush=True)
+    began, failed = time.monotonic(), ""
+    person.steps = []
+    try:
+        PARTS[name](person, hook)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        failed = str(error)
+        say(f"FAILED: {failed}")
     load = [round(value, 1) for value in os.getloadavg()]
-    text = json.dumps(
-        {"place": place, "bare": bare, "passed": not failed, "failed": failed, "seconds": round(seconds, 1),
-         "load_average_at_the_end": load, "steps": person.steps}, indent=1, ensure_ascii=False,
-    )  # fmt: skip
-    out.write_text(text.replace(str(person.home), "HOME") + "\n", encoding="utf-8")
+    seconds = round(time.monotonic() - began, 1)
+    outcome = {"name": name, "passed": not failed, "failed": failed, "seconds": seconds, "load_average": load}
+    return {**outcome, "steps": person.steps}
+
+
+def _keep(out: Path, outcome: dict[str, Any], home: Path) -> None:
+    """Write one part into the file; replace an earlier outcome of it."""
+    parts = json.loads(out.read_text(encoding="utf-8"))["parts"] if out.exists() else []
+    parts = [part for part in parts if part["name"] != outcome["name"]] + [outcome]
+    place = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    text = json.dumps({"place": place, "parts": parts}, indent=1, ensure_ascii=False)
+    out.write_text(text.replace(str(home), "HOME") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
