@@ -49,7 +49,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Let a link to a file outside of docs/ lead to the repository; without its address only the words stay."""
     folder = (Path(config["docs_dir"]) / page.file.src_uri).parent
-    repository = config["repo_url"]
+    repository = config["extra"]["repository"]
 
     def outside(match: re.Match[str]) -> str:
         words, target, anchor = match[1], match[2], match[3] or ""

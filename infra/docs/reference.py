@@ -113,7 +113,7 @@ def commands_page() -> str:
     """Return the help of every command."""
     from plumbline.cli import main as cli
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "86"
     parser = cli.build_parser(cli._load(cli._loaders().values()))  # noqa: SLF001 - as the command line does
     parts = ["# Commands", "Made from the command line's own help.", f"```text\n{_help(parser, [])}```"]
     for name in sorted(cli._loaders()):  # noqa: SLF001
