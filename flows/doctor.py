@@ -9,8 +9,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
+from plumbline.control_groups import quota_use
 from plumbline.doctor import look_here
-from plumbline.doctor.place import check_trainer, read_cpu_quota
+from plumbline.doctor.place import check_trainer
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.variables import variable
 
@@ -22,7 +23,7 @@ def doctor(visits: list[Visit], trains: bool = False, python: str = "") -> State
     """Check this machine, its stores and training environment; the state's message is the report."""
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
-    quota = read_cpu_quota() if trains else None
+    quota = quota_use().cores if trains else None
     torch, selfcheck, trainer = check_trainer(python) if trains else ("", None, "")
     report = look_here(cache, datetime.now(UTC), stores, selfcheck, quota)
     if python:  # torch and its CUDA are another environment's

@@ -40,6 +40,7 @@ __all__ = [
     "SupersededError",
     "TrainingError",
     "UnavailableError",
+    "memory_hint",
     "record_code",
 ]
 
@@ -165,6 +166,13 @@ RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
 
 INFRASTRUCTURE = frozenset({"access", "disk-full", "device-lost", "unavailable", "stopped"})
 """Record codes of infrastructure failures: the training itself may be correct."""
+
+
+def memory_hint(part: str) -> str:
+    """Return the keys of a workload that make a part need less memory."""
+    if part == "probe":
+        return "set a smaller probe.micro_batch"
+    return "set more optimizer.accumulation_steps, or a smaller batch_size or sequence_length"
 
 
 def record_code(error: Exception) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from plumbline.errors import ExitCode, InvalidInputError, UnavailableError
+from plumbline.control_groups import memory_kills, memory_limit
+from plumbline.errors import ExitCode, InvalidInputError, PlumblineError, TrainingError, UnavailableError, memory_hint
 from plumbline.extras import require
 from plumbline.interpreter import trainer_python
 from plumbline.parent_watch import PARENT_WATCH
@@ -181,7 +182,8 @@ def run_training(
 ) -> int:  # fmt: skip
     """Run one training in its own process, under torchrun if several; return its exit code.
 
-    A trainer killed by a signal gives 3: training was not judged. No process stays running. `should_stop` is polled
+    A trainer killed by a signal gives 3: training was not judged; 4 if the kernel says that it was for memory, as every
+    repetition would end so. One line then says in which part. No process stays running. `should_stop` is polled
     twice a second; once true, the training ends with `UnavailableError`. The trainer's own lines go to stderr if
     `echo`, and to `on_progress` in any case.
 
@@ -203,9 +205,50 @@ def run_training(
                 spec_read = read_spec(spec)
                 options |= {"data": None, "manifest": stack.enter_context(_staged(spec_read, data, cache, on_progress))}
         command = _command(str(python or sys.executable), spec, out, options, num_processes)
+        kills, last = memory_kills(), _Last(on_progress)
         child = stack.enter_context(_started(command, trainer_environment(variables)))
-        code = _followed(child, on_progress, deadline, should_stop, echo=echo)
-    return _outcome(code, out)
+        code = _followed(child, last.on_progress, deadline, should_stop, echo=echo)
+        death = _death(code, (memory_kills() or 0) - (kills or 0), last)
+    if death is None:
+        return _outcome(code, out)
+    if echo:
+        sys.stderr.write(f"{death}\n")
+    if on_progress is not None:
+        on_progress({"event": "said", "line": str(death)})
+    return int(death.exit_code)
+
+
+class _Last:
+    """Last place that a training reported, passed on to the listener."""
+
+    def __init__(self, listener: Callable[[dict[str, Any]], None] | None) -> None:
+        self._listener = listener
+        self.part, self.place = "", "trainer"
+
+    def on_progress(self, event: dict[str, Any]) -> None:
+        """Keep the place of a progress event, and pass the event on."""
+        if event["event"] == "progress":
+            self.part = str(event.get("part", ""))
+            self.place = f"trainer: {self.part} step {event.get('step')}"
+        if self._listener is not None:
+            self._listener(event)
+
+
+def _death(code: int, num_kills: int, last: _Last) -> PlumblineError | None:
+    """Return the error of a trainer that was killed, by a signal or for memory; torchrun's exit code hides a signal."""
+    hint = f"{memory_hint(last.part)}, or raise the memory limit of the pod, container or job"
+    if num_kills > 0 and code not in {int(known) for known in ExitCode if known is not ExitCode.DRIFT}:
+        limit = memory_limit()
+        held = f"; the limit is {limit / 2**30:.1f} GiB" if limit else ""
+        return TrainingError(
+            f"killed by the kernel, which had no memory left for it{held}", where=last.place, hint=hint
+        )
+    if code == -signal.SIGKILL:
+        hint = f"if memory ran out: {hint}"
+        return UnavailableError(
+            "killed by SIGKILL, without a reason that can be read here", where=last.place, hint=hint
+        )
+    return None
 
 
 def _staged(

@@ -234,21 +234,6 @@ def _one(where: str, well: bool, what: str, hint: str) -> CheckResult:
 _TIMEOUT_SECONDS = 90.0
 """The import of torch and transformers takes most of the time, the training about a second."""
 
-_QUOTA = "from plumbline.train.control_groups import quota_use; print(quota_use().cores or '')"
-_QUOTA_SECONDS = 20.0
-
-
-def read_cpu_quota() -> float | None:
-    """Return the CPU quota of a training on this machine, in cores; `None` without one."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _QUOTA], env=trainer_environment(), capture_output=True, text=True,
-            timeout=_QUOTA_SECONDS, check=False,
-        )  # fmt: skip
-        return float(done.stdout)
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-
 
 def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]:
     """Return torch's version, the selfcheck, and why the training environment cannot train.

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from plumbline.train.control_groups import quota_use
+from plumbline.control_groups import quota_use
 from plumbline.train.processes import own_jiffies
 
 __all__ = ["Host", "Reading"]

@@ -1,4 +1,4 @@
-"""CPU quotas of the control groups that hold this process, and the time that they held it back."""
+"""Control groups that hold this process: CPU quotas, memory limits, and what the kernel did to keep them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["QuotaUse", "quota_use"]
+__all__ = ["QuotaUse", "memory_kills", "memory_limit", "quota_use"]
 
 _SELF = Path("/proc/self")
+_UNLIMITED = 2.0**60
+"""Version 1 states the largest number of pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,30 @@ def quota_use(process: Path = _SELF) -> QuotaUse:
 
     A quota of any of these groups holds the process back. `process` is a folder of `/proc`.
     """
-    folders = list(_groups(process))
+    folders = list(_groups(process, "cpu"))
     if not folders:
         return QuotaUse()
     quotas = [cores for folder in folders if (cores := _quota(folder)) is not None]
     throttled = [seconds for folder in folders if (seconds := _throttled(folder)) is not None]
     return QuotaUse(min(quotas, default=None), max(throttled, default=None))
+
+
+def memory_kills(process: Path = _SELF) -> int | None:
+    """Return how many processes of this process's own group were killed for memory; `None` if unknown.
+
+    The kernel counts a process at its own group, whichever limit was reached: the group's, one above, or the machine's.
+    """
+    for folder in _groups(process, "memory"):
+        kills = [_number(folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control")]
+        return next((int(number) for number in kills if number is not None), None)
+    return None
+
+
+def memory_limit(process: Path = _SELF) -> int | None:
+    """Return the tightest memory limit of this process's groups in bytes; `None` if there is none."""
+    files = [folder / name for folder in _groups(process, "memory") for name in ("memory.max", "memory.limit_in_bytes")]
+    limits = [int(number) for file in files if (number := _number(file)) is not None and number < _UNLIMITED]
+    return min(limits, default=None)
 
 
 def _text(path: Path) -> str:
@@ -51,13 +71,13 @@ def _number(path: Path, key: str = "") -> float | None:
         return None
 
 
-def _groups(process: Path) -> Iterator[Path]:
-    """Yield the folders of the groups that limit the processor, the process's own first."""
+def _groups(process: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups that have a controller, such as `cpu`, the process's own first."""
     rows = [line.split(":", 2) for line in _text(process / "cgroup").splitlines()]
     paths = {name: row[2] for row in rows if len(row) == 3 for name in row[1].split(",")}
-    version = "cgroup" if "cpu" in paths else "cgroup2"
-    path = paths.get("cpu" if version == "cgroup" else "", "")
-    for root, mount in _mounts(process, version) if path else ():
+    version = "cgroup" if controller in paths else "cgroup2"
+    path = paths.get(controller if version == "cgroup" else "", "")
+    for root, mount in _mounts(process, version, controller) if path else ():
         # In a container the mount shows only a part of the tree, and its root is the container's group.
         below = path if root == "/" else path.removeprefix(root)
         is_below = root in ("/", path) or path.startswith(f"{root}/")
@@ -71,13 +91,13 @@ def _groups(process: Path) -> Iterator[Path]:
         return
 
 
-def _mounts(process: Path, version: str) -> Iterator[tuple[str, Path]]:
-    """Yield (root, mount point) of each mounted hierarchy that limits the processor."""
+def _mounts(process: Path, version: str, controller: str) -> Iterator[tuple[str, Path]]:
+    """Yield (root, mount point) of each mounted hierarchy that has the controller."""
     for line in _text(process / "mountinfo").splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(), "", "", ""][:3]
         words = fields.split()
-        if kind == version and len(words) > 4 and (version == "cgroup2" or "cpu" in options.split(",")):
+        if kind == version and len(words) > 4 and (version == "cgroup2" or controller in options.split(",")):
             yield words[3], Path(words[4].replace(r"\040", " "))
 
 

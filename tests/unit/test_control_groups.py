@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.control_groups import QuotaUse, memory_kills, memory_limit, quota_use
 from plumbline.train import host
-from plumbline.train.control_groups import QuotaUse, quota_use
 
 
 def tree(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
@@ -92,3 +92,19 @@ def test_time_held_back_is_a_share_of_what_the_training_asked_for(monkeypatch: p
     assert (reading["cgroup_throttled"], reading["cpu_quota"]) == (pytest.approx(0.5), 2.0)
     unknown = sampled.read()
     assert (unknown["cgroup_throttled"], unknown["cpu_quota"]) == (None, None)
+
+
+@pytest.mark.parametrize("root", ["/", "/pods/one"])
+def test_kills_are_the_own_groups_and_the_tightest_limit_counts(tmp_path: Path, root: str) -> None:
+    """Version 1, whose root states its largest number where there is no limit."""
+    below = "pods/one/" if root == "/" else ""
+    files = {
+        f"memory/{below}memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+        f"memory/{below}memory.limit_in_bytes": "1073741824\n",
+        **({} if below == "" else {"memory/memory.limit_in_bytes": "9223372036854771712\n"}),
+    }
+    mounts = f"33 31 0:30 {root} MNT/memory rw - cgroup cgroup rw,memory\n"
+    process = tree(tmp_path, "4:memory:/pods/one\n", mounts, files)
+    assert (memory_kills(process), memory_limit(process)) == (3, 1 << 30)
+    unknown = tree(tmp_path / "none", "", mounts, {})
+    assert (memory_kills(unknown), memory_limit(unknown)) == (None, None)
