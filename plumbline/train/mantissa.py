@@ -6,7 +6,8 @@ largest `k` that still changes the result is the number of bits kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -16,6 +17,7 @@ from plumbline.train.numerics import autocast
 __all__ = ["measure_mantissa_bits"]
 
 _MOST = 52
+Size = tuple[int, int, int, int]
 
 
 def _steps(value: torch.Tensor) -> float:
@@ -31,41 +33,49 @@ def _kept(product: torch.Tensor, value: float) -> float:
     return step if abs(step - (value - 1)) < (value - 1) / 2 else 0.0
 
 
-def _operators(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[float], float]]:
-    """Return operators as functions of an operand slightly above 1."""
+def _kept_bits(steps: Iterable[float]) -> int:
+    """Return how many of the steps 2**-1, 2**-2 ... changed the result, before the first that did not."""
+    return sum(1 for _ in itertools.takewhile(bool, steps))
+
+
+def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
+    """Yield (operator, bits kept) of the training's products, whose rows each show another step.
+
+    A library chooses its kernel, and so its precision, by size.
+    """
     functional = torch.nn.functional
-    size = 64
+    operators: tuple[tuple[str, Callable[..., torch.Tensor]], ...] = (
+        ("linear", lambda left, right: functional.linear(left[0], right[0].t())),
+        ("matmul", lambda left, right: torch.matmul(left[0], right[0])),
+        ("bmm", torch.bmm),
+    )
+    for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes, strict=False):
+        values = [1 + 2.0 ** -(1 + row % _MOST) for row in range(min(rows, _MOST))]
+        left = torch.ones((matrices, rows, inner), dtype=torch.float64, device=device)
+        left[:, : len(values)] = torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+        right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
+        product = multiply(left.to(dtype), right).reshape(-1, columns)
+        yield name, _kept_bits(_kept(product[row, :1], value) for row, value in enumerate(values))
 
-    def eye() -> torch.Tensor:
-        return torch.eye(size, dtype=dtype, device=device)
 
-    def filled(value: float) -> torch.Tensor:
-        return torch.full((size, size), value, dtype=torch.float64, device=device).to(dtype)
-
-    def row(value: float) -> torch.Tensor:
-        """Return two values whose difference shows the bits kept."""
-        return torch.tensor([[value, 1.0]], dtype=torch.float64, device=device).to(dtype)
-
-    return {
-        "linear": lambda value: _kept(functional.linear(filled(value), eye()), value),
-        "matmul": lambda value: _kept(torch.matmul(filled(value), eye()), value),
-        "bmm": lambda value: _kept(torch.bmm(filled(value)[None], eye()[None]), value),
-        "softmax": lambda value: _steps(functional.softmax(row(value), dim=-1).double().diff()),
-        "gelu": lambda value: _steps(functional.gelu(row(value)).double().diff()),
-        "layer_norm": lambda value: _steps(functional.layer_norm(row(value), (2,), eps=1e-30)),
+def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+    """Yield (operator, bits kept) of functions of two values, whose difference shows what is kept."""
+    functional = torch.nn.functional
+    operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "softmax": lambda row: functional.softmax(row, dim=-1).double().diff(),
+        "gelu": lambda row: functional.gelu(row).double().diff(),
+        "layer_norm": lambda row: functional.layer_norm(row, (2,), eps=1e-30),
     }
+    for name, operator in operators.items():
+        rows = (torch.tensor([[1 + 2.0**-k, 1.0]], dtype=torch.float64, device=device) for k in range(1, _MOST + 1))
+        yield name, _kept_bits(_steps(operator(row.to(dtype))) for row in rows)
 
 
-def measure_mantissa_bits(device: torch.device, precision: Precision) -> dict[str, int]:
-    """Return the mantissa bits kept by each operator, in the current settings."""
+def measure_mantissa_bits(device: torch.device, precision: Precision, sizes: Sequence[Size]) -> dict[str, int]:
+    """Return the mantissa bits kept by each operator, in the current settings.
+
+    `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns).
+    """
     dtype = torch.float64 if precision == "fp64" else torch.float32
-    kept_bits = {}
     with torch.no_grad(), autocast(precision, device):
-        for name, operator in _operators(device, dtype).items():
-            bits = 0
-            for k in range(1, _MOST + 1):
-                if operator(1 + 2.0**-k) == 0:
-                    break
-                bits = k
-            kept_bits[name] = bits
-    return kept_bits
+        return dict(itertools.chain(_of_products(device, dtype, sizes), _of_functions(device, dtype)))

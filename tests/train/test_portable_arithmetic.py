@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.portable import functions
+from plumbline.train.portable import functions, products
 from plumbline.train.portable.arithmetic import portable_arithmetic
 from plumbline.train.portable.compositions import COMPOSITIONS
 from plumbline.train.portable.fixed_point import summed_as_integers
@@ -36,13 +36,25 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("slices", [1, 2, 3])
 @pytest.mark.parametrize("inner", [1, 7, 768, 3072])
-def test_a_product_has_one_result_in_any_order_and_any_library(slices: int, inner: int) -> None:
+def test_a_product_has_one_result_in_any_order_and_any_library(
+    monkeypatch: pytest.MonkeyPatch, slices: int, inner: int
+) -> None:
     left, right = normal(24, inner), normal(inner, 40, seed=1)
     right[:, 3] *= 1e-30
+    pieces = products._pieces
     result = exact_product(left, right, slices)
     for seed in range(8):
         order = torch.from_numpy(np.random.default_rng(seed).permutation(inner))
         assert torch.equal(exact_product(left[:, order], right[order], slices), result)
+    with monkeypatch.context() as patch:
+        patch.setattr(products, "_has_slow_fp64", lambda _: True)
+        used = []
+        patch.setattr(products, "_pieces", lambda values: used.append(1) or pieces(values))
+        assert torch.equal(exact_product(left, right, slices), result)
+        largest = torch.full((3, inner), 1 - 2.0**-53, dtype=torch.float64)
+        in_pieces = exact_product(largest, -largest.t(), slices)
+    assert bool(used) is (inner >= 128)
+    assert torch.equal(exact_product(largest, -largest.t(), slices), in_pieces)
     numpys = torch.matmul
     try:  # NumPy's library is OpenBLAS, torch's is not
         torch.matmul = lambda a, b: torch.from_numpy(np.matmul(a.numpy(), b.numpy()))

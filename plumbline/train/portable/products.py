@@ -9,8 +9,10 @@ Rump, "Error-free transformations of matrix multiplication", Numerical Algorithm
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -21,6 +23,9 @@ from plumbline.train.portable.functions import power_of_two
 __all__ = ["check_products", "exact_product", "grid_bits", "training_products"]
 
 _EXPONENT = 0x7FF
+_FULL_FP64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
+"""Compute capabilities of the cards whose fp64 has half of fp32's rate or more: P100, V100, A100, H100, B200."""
+_LEAST_INNER, _MOST_TERMS = 128, 1024
 _LEAST_EXPONENT = -450
 """Rows whose largest entry is below 2**-450 count as zero: the product's grid is then never out of fp64's range."""
 
@@ -47,6 +52,41 @@ def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list
     return [*parts, rest.round_()], exponent - bits
 
 
+@cache
+def _has_slow_fp64(device: torch.device) -> bool:
+    """Return whether a device computes fp64 at a small share of fp32's rate: 1/32 or 1/64 on most GPUs."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) not in _FULL_FP64
+
+
+def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
+    """Return integers as three pieces in fp32, of 2**16, 2**8 and 1; the last two are at most 2**7."""
+    high = (values * 2.0**-16).round_()
+    rest = values - high * 2.0**16
+    middle = (rest * 2.0**-8).round_()
+    return [high.float(), middle.float(), (rest - middle * 2.0**8).float()]
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the product of integers on the grid, exact in fp64.
+
+    Where fp64 is slow, nine products in fp32 give the same integers: sums of 1024 products of pieces stay within 2**24.
+    Below 128 terms the sums in memory would cost more than the products save.
+    """
+    inner = left.shape[-1]
+    if inner < _LEAST_INNER or not _has_slow_fp64(left.device):
+        return torch.matmul(left, right)
+    lefts, rights = _pieces(left), _pieces(right)
+    result: torch.Tensor | None = None
+    for first in range(0, inner, _MOST_TERMS):
+        here = slice(first, first + _MOST_TERMS)
+        for place, other in itertools.product(range(3), range(3)):
+            piece = torch.matmul(lefts[place][..., here], rights[other][..., here, :]).double()
+            piece.mul_(2.0 ** (8 * (4 - place - other)))
+            result = piece if result is None else result.add_(piece)
+    assert result is not None  # noqa: S101 - there are terms
+    return result
+
+
 def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch.Tensor:
     """Return `left @ right` in fp64, [..., M, K] by [..., K, N], from `slices` integers per entry."""
     inner = left.shape[-1]
@@ -58,7 +98,7 @@ def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch
     result: torch.Tensor | None = None
     for order in reversed(range(slices)):
         for place in range(order + 1):
-            piece = torch.matmul(rows[place], columns[order - place])
+            piece = _product(rows[place], columns[order - place])
             result = piece if result is None else result.add_(piece)
         if order and result is not None:
             result.mul_(2.0**-bits)
@@ -95,7 +135,7 @@ def check_products(device: torch.device, sizes: Sequence[tuple[int, int, int, in
         factors = [each.to(torch.float64) for each in (left, right)]
         if matrices > 1:
             factors = [each.expand(matrices, *each.shape) for each in factors]
-        products = torch.matmul(*factors).to(torch.int64).reshape(-1, rows, columns)
+        products = _product(*factors).to(torch.int64).reshape(-1, rows, columns)
         by_rows = (left * right.sum(1)).sum(1)
         by_columns = (left.sum(0).unsqueeze(1) * right).sum(0)
         if not ((products.sum(2) == by_rows).all() & (products.sum(1) == by_columns).all()).item():
