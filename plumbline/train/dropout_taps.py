@@ -52,11 +52,11 @@ class DropoutTaps:
 
     def draws(self, step: int) -> list[DropoutDraw]:
         """Return the step's calls over the global batch, in the order of execution."""
-        everyone = self._ranks.gather(self._found)
+        everyone = self._ranks.gather(list(self._found))
         result = []
-        for name in self._found:
-            pieces = [piece for found in everyone for piece in found.get(name, [])]
-            given, dropped = (np.concatenate([piece[side] for piece in pieces]) for side in (0, 1))
+        for name in (name for name in everyone[0] if all(name in found for found in everyone)):
+            mine = (np.concatenate([piece[side] for piece in self._found[name]]) for side in (0, 1))
+            given, dropped = map(self._ranks.concatenate, mine)
             result.append(
                 DropoutDraw(
                     step=step, name=name, input_sha256=digest_array(given),

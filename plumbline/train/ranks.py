@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from plumbline.errors import ConfigurationError
 from plumbline.train.failure import PeerLostError
@@ -34,7 +36,7 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Return all processes' values, by rank, to every process."""
+        """Return all processes' values, by rank, to every process; values are pickled, so arrays have `collect`."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -51,6 +53,11 @@ class Ranks:
                 own.view(torch.uint8), pieces and [piece.view(torch.uint8) for piece in pieces], group=self.control
             )
         return pieces or []
+
+    def concatenate(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return all processes' arrays, by rank, in the first process, and the own array elsewhere."""
+        pieces = self.collect(torch.from_numpy(array)) if self.world > 1 else []
+        return np.concatenate([piece.numpy() for piece in pieces]) if pieces else array
 
     def total(self, value: float) -> float:
         """Return the sum of all processes' numbers, added by rank."""

@@ -234,7 +234,9 @@ class ModuleTaps:
 
     def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add the numbers of all processes' devices by rank; the first process has measured what is in main memory."""
-        everyone = self._ranks.gather(rows)
+        everyone = [each.numpy() for each in self._ranks.collect(torch.from_numpy(rows))]
+        if not everyone:
+            return rows
         total: NDArray[np.float64] = everyone[0].copy()
         for place, found in enumerate(self._outputs.values()):
             if found.num_pieces > 1:
