@@ -48,7 +48,7 @@ def _small(workload: Workload) -> Workload:
         batch_size=batch if batch % micro == 0 else micro,
         sequence_length=min(workload.sequence_length, 64),
         probe=probe and probe.replace(steps=min(probe.steps, 8), tap_steps=[s for s in probe.tap_steps if s < 8]),
-        speed=speed and speed.replace(steps=min(speed.steps, 20), precision="fp32", compile=False),
+        speed=speed and speed.replace(steps=min(speed.steps, 20), precision="fp32", compile=False, distributed="ddp"),
         learn=learn and learn.replace(steps=min(learn.steps, 60), evaluate_every=60, evaluation_rows=128),
     )
 

@@ -47,6 +47,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("model", "family", "bert"),
     ("model", "settings", {}),
     ("probe", "portable_seconds", None),
+    ("probe", "micro_batch", None),
     ("speed", "production_steps", 3),
     ("speed", "compile_mode", "default"),
     ("speed", "sdpa_kernels", ["flash", "mem_efficient", "math", "cudnn"]),
@@ -61,6 +62,8 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("speed", "pin_memory", True),
     ("speed", "ddp_bucket_mb", None),
     ("speed", "ddp_static_graph", False),
+    ("speed", "optimizer", "adamw"),
+    ("speed", "distributed", "ddp"),
 )
 """Keys of later releases with their defaults, which a digest does not contain."""
 
@@ -156,6 +159,10 @@ class ProbeSpec(Model):
     """Precision of the portable leg's products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
     portable_seconds: int | None = Field(default=None, ge=1, le=86_400)
     """Time after which the portable leg begins no further step; it has at least one, and the record says which."""
+    micro_batch: int | None = Field(default=None, ge=1, le=65536)
+    """Maximum number of rows that a process computes at once, in the probe and its portable leg; without the key the
+    parts are those of `optimizer`. Each process adds up equal parts in order. Rounding depends on it, so that it is a
+    part of the task."""
 
 
 class SpeedSpec(Model):
@@ -188,8 +195,11 @@ class SpeedSpec(Model):
     """CuDNN tries its algorithms, on a GPU."""
     gradient_checkpointing: bool = False
     """Activations are computed again in the backward pass."""
-    padding: Literal["fixed", "longest"] = "fixed"
-    """`"longest"` cuts each global batch at its longest row, rounded up to a multiple of 8."""
+    padding: Literal["fixed", "longest", "packed"] = "fixed"
+    """`"longest"` cuts each global batch at its longest row, rounded up to a multiple of 8. `"packed"` puts several
+    texts into one row, each with its own positions, attending to itself alone: for `task = "masked-lm"` and the family
+    BERT, with `sdpa` or `eager` and without `compile`. Other combinations are refused: a row of several texts has one
+    class only in transformers, and its attention without padding is for decoders."""
     data_workers: int = Field(default=0, ge=0, le=64)
     """Processes that put batches together; 0 is the training's own. The batches are the same."""
     prefetch_factor: int = Field(default=2, ge=1, le=64)
@@ -201,6 +211,13 @@ class SpeedSpec(Model):
     the first."""
     ddp_static_graph: bool = False
     """Several GPUs may assume the same operations in every step."""
+    optimizer: Literal["adamw", "sgd", "adafactor"] = "adamw"
+    """torch's own, at the workload's learning rate and weight decay. `"sgd"` has the first of `betas` as momentum.
+    `"adafactor"` needs torch 2.5 and `fused_optimizer = false`; it reads each weight's size, for which the host waits
+    on a GPU. The probe and `learn` train with AdamW. LAMB is in neither torch nor transformers."""
+    distributed: Literal["ddp", "fsdp"] = "ddp"
+    """How several GPUs share the work. `"fsdp"` shards weights, gradients and optimizer layer by layer, by torch's
+    `fully_shard` (torch 2.6 or newer); it is refused with one process."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -210,6 +227,16 @@ class SpeedSpec(Model):
             raise ValueError("compile_mode needs compile = true")
         if self.attention == "flash_attention_2" and self.precision not in {"bf16", "fp16"}:
             raise ValueError(f"attention: flash_attention_2 computes in bf16 or fp16, not in {self.precision}")
+        if self.optimizer == "adafactor" and self.fused_optimizer:
+            raise ValueError("optimizer: adafactor has no fused kernel: set fused_optimizer = false")
+        if self.padding == "packed" and (self.compile or self.attention == "flash_attention_2"):
+            raise ValueError(
+                "padding: packed rows need a mask for each batch: set compile = false and attention sdpa or eager"
+            )
+        if self.distributed == "fsdp" and (self.ddp_static_graph or self.ddp_bucket_mb):
+            raise ValueError(
+                "distributed: ddp_bucket_mb and ddp_static_graph are DistributedDataParallel's, not fsdp's"
+            )
         return self
 
 
@@ -285,6 +312,8 @@ class RunSpec(Model):
             raise ValueError("model.num_labels is missing")
         if self.batch_size % self.optimizer.accumulation_steps:
             raise ValueError("optimizer.accumulation_steps does not divide batch_size")
+        if self.speed and self.speed.padding == "packed" and (self.model.family != "bert" or self.has_row_labels):
+            raise ValueError("speed.padding: packed rows are for masked language models of the family bert")
         if self.data.sequence_length > self.model.max_position_embeddings:
             raise ValueError("data.sequence_length is longer than model.max_position_embeddings")
         return self

@@ -18,7 +18,7 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.suite_file import did_you_mean, read_toml
 from plumbline.schema.suite_values import StoreUrl, WebUrl, api_key_variable, is_time_zone
-from plumbline.schema.task import Task
+from plumbline.schema.task import Task, has_row_labels
 
 _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
@@ -436,6 +436,9 @@ def _misfits(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, str]]:
         if workload.batch_size % micro:
             reason = f"{micro} does not divide batch_size, {workload.batch_size}"
             yield f"workloads.{name}.optimizer.accumulation_steps", reason
+        if workload.speed and workload.speed.padding == "packed" and has_row_labels(workload.task):
+            reason = 'a row of several texts has one class only in transformers: packed rows need task = "masked-lm"'
+            yield f"workloads.{name}.speed.padding", reason
         for step in workload.probe.tap_steps if workload.probe else ():
             if workload.probe and not 0 <= step < workload.probe.steps:
                 reason = f"{step} is not a step of the probe: its steps are 0 to {workload.probe.steps - 1}"

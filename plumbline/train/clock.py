@@ -32,7 +32,7 @@ class StepClock(Clock):
         self._marks: list[tuple[str, Any]] = []
         self._host: dict[str, float] = {}
         self._last = self._started = 0.0
-        self._communication = 0.0
+        self._communication, self._is_watched = 0.0, True
 
     def __len__(self) -> int:
         return len(self._totals) + len(self._unread)
@@ -64,7 +64,8 @@ class StepClock(Clock):
             while len(self._unread) > _KEPT_UNREAD:
                 self._read(self._unread.pop(0))
             return
-        self._host["communication"] = self._communication
+        if self._is_watched:
+            self._host["communication"] = self._communication
         self._steps.append(self._host)
         self._totals.append(time.perf_counter() - self._started)
 
@@ -100,8 +101,9 @@ class StepClock(Clock):
         """Time the exchange of gradients between several processes.
 
         A GPU is not timed: the host's clock would show when a bucket was queued, not when it was reduced, and a Python
-        hook would slow down the measured training.
+        hook would slow down the measured training. Nor is FSDP2, which has no hook.
         """
+        self._is_watched = not hasattr(model, "set_requires_gradient_sync")
         if self._cuda or not hasattr(model, "register_comm_hook"):
             return
         import torch.distributed as dist

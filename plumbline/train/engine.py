@@ -8,21 +8,24 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from plumbline.errors import memory_hint
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch
-from plumbline.train.compat.transformers import made_mask
+from plumbline.train.compat.torch import shard
+from plumbline.train.compat.transformers import made_mask, mask_of_texts
 from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.machine_errors import is_out_of_memory
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
+from plumbline.train.packing import Packing, pack_rows
 from plumbline.train.ranks import Ranks
 
 __all__ = ["Clock", "Engine", "Observer", "Outcome", "read_losses"]
@@ -104,24 +107,29 @@ class Engine:
     def __init__(
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
         fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
-        distributed: Mapping[str, Any] | None = None,
+        optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.bare = in_double(model) if precision == "fp64" else model
-        self.optimizer = make_optimizer(self.bare, spec.optimizer, fused=fused)
+        self.is_sharded = is_sharded and ranks.world > 1
+        if self.is_sharded:
+            shard(self.bare, ranks.device, ranks.world)
+        self.optimizer = make_optimizer(self.bare, spec.optimizer, fused=fused, kind=optimizer)
         self.schedule = make_schedule(self.optimizer, spec, steps)
         self.scaler = make_scaler(precision, ranks.device)
         self.model: Any = self.bare
-        if ranks.world > 1:
+        if ranks.world > 1 and not self.is_sharded:
             self.model = DistributedDataParallel(
                 self.bare, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
                 **(distributed or {}),
             )  # fmt: skip
         self.observer = Observer() if observer is None else observer
         self.clock = Clock() if clock is None else clock
-        self.is_padded_to_longest = self.makes_masks = self.keeps_graphs = False
-        """Whether batches are cut at their longest row, masks are made here, and CUDA graphs own the outputs."""
+        self.makes_masks = self.keeps_graphs = False
+        """Whether masks are made here, and CUDA graphs own the outputs."""
+        self.padding: Literal["fixed", "longest", "packed"] = "fixed"
         self._has_padding = True
+        self._packing: Packing | None = None
         self._fields = input_fields(self.bare)
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
 
@@ -132,7 +140,7 @@ class Engine:
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
         """Yield this process's micro-batches, with their shares of the global loss."""
-        if self.is_padded_to_longest:
+        if self.padding == "longest":
             batch = _to_longest(batch)
         local = {name: values[self.ranks.slice(len(values))] for name, values in batch.items()}
         rows, parts = len(local["labels"]), self.spec.optimizer.accumulation_steps
@@ -142,20 +150,36 @@ class Engine:
             )
         whole = self._size(batch["labels"])
         shares = [self._size(piece) / whole if whole else 0.0 for piece in local["labels"].split(rows // parts)]
-        padded = [not bool(piece.all()) for piece in local["attention_mask"].split(rows // parts)]
+        masks = local["attention_mask"].split(rows // parts)
+        padded = [not bool(piece.all()) for piece in masks]
+        packings = [pack_rows(piece).to(self.ranks.device) for piece in masks] if self.padding == "packed" else []
         moved = {name: values.to(self.ranks.device, non_blocking=True) for name, values in local.items()}
         self.clock.mark("host_to_device")
         pieces = {name: values.split(rows // parts) for name, values in moved.items()}
         for place, share in enumerate(shares):
-            self._has_padding = padded[place]
+            self._has_padding, self._packing = padded[place], packings[place] if packings else None
             yield {name: values[place] for name, values in pieces.items()}, share
 
     def _inputs(self, piece: Batch) -> dict[str, torch.Tensor | None]:
         """Return the model's inputs; transformers would read an unprepared mask on the device."""
+        if self._packing is not None:
+            return self._packed(piece, self._packing)
         inputs: dict[str, torch.Tensor | None] = {name: piece[name] for name in self._fields}
         if self.makes_masks:
             inputs["attention_mask"] = made_mask(self.bare, piece["attention_mask"]) if self._has_padding else None
         return inputs
+
+    def _packed(self, piece: Batch, packing: Packing) -> dict[str, torch.Tensor | None]:
+        fillings = {"input_ids": self.spec.model.pad_token_id, "labels": IGNORED}
+        return {
+            **{name: packing.pack(piece[name], fillings.get(name, 0)) for name in self._fields},
+            "attention_mask": mask_of_texts(self.bare, packing.texts),
+            "position_ids": packing.positions,
+        }
+
+    def unpacked(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return outputs by token in the rows of the micro-batch that was fed last."""
+        return outputs if self._packing is None else self._packing.unpack(outputs)
 
     def _forward(self, piece: Batch, share: float) -> torch.Tensor:
         with autocast(self.precision, self.ranks.device):
@@ -172,6 +196,9 @@ class Engine:
 
         The context must include the forward pass: there DDP decides whether the backward pass reduces.
         """
+        if self.is_sharded:
+            self.model.set_requires_gradient_sync(last)
+            return contextlib.nullcontext()
         return self.model.no_sync() if self.ranks.world > 1 and not last else contextlib.nullcontext()
 
     def _backward(self, loss: torch.Tensor, share: float) -> None:
@@ -224,9 +251,12 @@ class Engine:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            hint = "a smaller batch_size or sequence_length, or more accumulation_steps"
             raise TrainingFailedError(
-                f"out of memory: {error}".splitlines()[0], code=OUT_OF_MEMORY, part=self.part, step=step, hint=hint
+                f"out of memory: {error}".splitlines()[0],
+                code=OUT_OF_MEMORY,
+                part=self.part,
+                step=step,
+                hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
         outcome = Outcome(losses, rates)

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from plumbline.schema.evidence import EnvelopeSample, StepEvidence
-from plumbline.schema.spec import Precision, ProbeSpec, RunSpec
+from plumbline.schema.spec import Precision, ProbeSpec
 from plumbline.sketch import relative_error
 from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.micro_batches import of_one_process, of_probe
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.leg import PortableLeg
@@ -22,7 +23,7 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.recompute import fit_activations
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
-__all__ = ["measure_envelope", "of_one_process", "perturbed"]
+__all__ = ["measure_envelope", "perturbed"]
 
 _NOISE = 0.5
 """Relative error against the leg above which a tensor is pure rounding; no number format puts a real tensor there."""
@@ -97,10 +98,11 @@ def _rerun(
     model = build_model(context.spec, attention=probe.attention, dropout=0.0, device=context.ranks.device)
     load_weights(model, weights)
     model.train()
-    fit_activations(model, context.spec, context.ranks, torch.float32)
+    spec, alone = of_probe(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
+    fit_activations(model, spec, context.ranks, torch.float32)
     book = TapBook(digests="none")
     observer = _Observer(book, taps)
-    spec, alone = of_one_process(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
+    spec = of_one_process(spec, context.ranks.world)
     engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe", observer=observer)
     observer.engine = engine
     seed_generators(context.spec.seed)
@@ -108,11 +110,6 @@ def _rerun(
         engine.step(step, batch)
     observer.engine = None  # breaks the cycle of both, which would keep the model alive
     return book, observer.losses
-
-
-def of_one_process(spec: RunSpec, world: int) -> RunSpec:
-    """Return the spec with the micro-batches of `world` processes for one."""
-    return spec.replace(optimizer=spec.optimizer.replace(accumulation_steps=spec.optimizer.accumulation_steps * world))
 
 
 def _errors(book: TapBook, other: TapBook) -> list[float | None]:

@@ -14,6 +14,7 @@ from plumbline.errors import (
     DiskFullError,
     PlumblineError,
     UnavailableError,
+    memory_hint,
     record_code,
 )
 from plumbline.schema.record import MAX_MESSAGE, Exit
@@ -82,7 +83,7 @@ def _machine_error(cause: BaseException, place: Place) -> PlumblineError | None:
     """Return the error of a failed machine or service; `None` for any other exception."""
     part, step = place
     if is_out_of_memory(cause):
-        return TrainingFailedError("out of memory", code=OUT_OF_MEMORY, part=part, step=step)
+        return TrainingFailedError("out of memory", code=OUT_OF_MEMORY, part=part, step=step, hint=memory_hint(part))
     kind: type[PlumblineError] | None = None
     if isinstance(cause, dist.DistError):
         kind = PeerLostError

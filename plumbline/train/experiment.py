@@ -12,7 +12,7 @@ from torch import nn
 from plumbline.errors import InvalidInputError
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
-from plumbline.schema.spec import ProbeSpec
+from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW, loss_by_definition
@@ -247,10 +247,10 @@ class ExperimentRun(ProbeRun):
         self._bundle, self._keeper = bundle, Keeper(bundle)
         self.book = TapBook(self._keeper)
 
-    def _fit(self, model: nn.Module) -> None:
+    def _fit(self, model: nn.Module, spec: RunSpec) -> None:
         """Keep the activations if outputs are imposed: a layer called again would compute its own."""
         if not self._bundle.has("forward"):
-            super()._fit(model)
+            super()._fit(model, spec)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
         steps = tap_steps(self.probe, self.steps)

@@ -25,8 +25,10 @@ from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.learn_experiment import LearnExperiment
 from plumbline.train.mantissa import measure_mantissa_bits
+from plumbline.train.micro_batches import of_probe
 from plumbline.train.model import read_weights
 from plumbline.train.peer_exits import clear_exits
+from plumbline.train.portable.products import training_products
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.record_files import clear_parts, write_parts, write_record
@@ -105,7 +107,8 @@ def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
         findings.probe = ProbeRun(context, spec.probe)
         with findings.timed("probe"):
             findings.probe.run()
-        findings.mantissa_bits = measure_mantissa_bits(context.ranks.device, spec.probe.precision)
+        sizes = training_products(of_probe(spec))
+        findings.mantissa_bits = measure_mantissa_bits(context.ranks.device, spec.probe.precision, sizes)
         if spec.speed or spec.learn:
             context.release()
     if spec.speed:

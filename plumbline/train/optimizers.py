@@ -10,6 +10,7 @@ from torch import nn
 
 from plumbline.schema.evidence import OptimizerGroup
 from plumbline.schema.spec import OptimizerSpec, Precision, RunSpec, ScheduleSpec
+from plumbline.train.compat.torch import adafactor
 
 __all__ = ["describe_optimizer", "is_decayed", "make_optimizer", "make_scaler", "make_schedule", "schedule_factor"]
 
@@ -43,13 +44,17 @@ def is_decayed(model: nn.Module, name: str) -> bool:
     return not name.endswith("bias") and not is_normalization(model.get_submodule(name.rpartition(".")[0]))
 
 
-def make_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool) -> torch.optim.Optimizer:
-    """Return AdamW with two groups: with and without weight decay."""
+def make_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool, kind: str = "adamw") -> torch.optim.Optimizer:
+    """Return torch's optimizer of a kind with two groups: with and without weight decay."""
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [value for name, value in named if is_decayed(model, name)], "weight_decay": spec.weight_decay},
         {"params": [value for name, value in named if not is_decayed(model, name)], "weight_decay": 0.0},
     ]
+    if kind == "sgd":
+        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.betas[0], fused=fused or None)
+    if kind == "adafactor":
+        return adafactor(groups, lr=spec.learning_rate)
     return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, eps=spec.eps, fused=fused or None)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
-from plumbline.schema.spec import ProbeSpec
+from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
@@ -23,6 +23,7 @@ from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
+from plumbline.train.micro_batches import of_probe
 from plumbline.train.model import build_model, describe_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import describe_optimizer
@@ -81,10 +82,8 @@ class ProbeObserver(Observer):
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
     def _globally(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        """Concatenate the micro-batches of all processes."""
-        mine = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-        everyone = self.engine.ranks.gather(mine)
-        return np.concatenate(everyone) if len(everyone) > 1 else mine
+        """Concatenate the micro-batches of all processes in the first one, which writes the record."""
+        return self.engine.ranks.concatenate(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
 
     def _norm(self, gradients: dict[str, torch.Tensor]) -> float:
         return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
@@ -171,12 +170,13 @@ class ProbeRun:
         load_weights(model, context.weights)
         context.note("probe", settings | {"precision": probe.precision, "attention": attention_of(model)})
         model.train()
-        self._fit(model)
-        return Engine(context.spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+        spec = of_probe(context.spec, context.ranks.world)
+        self._fit(model, spec)
+        return Engine(spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
 
-    def _fit(self, model: nn.Module) -> None:
+    def _fit(self, model: nn.Module, spec: RunSpec) -> None:
         """Recompute layers whose activations are too large to keep."""
-        fit_activations(model, self.context.spec, self.context.ranks, torch.float32)
+        fit_activations(model, spec, self.context.ranks, torch.float32)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
         """Return the observer of this run."""
@@ -185,7 +185,8 @@ class ProbeRun:
     def _evaluate(self, engine: Engine) -> None:
         self._found["evaluation"], self.evaluation = self._evaluator()(
             engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), step=self.steps,
-            batch_size=self.context.spec.batch_size, precision=self.probe.precision, device=engine.ranks.device,
+            batch_size=min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size),
+            precision=self.probe.precision, device=engine.ranks.device,
         )  # fmt: skip
 
     def _evaluator(self) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plumbline.errors import ConfigurationError
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
@@ -112,6 +113,9 @@ class SpeedRun:
     def run(self) -> None:
         """Warm up until steady, then measure, with microbenchmarks before and after."""
         context, speed = self.context, self.speed
+        if speed.distributed == "fsdp" and context.ranks.world == 1:
+            hint = 'train on several GPUs (platforms.NAME.gpus), or set "ddp"'
+            raise ConfigurationError("fsdp shards over several processes", where="speed", key="distributed", hint=hint)
         context.emit("speed", 0, speed.steps)
         context.prepare(speed.steps)
         # An earlier part left its own settings: without this call, matrix products would use that precision.

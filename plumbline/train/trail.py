@@ -31,6 +31,7 @@ def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
         "dropout": ", ".join(map(str, rates)),
         "compiled": compiled,
         "loss_scaling": engine.scaler is not None,
+        **({"distributed": "fsdp"} if engine.is_sharded else {}),
     }
 
 

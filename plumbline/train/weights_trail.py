@@ -25,6 +25,8 @@ _DIGITS = 16
 
 def _lanes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sums of a tensor's words, int64 [64]."""
+    if hasattr(tensor, "full_tensor"):  # a process's shard of FSDP2
+        tensor = tensor.full_tensor()
     words = tensor.detach().contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
     whole = len(words) // _LANES * _LANES
     sums = words[:whole].view(-1, _LANES).sum(0, dtype=torch.int64)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from plumbline.train.job import TrainJob, open_run
+from plumbline.train.production.choices import Choices, make_engine
+from plumbline.train.taps import named_gradients
 from tests.train.conftest import Trained, Workshop, differing_steps, within_envelope
 
 
@@ -78,3 +82,37 @@ def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: W
     labels = result.arrays("batches")["labels"]
     assert ((labels != -100).any(axis=-1) == 0).any(), "the draw no longer holds a row without hidden tokens"
     assert all(torch.isfinite(torch.tensor(step.loss)) for step in result.probe.steps)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_train_as_the_rows_themselves(masked: Workshop, attention: str) -> None:
+    """Each text attends to itself alone, at its own positions: loss, logits and gradients are those of its own row."""
+    speed = {"steps": 10, "precision": "fp32", "attention": attention, "padding": "packed", "dropout": 0.0}
+    spec = masked.spec(probe=None, speed=speed, optimizer={"accumulation_steps": 2})
+    job = TrainJob(spec, masked.out(), masked.url, masked.folder / "cache", "here", "r")
+    found = []
+    with open_run(job, threading.Event()) as context:
+        batch = next(context.batches(first=0, count=1))
+        batch["attention_mask"][1::2, 7:] = 0
+        batch["attention_mask"][2, :4] = 0  # as padded on the left
+        batch["labels"][batch["attention_mask"] == 0] = -100
+        for padding in ("packed", "fixed"):
+            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine.padding = padding
+            piece, _ = next(engine._micro_batches(batch))
+            inputs = engine._inputs(piece)
+            logits = engine.unpacked(engine.model(**inputs).logits)[piece["attention_mask"] == 1]
+            loss = engine.step(0, batch).loss(context.ranks)
+            found.append((len(inputs["input_ids"]), logits.detach(), loss, named_gradients(engine.bare)))
+    (packed, *ours), (whole, *usual) = found
+    assert (packed, whole) == (3, 4)
+    torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-6)
+
+
+def test_packed_rows_are_replayed(masked: Workshop) -> None:
+    trained = masked.train(masked.spec(
+        speed={"steps": 10, "padding": "packed", "production_steps": 1},
+        probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1},
+    )).record.evidence.speed.production  # fmt: skip
+    assert (trained.lost, trained.trials, trained.repeated) == ("", (), True)
+    assert trained.steps[0].loss == pytest.approx(trained.steps[0].loss_reference, rel=2e-3)

@@ -25,10 +25,31 @@ from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
 from plumbline.train.mantissa import _kept, measure_mantissa_bits
+from plumbline.train.micro_batches import of_probe
 from plumbline.train.numerics import apply_settings, read_settings
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop
+from tests.train.fake_memory import sized
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "world", "accumulation_steps", "micro_batch", "parts"),
+    [
+        (32, 1, 4, None, 4), (32, 2, 4, None, 4), (32, 1, 4, 32, 1), (32, 1, 1, 64, 1), (32, 1, 1, 8, 4),
+        (32, 2, 1, 8, 2), (32, 4, 1, 16, 1), (30, 1, 1, 4, 10), (31, 1, 1, 30, 31), (4096, 1, 1, 1, 4096),
+    ],
+)  # fmt: skip
+def test_the_spec_alone_decides_about_the_probes_micro_batches(
+    batch_size: int, world: int, accumulation_steps: int, micro_batch: int | None, parts: int
+) -> None:
+    """At most so many rows at once, in parts of equal size."""
+    spec = sized(
+        "base", layers=1, length=8, batch_size=batch_size, probe={"micro_batch": micro_batch},
+        optimizer={"accumulation_steps": accumulation_steps},
+    )  # fmt: skip
+    assert of_probe(spec, world).optimizer.accumulation_steps == parts
+    assert ("micro_batch" in spec.to_json()["probe"]) is (micro_batch is not None)
 
 
 def test_every_row_comes_once_an_epoch_in_an_order_of_its_own(workshop: Workshop) -> None:
@@ -163,8 +184,21 @@ def test_a_step_that_is_rounded_up_is_not_kept() -> None:
     assert _kept(torch.tensor([tenth]), eleventh) == 0
     assert _kept(torch.tensor([1.0]), eleventh) == 0
     assert _kept(torch.tensor([tenth]), tenth) == 2.0**-10
-    assert measure_mantissa_bits(torch.device("cpu"), "fp32")["linear"] == 23
-    assert measure_mantissa_bits(torch.device("cpu"), "bf16")["matmul"] == 7
+
+
+def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that rounds only large products is not missed."""
+    sizes = ((1, 128, 64, 96), (1, 96, 128, 64), (4, 64, 32, 64))
+    assert measure_mantissa_bits(torch.device("cpu"), "fp32", sizes) == {
+        **dict.fromkeys(("linear", "matmul", "bmm", "gelu"), 23), "softmax": 23, "layer_norm": 23,
+    }  # fmt: skip
+    assert measure_mantissa_bits(torch.device("cpu"), "fp64", sizes)["bmm"] == 52
+    assert measure_mantissa_bits(torch.device("cpu"), "bf16", sizes)["matmul"] == 7
+    plain = torch.bmm
+    short = lambda left, right: plain(left.bfloat16(), right.bfloat16()).float()  # noqa: E731
+    monkeypatch.setattr(torch, "bmm", lambda left, right: (short if left.shape[1] > 32 else plain)(left, right))
+    found = measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
+    assert (found["bmm"], found["linear"]) == (7, 23)
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:

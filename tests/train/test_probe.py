@@ -25,7 +25,7 @@ from plumbline.schema.suite import Gates
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.ranks import Ranks
-from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors, within_envelope
+from tests.train.conftest import RECIPE, Trained, Workshop, differing_steps, tap_errors, within_envelope
 
 
 def digests(trained: Trained) -> dict[str, object]:
@@ -152,7 +152,9 @@ def test_a_fused_optimizer_stays_inside_the_envelope(
 
 
 def test_micro_batches_stay_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
-    parts = workshop.train(workshop.spec(optimizer={"accumulation_steps": 4}))
+    """Of the probe alone: the learning curve's and the speed part's micro-batches are the optimizer's."""
+    parts = workshop.train(workshop.spec(probe={**RECIPE["probe"], "micro_batch": 3}))
+    assert parts.record.spec.optimizer.accumulation_steps == 1
     assert not differing_steps(baseline, parts, "batch")
     assert {(tap.name, tap.shape) for tap in parts.probe.taps} == {(tap.name, tap.shape) for tap in baseline.probe.taps}
     assert within_envelope(baseline, parts)

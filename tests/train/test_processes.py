@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -21,7 +22,7 @@ from plumbline.records import load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
-from plumbline.train import engine
+from plumbline.train import engine, speed
 from plumbline.train.portable.leg import PortableLeg
 from tests.said import said
 from tests.train.conftest import Trained, Workshop, processes_below
@@ -82,6 +83,30 @@ def test_four_micro_batches_are_reduced_once(workshop: Workshop, tmp_path: Path)
 
 
 @contextlib.contextmanager
+def briefly(rank: int, folder: Path) -> Iterator[None]:
+    """Warm up for a few steps, however unsteady the machine is."""
+    del rank, folder
+    speed._LONGEST_WARMUP = 16
+    yield
+
+
+def test_sharded_weights_train_as_whole_ones(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two micro-batches, of which only the last one exchanges gradients."""
+    settings = {"steps": 10, "precision": "fp32", "dropout": 0.0, "distributed": "fsdp"}
+    spec = workshop.spec(probe=None, speed=settings, optimizer={"accumulation_steps": 2})
+    codes, trained = trained_by_two(workshop, spec, tmp_path, briefly)
+    assert codes == [0, 0]
+    ours = trained.record.evidence.speed.trail
+    assert ours.settings["distributed"] == "fsdp"
+    monkeypatch.setattr(speed, "_LONGEST_WARMUP", 16)
+    whole = workshop.train(spec.replace(speed=spec.speed.replace(distributed="ddp"))).record.evidence.speed.trail
+    assert ours.losses[:20] == pytest.approx(whole.losses[:20], rel=1e-4)
+    assert ours.marks == whole.marks
+
+
+@contextlib.contextmanager
 def killed_in_forward(rank: int, folder: Path) -> Iterator[None]:
     """Kill the second process before its first gradients: the first one waits for them in its backward pass."""
     del folder
@@ -135,8 +160,15 @@ def test_the_record_has_the_error_of_the_process_that_failed(
 
 @contextlib.contextmanager
 def without_memory_for_the_leg(rank: int, folder: Path) -> Iterator[None]:
-    """Let the second process have no memory for its portable leg."""
+    """Let the second process have no memory for its portable leg, and none pickle an array for the others."""
     del folder
+    pickled = torch.distributed.all_gather_object
+
+    def gathered(values: list[Any], value: object, **given: Any) -> None:
+        assert not isinstance(value, (np.ndarray, torch.Tensor)), "a pickled array"
+        pickled(values, value, **given)
+
+    torch.distributed.all_gather_object = gathered
 
     def full(*_: object, **__: object) -> None:
         raise MemoryError

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,14 @@ from plumbline.judge.tolerance import production_limit
 from plumbline.marks import marks_of
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.production import ProductionEvidence
-from plumbline.schema.spec import RunSpec
+from plumbline.schema.spec import OptimizerSpec, RunSpec
 from plumbline.schema.verdict import Judgement
 from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
+from plumbline.train.optimizers import make_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.leg import ProductionLeg
+from plumbline.train.production.update import UpdateCheck
 from plumbline.train.weights import make_weights
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS
@@ -128,7 +131,8 @@ def test_a_fault_of_production_kernels_alone_is_named(shop: Shop, monkeypatch: p
 @pytest.mark.parametrize("changes", [
     {"attention": "eager"}, {"fused_optimizer": False}, {"precision": "fp16"}, {"precision": "fp32"},
     {"precision": "fp32", "attention": "eager"}, {"precision": "fp16", "attention": "eager"},
-    {"gradient_checkpointing": True}, {"padding": "longest", "fused_optimizer": False, "foreach_optimizer": True},
+    {"optimizer": "sgd"}, {"gradient_checkpointing": True, "optimizer": "adafactor", "fused_optimizer": False},
+    {"padding": "longest", "fused_optimizer": False, "foreach_optimizer": True},
 ])  # fmt: skip
 def test_other_kernels_are_within_their_limits(shop: Shop, changes: dict[str, Any]) -> None:
     replay = shop.replay(**changes)
@@ -188,3 +192,27 @@ def test_a_loss_as_autocast_rounds_it_on_a_gpu_is_no_fault(shop: Shop, monkeypat
     assert judgement.verdict == "pass"
     exact = shop.replay().steps[0].loss
     assert abs(replay.steps[0].loss - exact) > 1e-5 * exact
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [
+    ("sgd", {"momentum": 0.8}), ("sgd", {"nesterov": True}), ("adafactor", {"d": 2.0}),
+    ("adafactor", {"beta2_decay": -0.7}), ("adamw", {"eps": 1e-4}),
+])  # fmt: skip
+def test_an_update_is_compared_with_its_own_optimizers_definition(kind: str, wrong: dict[str, Any]) -> None:
+    spec = OptimizerSpec(weight_decay=0.1)
+    for settings, is_beyond in (({}, False), (wrong, True)):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(7, 40), torch.nn.LayerNorm(40), torch.nn.Linear(40, 3))
+        optimizer = make_optimizer(model, spec, fused=kind != "adafactor", kind=kind)
+        for group in optimizer.param_groups:
+            group.update(settings)
+        check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer), spec)
+        worst = 0.0
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 7)).square().sum().backward()
+            check.before()
+            optimizer.step()
+            check.after(spec.learning_rate, scaled=False)
+            worst = max(worst, check.excess)
+        assert (worst > 1.0) is is_beyond, worst

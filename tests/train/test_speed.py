@@ -254,7 +254,7 @@ def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
         batch["attention_mask"][:, 7:] = 0
         for is_cut in (True, False):
             engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
-            engine.is_padded_to_longest &= is_cut
+            engine.padding = "longest" if is_cut else "fixed"
             widths = {piece["input_ids"].shape[1] for piece, _ in engine._micro_batches(batch)}
             found.append((widths, engine.step(0, batch).loss(context.ranks)))
     (cut, short), (whole, usual) = found

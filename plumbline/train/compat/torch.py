@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
+from plumbline.errors import ConfigurationError
 from plumbline.schema.base import Scalar
 
 _LEAVES = (
@@ -82,6 +84,33 @@ def set_reductions(*, narrow: bool) -> dict[str, Scalar]:
 def read_reductions() -> dict[str, Scalar]:
     """Return whether narrow sums are allowed in matrix products."""
     return {f"cuda.matmul.{name}": bool(getattr(torch.backends.cuda.matmul, name)) for name in _reductions()}
+
+
+def adafactor(groups: list[dict[str, Any]], *, lr: float) -> torch.optim.Optimizer:
+    """Return torch's Adafactor, which exists since 2.5."""
+    if not hasattr(torch.optim, "Adafactor"):
+        raise _too_old("adafactor", "2.5", "optimizer")
+    return torch.optim.Adafactor(groups, lr=lr)
+
+
+def shard(model: nn.Module, device: torch.device, world: int) -> None:
+    """Shard a model over `world` processes by FSDP2, each layer by itself; public since 2.6."""
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        raise _too_old("fsdp", "2.6", "distributed") from None
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device.type, (world,))
+    for module in model.modules():
+        for layer in module if isinstance(module, nn.ModuleList) else ():
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _too_old(what: str, version: str, key: str) -> ConfigurationError:
+    text = f"{what} needs torch {version} or newer, this is {torch.__version__}"
+    return ConfigurationError(text, where="speed", key=key, hint="install a newer torch, or leave the key out")
 
 
 def without_compiler() -> AbstractContextManager[Any]:

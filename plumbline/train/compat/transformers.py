@@ -70,7 +70,15 @@ def takes_made_masks(model: nn.Module) -> bool:
 def made_mask(model: nn.Module, padding: torch.Tensor) -> torch.Tensor:
     """Return the mask that transformers makes for `padding`, of shape (rows, length), without reading its values."""
     rows, length = padding.shape
-    mask = padding.bool()[:, None, None, :].expand(rows, 1, length, length)
+    return _as_mask(model, padding.bool()[:, None, None, :].expand(rows, 1, length, length))
+
+
+def mask_of_texts(model: nn.Module, texts: torch.Tensor) -> torch.Tensor:
+    """Return the mask of packed rows, in which each token attends to those of its own text; `texts` numbers them."""
+    return _as_mask(model, texts[:, None, :, None] == texts[:, None, None, :])
+
+
+def _as_mask(model: nn.Module, mask: torch.Tensor) -> torch.Tensor:
     if attention_of(model) == "sdpa":
         return mask.contiguous()
     dtype = next(model.parameters()).dtype

@@ -17,6 +17,7 @@ from plumbline.sketch import reduced
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.micro_batches import of_probe
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import portable_arithmetic
@@ -190,8 +191,9 @@ class PortableLeg:
         load_weights(model, context.weights)
         model.train()
         alone = Ranks(device=context.ranks.device)
-        fit_activations(model, context.spec, alone, torch.float64)
-        engine = Engine(context.spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
+        spec = of_probe(context.spec)
+        fit_activations(model, spec, alone, torch.float64)
+        engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
         observer = engine.observer = _Observer(engine, book, taps)
         seed_generators(context.spec.seed)
@@ -211,7 +213,7 @@ class PortableLeg:
 
     def run(self, *, repeat: bool = True) -> None:
         """Train, then repeat the first step: different bits mean a wrong device."""
-        check_products(self._context.ranks.device, training_products(self._context.spec))
+        check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found, unportable = self._train(self._steps, self.book, taps)
         self._steps = len(found.steps) if not unportable else self._steps

@@ -81,12 +81,15 @@ def make_engine(
     speed = choices.speed
     engine = Engine(
         spec, _model(context, spec, choices, dropout), ranks, steps=steps, precision=speed.precision, part="speed",
-        fused=speed.fused_optimizer, clock=clock,
+        fused=speed.fused_optimizer, clock=clock, optimizer=speed.optimizer, is_sharded=speed.distributed == "fsdp",
         distributed={"bucket_cap_mb": speed.ddp_bucket_mb, "static_graph": speed.ddp_static_graph},
     )  # fmt: skip
     # A compiled model does not read the mask: it keeps the one that it always makes.
     engine.makes_masks = not speed.compile and takes_made_masks(engine.bare)
-    engine.is_padded_to_longest = speed.padding == "longest"
+    engine.padding = speed.padding
+    if speed.padding == "packed" and not engine.makes_masks:
+        hint = 'install transformers 5.0 or newer, or set padding = "longest"'
+        raise ConfigurationError("this model accepts no mask of packed rows", where="speed", key="padding", hint=hint)
     for group in engine.optimizer.param_groups:
         if choices.single_tensor:
             group |= {"fused": False, "foreach": False}

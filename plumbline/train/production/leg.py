@@ -24,7 +24,7 @@ from plumbline.train.context import Context
 from plumbline.train.definitions import autocast_loss
 from plumbline.train.digests import finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.envelope import of_one_process
+from plumbline.train.micro_batches import of_one_process
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
@@ -83,7 +83,7 @@ class _Observer(Observer):
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         if self._taps:
             self._taps.forward_done()
-        self._logits.append(host_array(outputs.logits))
+        self._logits.append(host_array(self.engine.unpacked(outputs.logits)))
         self._about = (type(self.engine.bare).__name__, outputs.logits.dtype)
         self._seen["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
@@ -147,7 +147,7 @@ class _Pass:
     steps: tuple[ProductionStep, ...]
     operators: tuple[str, ...] = ()
     is_cut: bool = False
-    """Whether batches were cut at their longest row."""
+    """Whether batches were cut at their longest row, or packed."""
 
     @property
     def bits(self) -> list[Any]:
@@ -210,7 +210,7 @@ class ProductionLeg:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine, observer._update  # noqa: SLF001 - of this module
         names = tuple(sorted(mode.names)) if mode else ()
-        return _Pass(observer.book, tuple(observer.steps), names, is_cut=engine.is_padded_to_longest)
+        return _Pass(observer.book, tuple(observer.steps), names, is_cut=engine.padding != "fixed")
 
     def _hold_rate(self, engine: Engine) -> None:
         for group in engine.optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Check of an optimizer's update against AdamW's definition in fp64, from the run's own gradients."""
+"""Check of an optimizer's update against its definition in fp64, from the run's own gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ _OF_WEIGHTS = 3.0
 _OF_STEP = 64.0
 """Roundings of the step itself, in which moments, root and quotient add up."""
 
+_EPS = 2.0**-23
+"""Adafactor's least moment: the relative spacing of fp32."""
+
 
 class UpdateCheck:
-    """AdamW in fp64 beside an engine's optimizer; `before` and `after` surround each update."""
+    """An optimizer's definition in fp64 beside an engine's own; `before` and `after` surround each update."""
 
     def __init__(self, engine: Engine, spec: OptimizerSpec) -> None:
         self._spec, self._count = spec, 0
+        self._kind = type(engine.optimizer).__name__
         self._named = [(name, value) for name, value in engine.bare.named_parameters() if value.requires_grad]
         self._decayed = {name for name, _ in self._named if is_decayed(engine.bare, name)}
         self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -44,9 +48,10 @@ class UpdateCheck:
         shrunk = norms = 0.0
         for (name, value), before in zip(self._named, self._weights, strict=True):
             old, new = before.double(), value.detach().double()
-            step = torch.zeros_like(old) if self.skipped or value.grad is None else self._step(name, value.grad)
+            slope = None if self.skipped else value.grad
+            step = torch.zeros_like(old) if slope is None else self._step(name, slope, old, learning_rate)
             decay = learning_rate * self._spec.weight_decay
-            factor = 1.0 - decay if name in self._decayed and value.grad is not None and not self.skipped else 1.0
+            factor = 1.0 - decay if name in self._decayed and slope is not None and self._kind != "SGD" else 1.0
             expected = old * factor - learning_rate * step
             if factor != 1.0:
                 shrunk += float(((old - learning_rate * step - new) * old).sum()) / decay
@@ -55,10 +60,18 @@ class UpdateCheck:
         self.decay = shrunk / norms if norms else None
         self._weights = []
 
-    def _step(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+    def _step(self, name: str, gradient: torch.Tensor, weight: torch.Tensor, rate: float) -> torch.Tensor:
         """Advance the moments, and return the step in units of the learning rate."""
         slope, (beta1, beta2) = gradient.double(), self._spec.betas
         first, second = self._moments.get(name) or (torch.zeros_like(slope), torch.zeros_like(slope))
+        if self._kind == "SGD":  # its decay is a part of the gradient
+            slope = slope + weight * (self._spec.weight_decay if name in self._decayed else 0.0)
+            self._moments[name] = (first * beta1 + slope, second)
+            return first * beta1 + slope
+        if self._kind == "Adafactor":
+            second, step = _adafactor(slope, second, weight, self._count)
+            self._moments[name] = (first, second)
+            return step * (min(rate, 1 / math.sqrt(self._count)) / rate)
         first = first * beta1 + slope * (1 - beta1)
         second = second * beta2 + slope.square() * (1 - beta2)
         self._moments[name] = (first, second)
@@ -70,6 +83,8 @@ class UpdateCheck:
 
         In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
         """
+        if self._kind != "AdamW":
+            return 0.0
         first, second = (1 - beta ** max(self._count, 1) for beta in self._spec.betas)
         return 1 / first + 0.5 / second
 
@@ -79,3 +94,21 @@ class UpdateCheck:
         excess = off / allowed if allowed else (0.0 if off == 0 else math.inf)
         if not excess <= self.excess:
             self.excess, self.at = excess, name
+
+
+def _adafactor(
+    slope: torch.Tensor, second: torch.Tensor, weight: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the second moment and the step, scaled by the weight's size, of torch's Adafactor at its defaults.
+
+    The moment of a matrix is the product of its means over rows and columns, divided by the mean of all. Means are
+    linear, so that those of the whole moment are the means' own moments.
+    """
+    second = second + (slope.square() - second) * count**-0.8
+    moment = second
+    if slope.dim() > 1:
+        rows, columns = second.mean(-1, keepdim=True), second.mean(-2, keepdim=True)
+        moment = rows * columns / rows.mean(-2, keepdim=True).clamp(min=_EPS)
+    step = slope / moment.clamp(min=_EPS**2).sqrt()
+    step = step / max(1.0, float(step.square().mean().sqrt()))
+    return second, step * max(1e-3, float(weight.square().mean().sqrt()))

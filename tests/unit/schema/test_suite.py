@@ -322,12 +322,19 @@ def test_a_spec_needs_workloads_and_datasets_alone(tmp_path):
     for wrong, message in (
         (f"[workload.w]\n{workload}", r"workload: unknown key; did you mean `workloads`\?"),
         (f"[workloads.w]\n{workload}optimizer = {{ accumulation_steps = 3 }}\n", "3 does not divide batch_size, 8"),
+        (
+            f'[workloads.w]\n{workload}speed = {{ padding = "packed" }}\n',
+            r'w.speed.padding: .* need task = "masked-lm"',
+        ),
         ("", "workloads: missing"),
         *(
             (f"[workloads.w]\n{workload}speed = {{ {keys} }}\n", f"w.speed: {message}")
             for keys, message in (
                 ("foreach_optimizer = true", "foreach_optimizer and fused_optimizer exclude each other"),
                 ('compile_mode = "max-autotune"', "compile_mode needs compile = true"),
+                ('optimizer = "adafactor"', "optimizer: adafactor has no fused kernel: set fused_optimizer = false"),
+                ('padding = "packed", compile = true', "padding: .*set compile = false"),
+                ('distributed = "fsdp", ddp_bucket_mb = 50', "distributed: .* are DistributedDataParallel's"),
                 ('attention = "flash_attention_2", precision = "fp32"', "attention: .* in bf16 or fp16, not in fp32"),
             )
         ),
