@@ -19,6 +19,7 @@ from plumbline.train.families import MODEL_FIELDS
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_schedule
+from plumbline.train.packing import pack_rows
 
 __all__ = ["PeerFailedError", "Step", "bare", "make_model", "trainer"]
 
@@ -35,10 +36,17 @@ def make_model(context: Context) -> Any:
 
 
 def _collated(context: Context, rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return a batch of rows, cut at the longest one if the settings say so."""
+    """Return a batch of rows, cut at the longest one or packed if the settings say so."""
     batch = {name: torch.stack([row[name] for row in rows]) for name in MODEL_FIELDS}
     if context.spec.speed.padding == "fixed":
         return batch
+    if context.spec.speed.padding == "packed":
+        packing = pack_rows(batch["attention_mask"])
+        texts = packing.texts
+        return {
+            **{name: packing.pack(values, -100 if name == "labels" else 0) for name, values in batch.items()},
+            "attention_mask": texts[:, None, :, None] == texts[:, None, None, :], "position_ids": packing.positions,
+        }  # fmt: skip
     width = -(-int(batch["attention_mask"].sum(1).max()) // 8) * 8
     return {name: values[:, :width] if values.dim() > 1 else values for name, values in batch.items()}
 

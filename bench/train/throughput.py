@@ -45,7 +45,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "checkpointing": {"gradient_checkpointing": True},
     "workers": {"data_workers": 2},
     "longest": {"padding": "longest"},
+    "packed": {"padding": "packed"},
 }
+"""Rows can be packed in masked language modelling only."""
 
 
 def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engine, Any]:
@@ -168,9 +170,10 @@ def main() -> None:
     # Read when cuBLAS is first used; `strict` is refused on a GPU without it, and all variants share one process.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", DETERMINISM["CUBLAS_WORKSPACE_CONFIG"])
     with tempfile.TemporaryDirectory() as folder:
-        workload = Workload(Path(folder), arguments.size, arguments.length)
         found = {}
         for name in arguments.settings:
+            task = "masked-lm" if name == "packed" else "sequence-classification"
+            workload = Workload(Path(folder) / task, arguments.size, arguments.length, task=task)
             speed = {"steps": 40, "precision": arguments.precision, **SETTINGS[name]}
             with workload.context(workload.spec(arguments.batch_size, speed=speed)) as context:
                 WAITS.clear()

@@ -17,6 +17,7 @@ from plumbline.data.spec import SIZES
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.schema.suite import DatasetSource
+from plumbline.schema.task import has_row_labels
 from plumbline.stores import open_store
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.weights import make_weights
@@ -46,21 +47,24 @@ class Workload:
     folder: Path
     size: str
     length: int
+    layers: int = 0
+    """Number of layers, if not that of the size."""
+    task: str = "sequence-classification"
 
     def __post_init__(self) -> None:
         source = DatasetSource(grammar_seed=1, train_rows=2048, evaluation_rows=128, vocab_size=2048)
-        self.manifest: Manifest = build_dataset(source, "reviews", "sequence-classification", self.folder / "dataset")
+        self.manifest: Manifest = build_dataset(source, "reviews", self.task, self.folder / "dataset")
         self.url = f"file://{self.folder}/store"
         publish(self.folder / "dataset", open_store(self.url))
         layers, width = SIZES[self.size]
         self.model: dict[str, Any] = {
             "hidden_size": width,
-            "num_hidden_layers": layers,
+            "num_hidden_layers": self.layers or layers,
             "num_attention_heads": width // 64,
             "intermediate_size": 4 * width,
             "max_position_embeddings": 512,
             "vocab_size": self.manifest.vocab_size,
-            "num_labels": 2,
+            **({"num_labels": 2} if has_row_labels(self.task) else {}),
         }
         weights = self.folder / "weights.safetensors"
         self.sha256 = make_weights(self.model, 1, weights)
@@ -70,7 +74,7 @@ class Workload:
         """Return a spec with these parts."""
         return RunSpec(
             workload="bench",
-            task="sequence-classification",
+            task=self.task,
             model=ModelSpec(**self.model, weights_key=weights_key(self.sha256), weights_sha256=self.sha256),
             data=DataSpec(name="reviews", manifest_sha256=self.manifest.digest, sequence_length=self.length),
             seed=7,

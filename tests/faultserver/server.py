@@ -59,7 +59,7 @@ class Served:
 class FaultServer:
     """Objects by path; each GET of a `faulty` path uses one of `faults` (`None`: no fault)."""
 
-    def __init__(self, *, rate: float | None = None) -> None:
+    def __init__(self, *, rate: float | None = None, latency: float = 0.0) -> None:
         self.objects: dict[str, bytes] = {}
         self.faults: deque[Fault | None] = deque()
         self.faulty = re.compile("")
@@ -71,6 +71,8 @@ class FaultServer:
         self.etag = lru_cache(maxsize=512)(lambda body: f'"{hashlib.md5(body).hexdigest()}"')  # noqa: S324
         self.rate = rate
         """Bytes per second of one connection."""
+        self.latency = latency
+        """Seconds before the first byte of each GET."""
         self.lock = threading.Lock()
         self.stopping = threading.Event()
         self._http = _Server(("127.0.0.1", 0), _Handler)
@@ -166,6 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner, path = self.server.owner, self._path()
+        if owner.latency:
+            time.sleep(owner.latency)
         fault = owner.next_fault(path)
         body = owner.objects.get(path)
         match fault:
