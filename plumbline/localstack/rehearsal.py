@@ -7,6 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from plumbline.schema.spec import SpeedSpec
 from plumbline.schema.store_url import parse_store_url
 from plumbline.schema.suite import DatasetSource, Platform, Suite, Workload
 
@@ -48,9 +49,18 @@ def _small(workload: Workload) -> Workload:
         batch_size=batch if batch % micro == 0 else micro,
         sequence_length=min(workload.sequence_length, 64),
         probe=probe and probe.replace(steps=min(probe.steps, 8), tap_steps=[s for s in probe.tap_steps if s < 8]),
-        speed=speed and speed.replace(steps=min(speed.steps, 20), precision="fp32", compile=False, distributed="ddp"),
+        speed=speed and _plain(speed),
         learn=learn and learn.replace(steps=min(learn.steps, 60), evaluate_every=60, evaluation_rows=128),
     )
+
+
+def _plain(speed: SpeedSpec) -> SpeedSpec:
+    """Return the settings without what needs a GPU, a compiler or several processes."""
+    attention = "sdpa" if speed.attention == "flash_attention_2" else speed.attention
+    return speed.replace(
+        steps=min(speed.steps, 20), precision="fp32", compile=False, compile_mode="default", attention=attention,
+        distributed="ddp",
+    )  # fmt: skip
 
 
 def _here(platform: Platform) -> Platform:
