@@ -30,6 +30,7 @@ from plumbline.schema.verdict import Outcome, exit_code, worst
 from plumbline.stores import open_store
 
 _MAX_BYTES = 256 << 20
+_MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _LOOKS_A_YEAR = 12.0
 """Nights a year on which a detector may be wrong, as a person has to look where no experiment can."""
@@ -126,12 +127,9 @@ def _texts(source: Path) -> dict[str, str]:
     texts = {}
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            texts[str(path)] = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InvalidInputError("is not UTF-8 text", where=str(path)) from error
-        # What asv writes beside its results: no measurements.
-        if path == source or path.name not in ("machine.json", "benchmarks.json"):
-            texts[str(path)] = text
     return texts
 
 
@@ -207,6 +205,10 @@ def _print_receipt(source: Path, receipt: Receipt) -> None:
         say(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
     if receipt.ignored_columns:
         say(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
+    if receipt.ignored_files:
+        names = [clean(Path(name).name, 80) for name in receipt.ignored_files[:_MOST_NAMED]]
+        more = ", ..." if len(receipt.ignored_files) > _MOST_NAMED else ""
+        say(f"  {len(receipt.ignored_files)} files hold no measurements: {', '.join(names)}{more}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
         say(f"  {about}: last value {ended.last}, {ended.missing_nights} nights before the newest row")

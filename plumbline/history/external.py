@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.history.external_formats import read_rows
+from plumbline.history.external_formats import holds_rows, read_rows
 from plumbline.history.external_values import time_of, value_of
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import MetricHistory
@@ -57,6 +57,8 @@ class Receipt(Model):
     """Rows that a later row of the same time and series replaces."""
     ended: tuple[EndedSeries, ...] = ()
     ignored_columns: tuple[str, ...] = ()
+    ignored_files: tuple[str, ...] = ()
+    """Files of a folder that hold no measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,9 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
     """
     ignored: dict[str, None] = {}
     rows = []
-    for place, content in ({where: text} if isinstance(text, str) else text).items():
+    texts = {where: text} if isinstance(text, str) else text
+    left_out = tuple(place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content))
+    for place, content in ((place, content) for place, content in texts.items() if place not in left_out):
         raw, others = read_rows(content, place)
         ignored |= dict.fromkeys(others)
         rows += [
@@ -108,6 +112,7 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
         repeated=len(rows) - sum(map(len, kept.values())),
         ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
         ignored_columns=tuple(ignored),
+        ignored_files=left_out,
     )
     histories = [
         _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])

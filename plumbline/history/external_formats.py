@@ -18,7 +18,7 @@ from plumbline.errors import InvalidInputError
 from plumbline.history.external_values import number_of
 from plumbline.history.metrics import worse_by_name
 
-__all__ = ["ExternalRow", "read_rows"]
+__all__ = ["ExternalRow", "holds_rows", "read_rows"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
@@ -60,6 +60,18 @@ def read_rows(text: str, where: str) -> tuple[list[ExternalRow], tuple[str, ...]
     metrics = _wide_metrics(keys, columns, [content for _, content in contents])
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
     return rows, _others(keys, {*columns.values(), *metrics})
+
+
+def holds_rows(text: str) -> bool:
+    """Return `False` for a JSON object without a time or a metric, such as asv writes beside its results."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return True  # another format, or damaged: reading it says so
+    if not isinstance(document, dict) or {"results", "data"} & document.keys():
+        return True
+    columns = _columns([str(key) for key in document])
+    return "time" in columns and ("metric" in columns or bool(_wide_metrics(list(document), columns, [document])))
 
 
 def _others(keys: Iterable[str], used: set[str]) -> tuple[str, ...]:

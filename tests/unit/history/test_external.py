@@ -122,10 +122,10 @@ def test_two_workloads_are_two_series_and_other_columns_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [*_days(_noisy(), "throughput", before="base,x,"), *_days(_noisy(level=40), "throughput", before="large,x,")]
-    document = _read(capsys, _csv(tmp_path / "t.csv", rows, "workload,branch,time,metric,value"))
+    document = _read(capsys, _csv(tmp_path / "t.csv", rows, "workload,trigger,time,metric,value"))
     assert [line["workload"] for line in document["lines"]] == ["base", "large"]
     assert all(line["relative_sd"] < 0.02 for line in document["lines"])
-    assert document["receipt"]["ignored_columns"] == ["branch"]
+    assert document["receipt"]["ignored_columns"] == ["trigger"]
 
 
 def test_a_latency_that_rises_is_worse_and_its_direction_is_printed(

@@ -150,6 +150,7 @@ def test_a_folder_of_asv_results_is_one_series_for_each_benchmark_and_its_parame
     machine.mkdir(parents=True)
     (machine / "machine.json").write_text('{"machine": "m5", "version": 1}')
     (tmp_path / "results" / "benchmarks.json").write_text('{"version": 2}')
+    (machine / "bbbbbbbb-py3.json").write_text('{"explanation": "no results", "date": 1389280586000, "version": 1}')
     lost = VALUES.copy()
     lost[60:] *= 1.1
     for day, (time, value) in enumerate(zip(TIMES, lost.tolist(), strict=True)):
@@ -170,6 +171,11 @@ def test_a_folder_of_asv_results_is_one_series_for_each_benchmark_and_its_parame
         ("m5", "x.time_x"): "inconclusive",
     }
     assert code == 1
+    ignored = [Path(name).name for name in document["receipt"]["ignored_files"]]
+    assert sorted(ignored) == ["bbbbbbbb-py3.json", "benchmarks.json", "machine.json"]
+    (machine / "cccccccc-py3.json").write_text('{"commit_hash": "cc", "date": 1389280586000, "results": {')
+    assert main(["history", "--from", str(tmp_path / "results"), "--json"]) == 4  # damaged, and named
+    assert "cccccccc-py3.json" in capsys.readouterr().err
 
 
 def test_a_large_loss_is_drift_after_three_nights_and_open_before(
