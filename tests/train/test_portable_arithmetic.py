@@ -6,7 +6,6 @@ import copy
 import io
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,14 @@ from torch.nn import functional
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions, products
 from plumbline.train.portable.arithmetic import portable_arithmetic
-from plumbline.train.portable.compositions import COMPOSITIONS
 from plumbline.train.portable.fixed_point import summed_as_integers
-from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
+from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, exact_product, training_products
 from plumbline.train.portable.scalars import PortableFloat
 from plumbline.train.portable.sums import tree_sum
 from plumbline.train.selfcheck import shipped_spec
 
 CPU = torch.device("cpu")
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "PORTABLE.md"
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -254,17 +251,3 @@ def test_a_formula_spelt_out_in_small_operations_gives_the_same_bits() -> None:
         results.append([output.detach(), values.grad, layer.weight.grad, layer.bias.grad])
     for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
-
-
-def test_the_catalogue_in_the_documents_is_that_of_the_code() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    listed = {
-        title: set(line.replace("`", "").replace(",", " ").split())
-        for title, line in (row.strip("|").split("|")[:2] for row in text.splitlines() if row.startswith("| "))
-        for title in [title.strip()]
-    }
-    for group, names in BY_CONSTRUCTION.items():
-        assert listed[group] == set(names)
-    assert listed["matrix products"] == set(PRODUCTS)
-    assert listed["our form"] == set(FORMS)
-    assert listed["compositions"] == set(COMPOSITIONS)
