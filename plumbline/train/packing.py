@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 __all__ = ["Packing", "pack_rows"]
@@ -44,16 +45,20 @@ class Packing:
 def pack_rows(mask: torch.Tensor) -> Packing:
     """Return the packing of a batch on the host: each text, in order, into the first row that has room."""
     rows, length = mask.shape
-    room: list[int] = []
-    source = torch.full((rows, length), rows * length)
-    texts = torch.zeros((rows, length), dtype=torch.int64)
-    for row in range(rows):
-        columns = mask[row].nonzero().reshape(-1)
-        place = next((place for place, left in enumerate(room) if left >= len(columns)), len(room))
-        if place == len(room):
-            room.append(length)
-        first = length - room[place]
-        source[place, first : first + len(columns)] = row * length + columns
-        texts[place, first : first + len(columns)] = row + 1
-        room[place] -= len(columns)
-    return Packing(source[: len(room)], texts[: len(room)], rows)
+    tokens = np.flatnonzero(mask.numpy())
+    counts = np.bincount(tokens // length, minlength=rows)
+    used: list[int] = []
+    starts = np.zeros(rows, np.int64)
+    for row, count in enumerate(counts.tolist()):
+        place = next((place for place, held in enumerate(used) if held + count <= length), len(used))
+        if place == len(used):
+            used.append(0)
+        starts[row] = place * length + used[place]
+        used[place] += count
+    # Tokens of a text follow each other: the first one of each row is at the text's start.
+    first = np.cumsum(counts) - counts
+    places = np.arange(len(tokens)) + np.repeat(starts - first, counts)
+    source, texts = np.full(len(used) * length, rows * length), np.zeros(len(used) * length, np.int64)
+    source[places], texts[places] = tokens, tokens // length + 1
+    shape = len(used), length
+    return Packing(torch.from_numpy(source.reshape(shape)), torch.from_numpy(texts.reshape(shape)), rows)
