@@ -6,16 +6,18 @@ a folder that contains nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError
@@ -36,8 +38,11 @@ _STATED = ("python", "torch", "transformers")
 """A note is written where one of these is newer than its highest version, which is the newest that was tested."""
 LOCK_NAMES = ("pylock.toml", "uv.lock", "poetry.lock", "conda-lock.yml", "requirements.txt")
 """Locks that are looked for in an environment's folder, then beside it."""
+_MACHINES = ("x86_64", "aarch64", "arm64", "ppc64le", "s390x", "riscv64", "armv7l")
+_AGAIN = "install it again, for this machine"
 _CODE = Path(__file__).parent
 _CHECK_SECONDS = 60.0
+_CRASHES = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGABRT, signal.SIGFPE))
 _ASK = """
 import json, platform, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3], "machine": platform.machine(), "prefix": sys.prefix}
@@ -54,12 +59,25 @@ print(json.dumps(found))
 """
 
 
+class UnfitLibraryError(ConfigurationError):
+    """A library that is missing, out of the trainer's range, or built for another machine."""
+
+    library = ""
+
+
+def _unfit(name: str, what: str, *, where: str, key: str = "", hint: str) -> UnfitLibraryError:
+    error = UnfitLibraryError(what, where=where, key=key, hint=hint)
+    error.library = name
+    return error
+
+
 def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
     """Return a note for each library that is newer than tested; `found` has versions by name, "" for a missing one.
 
-    Raise `ConfigurationError` for a library that is missing or older: it may lack what the trainer calls, or compute
-    something else. By default this process is checked.
+    Raise `UnfitLibraryError` for a library that is missing or older: it may lack what the trainer calls, or compute
+    something else. By default this process is checked, and whether its libraries were built for this machine.
     """
+    is_own = found is None
     found = _installed() if found is None else found
     notes = []
     for name, (lowest, highest) in SUPPORTED.items():
@@ -67,14 +85,18 @@ def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> 
         accepted = f"{_dotted(lowest)} to {_dotted(highest)}" if name in _STATED else f"{_dotted(lowest)} or newer"
         hint = f"the trainer needs {name} {accepted}"
         if not installed:
-            raise ConfigurationError("is not installed", where=where or sys.prefix, key=name, hint=hint)
+            raise _unfit(name, "is not installed", where=where or sys.prefix, key=name, hint=hint)
+        machine = _other_machine(name) if is_own and name != "python" else ""
+        if machine:
+            what = f"{name} {installed} is built for {machine}, this machine is {platform.machine()}"
+            raise _unfit(name, what, where=sys.prefix, hint=_AGAIN)
         match = re.match(r"(\d+)\.(\d+)", installed)
         if match is None:
             continue  # a build without a number
         minor = int(match[1]), int(match[2])
         if minor < lowest:
             what = f"{name} {installed} is older than {_dotted(lowest)}"
-            raise ConfigurationError(what, where=where or sys.prefix, hint=hint)
+            raise _unfit(name, what, where=where or sys.prefix, hint=hint)
         if minor > highest and name in _STATED:
             notes.append(f"note: {name} {installed} is newer than what was tested: {accepted}")
     return tuple(notes)
@@ -89,6 +111,35 @@ def _version(name: str) -> str:
         return version(name) or ""
     except PackageNotFoundError:
         return ""
+
+
+def _other_machine(name: str) -> str:
+    """Return the machine that a library's wheel was built for, if that is not this one; else ""."""
+    about = distribution(name).read_text("WHEEL") or ""
+    places = [line.rpartition("-")[2] for line in about.splitlines() if line.startswith("Tag:")]
+    if any(place.endswith(platform.machine()) for place in places):
+        return ""
+    return next((machine for machine in _MACHINES for place in places if place.endswith(machine)), "")
+
+
+def refuse_crash(code: int, python: str | Path, variables: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` if a signal ended a trainer, and ends the import of a library alone as well.
+
+    A file that is cut off, or code for another processor, ends a process without an exception.
+    """
+    if code not in _CRASHES:
+        return
+    for name in SUPPORTED:
+        if name == "python":
+            continue
+        command = [str(python), "-c", f"import {name}"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                command, env=dict(variables), capture_output=True, timeout=_CHECK_SECONDS, check=False
+            )
+            if done.returncode in _CRASHES:
+                what = f"cannot be loaded: its import ends by {signal.Signals(-done.returncode).name}"
+                raise ConfigurationError(what, where=str(Path(python).parent.parent), key=name, hint=_AGAIN)
 
 
 def _dotted(minor: tuple[int, int]) -> str:
@@ -144,12 +195,13 @@ class TrainerPython:
     python: Path
     versions: dict[str, str]
     """Of Python and of the trainer's libraries."""
-    _code: Path
+    folder: Path
+    """Its working directory, from which Python imports before anything else."""
 
     def variables(self) -> dict[str, str]:
         """Return the variables of its process: this Plumbline and nothing else of this process, and its own lock."""
         return {
-            "PYTHONPATH": str(self._code), "PYTHONHOME": "", "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": str(self.folder), "PYTHONHOME": "",
             "PLUMBLINE_LOCK": str(lock_of(self.python) or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
         }  # fmt: skip
 

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from plumbline.control_groups import memory_kills, memory_limit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError, TrainingError, UnavailableError, memory_hint
 from plumbline.extras import require
-from plumbline.interpreter import trainer_python
+from plumbline.interpreter import refuse_crash, trainer_python
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
@@ -31,7 +31,7 @@ from plumbline.variables import NONCE
 if TYPE_CHECKING:
     from plumbline.staging.pace import StagingProgress
 
-__all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "run_training", "trainer_environment"]
+__all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "module_command", "run_training", "trainer_environment"]
 
 DETERMINISM = {
     "PYTHONHASHSEED": "0",
@@ -51,6 +51,15 @@ _GRACE_SECONDS = 10.0
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment for the trainer, updated by `extra`."""
     return {**os.environ, **DETERMINISM, **(extra or {})}
+
+
+def module_command(python: str | Path, module: str) -> list[str]:
+    """Return a command like `python -m MODULE` that imports nothing from the working directory.
+
+    Python 3.10 does not know PYTHONSAFEPATH.
+    """
+    start = "import runpy, sys; sys.path[:] = [path for path in sys.path if path]; "
+    return [str(python), "-c", f"{start}runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
 
 
 def _processes() -> dict[int, tuple[int, str]]:
@@ -97,10 +106,12 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def _started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    command: list[str], environment: Mapping[str, str], folder: Path | None
+) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
     )  # fmt: skip
     try:
         with child:
@@ -183,7 +194,8 @@ def run_training(
     """Run one training in its own process, under torchrun if several; return its exit code.
 
     A trainer killed by a signal gives 3: training was not judged; 4 if the kernel says that it was for memory, as every
-    repetition would end so. One line then says in which part. No process stays running. `should_stop` is polled
+    repetition would end so. One line then says in which part. A library whose import a signal ends is a
+    `ConfigurationError`. No process stays running. `should_stop` is polled
     twice a second; once true, the training ends with `UnavailableError`. The trainer's own lines go to stderr if
     `echo`, and to `on_progress` in any case.
 
@@ -191,23 +203,28 @@ def run_training(
     instead, without Plumbline: it is checked, and its files are staged by this process.
     """
     options: dict[str, object] = {
-        "data": data, "cache": cache, "platform": platform, "record-id": record_id, "round-id": round_id,
-        "experiment": experiment, "attempt": attempt or None,
+        "data": _absolute(data), "cache": cache.absolute(), "platform": platform, "record-id": record_id,
+        "round-id": round_id,
+        "experiment": experiment.absolute() if experiment else None, "attempt": attempt or None,
         "expected": expected.with_names().model_dump_json() if expected else None,
     }  # fmt: skip
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     with contextlib.ExitStack() as stack:
         variables = {**(environment or {}), NONCE: nonce}
+        # Python 3.10 imports from the working directory before anything else.
+        folder = python.parent.parent if python else None
         if trainer:
             team = stack.enter_context(trainer_python(trainer))
-            python, variables = team.python, {**variables, **team.variables()}
+            python, variables, folder = team.python, {**variables, **team.variables()}, team.folder
             if data is not None:
                 spec_read = read_spec(spec)
                 options |= {"data": None, "manifest": stack.enter_context(_staged(spec_read, data, cache, on_progress))}
-        command = _command(str(python or sys.executable), spec, out, options, num_processes)
+        started_by = str(python or sys.executable)
+        command = _command(started_by, spec.absolute(), out.absolute(), options, num_processes)
         kills, last = memory_kills(), _Last(on_progress)
-        child = stack.enter_context(_started(command, trainer_environment(variables)))
+        child = stack.enter_context(_started(command, trainer_environment(variables), folder))
         code = _followed(child, last.on_progress, deadline, should_stop, echo=echo)
+        refuse_crash(code, started_by, trainer_environment(variables))
         death = _death(code, (memory_kills() or 0) - (kills or 0), last)
     if death is None:
         return _outcome(code, out)
@@ -251,6 +268,12 @@ def _death(code: int, num_kills: int, last: _Last) -> PlumblineError | None:
     return None
 
 
+def _absolute(data: str | None) -> str | None:
+    """Return a store's URL for a process with a different working directory."""
+    kind, _, folder = (data or "").partition("://")
+    return f"file://{Path(folder).absolute()}" if kind == "file" and not folder.startswith("~") else data
+
+
 def _staged(
     spec: RunSpec, data: str, cache: Path, on_progress: Callable[[dict[str, Any]], None] | None
 ) -> contextlib.AbstractContextManager[str]:
@@ -289,7 +312,7 @@ def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
     with scratch_folder() as folder:
         described = folder / "model.json"
         described.write_text(json.dumps(model), encoding="utf-8")
-        command = [sys.executable, "-m", "plumbline.train.weights", str(described), str(seed), str(out)]
+        command = [*module_command(sys.executable, "plumbline.train.weights"), str(described), str(seed), str(out)]
         done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)
     lines = done.stdout.split()
     if done.returncode or not lines:

@@ -30,7 +30,7 @@ class BrokenLibrary(Model):
     name: str = Field(max_length=200)
     """Its module or folder below `site-packages`."""
     exception: str = Field(max_length=200)
-    """The exception's type."""
+    """The exception's type; empty if the trainer refused its version."""
     message: str = Field(max_length=2000)
 
 

@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 from plumbline.central import publish_record, shared_checkpoint, upload_policy
 from plumbline.central.checkpoints import CheckpointExchange
 from plumbline.dispatch import TrainingOrder
-from plumbline.errors import ExitCode, PlumblineError
+from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
 from plumbline.schema.ab import AbOrder
@@ -63,25 +63,30 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
         experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
 
         def run(out: Path, python: Path | None = None) -> int:
-            return run_training(
-                work / "spec.json",
-                out,
-                data=order.data,
-                cache=cache,
-                platform=order.platform,
-                record_id=order.record_id,
-                round_id=order.round_id,
-                attempt=order.attempt,
-                nonce=order.nonce,
-                expected=order.expected,
-                num_processes=order.expected.gpus,
-                experiment=experiment,
-                python=python,
-                trainer=order.python,
-                on_progress=progress.on_progress,
-                timeout_seconds=order.run_seconds + _SPARE_SECONDS,
-                should_stop=is_orphaned.is_set,
-            )
+            try:
+                return run_training(
+                    work / "spec.json",
+                    out,
+                    data=order.data,
+                    cache=cache,
+                    platform=order.platform,
+                    record_id=order.record_id,
+                    round_id=order.round_id,
+                    attempt=order.attempt,
+                    nonce=order.nonce,
+                    expected=order.expected,
+                    num_processes=order.expected.gpus,
+                    experiment=experiment,
+                    python=python,
+                    trainer=order.python,
+                    on_progress=progress.on_progress,
+                    timeout_seconds=order.run_seconds + _SPARE_SECONDS,
+                    should_stop=is_orphaned.is_set,
+                )
+            except (ConfigurationError, InvalidInputError) as error:
+                # An environment that cannot train, or data that is wrong: what the trainer would have said.
+                progress.on_progress({"event": "said", "line": str(error)})
+                return int(error.exit_code)
 
         record: Path | None = work / "record"
         with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:

@@ -22,7 +22,7 @@ from plumbline import __version__
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import LEAST_BYTES, room
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
-from plumbline.interpreter import trainer_python
+from plumbline.interpreter import refuse_crash, trainer_python
 from plumbline.launch import trainer_environment
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import SelfcheckEvidence
@@ -241,26 +241,32 @@ def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]
     `python` is a platform's key: the interpreter of its trainings, or its environment's folder.
     """
     if not python:
-        return _torch(), *_check_stack(Path(sys.executable), {})
+        try:
+            return _torch(), *_check_stack(Path(sys.executable), {})
+        except PlumblineError as error:
+            return _torch(), None, str(error)
     try:
         with trainer_python(python) as team:
-            return team.versions["torch"], *_check_stack(team.python, team.variables())
+            return team.versions["torch"], *_check_stack(team.python, team.variables(), team.folder)
     except PlumblineError as error:
         return "", None, str(error)
 
 
-def _check_stack(python: Path, variables: dict[str, str]) -> tuple[SelfcheckEvidence | None, str]:
+def _check_stack(
+    python: Path, variables: dict[str, str], folder: Path | None = None
+) -> tuple[SelfcheckEvidence | None, str]:
     """Train the first step of the shipped training; a trainer that ends without an answer cannot train."""
     command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
     try:
         done = subprocess.run(
             command, env=trainer_environment(variables), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,
-            check=False,
+            check=False, cwd=folder,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s"), ""
     except OSError as error:
         return None, f"cannot be started: {error.strerror}"
+    refuse_crash(done.returncode, python, trainer_environment(variables))
     try:
         return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck"), ""
     except InvalidInputError:

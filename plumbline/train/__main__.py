@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.interpreter import check_libraries
+from plumbline.interpreter import UnfitLibraryError, check_libraries
 from plumbline.loaded import BrokenLibrary, write_loaded
 from plumbline.parent_watch import watch_parent
 from plumbline.preflight import check_training
@@ -53,7 +53,8 @@ class _UnloadableError(ConfigurationError):
 
 def _unloadable(error: Exception) -> _UnloadableError:
     """Return a one-line error for a missing, broken or incompatible library."""
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    # A module of an installed library that is missing is a broken library.
+    missing = (error.name or "") if isinstance(error, ModuleNotFoundError) and "." not in (error.name or "") else ""
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     name, trace = "", error.__traceback__
     while trace is not None:
@@ -107,7 +108,11 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
 def first_step() -> int:
     """Run the selfcheck's first step; a library that cannot be loaded is one line, as at a training."""
     try:
+        check_libraries()
         from plumbline.train.selfcheck import main as selfcheck
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return int(ExitCode.USAGE)
     except _LOAD_ERRORS as error:
         sys.stderr.write(f"{_unloadable(error)}\n")
         return int(ExitCode.USAGE)
@@ -126,6 +131,8 @@ def main(argv: list[str] | None = None) -> int:
         _train(arguments, stop)
     except PlumblineError as error:
         broken = error.library if isinstance(error, _UnloadableError) else None
+        if isinstance(error, UnfitLibraryError):
+            broken = BrokenLibrary(name=error.library, exception="", message=error.what)
         if arguments.debug:
             traceback.print_exc()
         sys.stderr.write(f"{error}\n")

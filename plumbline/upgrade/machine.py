@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from plumbline.errors import DiskFullError, InconclusiveError, InvalidInputError
+from plumbline.doctor.place import check_trainer
+from plumbline.errors import ConfigurationError, DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.loaded import place_of
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
@@ -134,6 +135,7 @@ class LocalTrials:
         _, spec, _ = self._own_inputs()
         run = self._reference_run(self._spec_of(trial, spec))
         if run.record is None:
+            self._refuse_unable()
             failure = run.failure or Failure(stage="training", message="the current environment does not train")
             outcome: TrialOutcome = "lost" if run.is_lost else "cannot-train"
             return TrialResult(trial=trial.name, outcome=outcome, failures=(failure,))
@@ -226,11 +228,18 @@ class LocalTrials:
             out = self._runs.folder("inputs")
             inputs, failure, self._input_places = self._runs.build_inputs(self._suite, self._workload, environment, out)
             if inputs is None:
+                self._refuse_unable()
                 why = failure.message if failure else "no reason given"
                 what = f"the current environment cannot build the dataset: {why}"
                 raise InvalidInputError(what, where=self._workload)
             self._inputs = inputs, read_spec(out / "spec.json"), out / "data"
         return self._inputs
+
+    def _refuse_unable(self) -> None:
+        """Raise `ConfigurationError` if the environment that trials begin with cannot train at all."""
+        _, _, problem = check_trainer(str(self.environments.base.python))
+        if problem:
+            raise ConfigurationError(problem)
 
     def _reference_run(self, spec: RunSpec) -> Run:
         if spec.digest not in self._references:

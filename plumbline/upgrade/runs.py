@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from plumbline.errors import ExitCode, InconclusiveError, PlumblineError
-from plumbline.launch import MICROBENCHMARKS, run_training, trainer_environment
+from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, PlumblineError
+from plumbline.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
 from plumbline.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.records import LoadedRecord, load_record
@@ -83,7 +83,7 @@ class Runs:
         out.mkdir(parents=True)
         file, loaded = out / "suite.json", out / "loaded"
         file.write_text(alone(suite, workload, out / "data").model_dump_json(), encoding="utf-8")
-        command = [str(environment.python), "-m", "plumbline.upgrade.inputs", str(file), workload, str(out)]
+        command = [*module_command(environment.python, "plumbline.upgrade.inputs"), str(file), workload, str(out)]
         variables = trainer_environment({**environment.variables, LOADED: str(loaded)})
         code, said = _run_watched(command, variables, out / "said.txt", where=workload)
         places = loaded_places(loaded)
@@ -131,6 +131,9 @@ class Runs:
                 on_progress=lambda event: words.append(str(event["line"])) if event.get("event") == "said" else None,
                 echo=False,  # a failure's words are part of the answer, and would have no name beside the progress
             )  # fmt: skip
+        except ConfigurationError as error:  # a signal ended the import of a library
+            failure = Failure(stage="import", message=_without_paths(str(error), environment)[:4000])
+            return Run(None, failure, "failed", loaded_places(loaded), time.monotonic() - began)
         except InconclusiveError as error:
             if self._should_stop():
                 raise
@@ -185,8 +188,11 @@ def _without_paths(text: str, environment: Environment) -> str:
 def _failure(out: Path, code: int, words: Sequence[str], broken: BrokenLibrary | None) -> tuple[Failure, Ending]:
     """Return the failure of a training, and how it ended."""
     if broken is not None:
-        failure = Failure(stage="import", library=broken.name, exception=broken.exception, message=broken.message)
-        return failure, "failed"
+        # A version that is refused is the package's own fault; an exception is only raised in its code.
+        package = "" if broken.exception else broken.name
+        return Failure(
+            stage="import", package=package, library=broken.name, exception=broken.exception, message=broken.message
+        ), "failed"
     message = "\n".join(words[-5:])[:4000] or f"the process ended with exit code {code} and no message"
     try:
         ending = read_record(out, verify=False).exit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import venv
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from plumbline.dispatch import TrainingOrder
-from plumbline.errors import DiskFullError
+from plumbline.errors import DiskFullError, ExitCode
 from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
@@ -69,6 +70,18 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     assert handed_in == [True]
     assert has_record(open_store(order.outbox), "record-1")
     assert not list((tmp_path / "cache/work").iterdir())
+
+
+def test_an_environment_that_cannot_train_is_the_trainings_last_line_and_no_failure_of_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow run is `Invalid` then: the round shows this line, and starts no second training."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(tmp_path / "empty")
+    monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
+    with disable_run_logger():
+        code, line = module.train_and_publish.fn(make_order(tmp_path).replace(python=str(tmp_path / "empty")))
+    assert code == ExitCode.USAGE
+    assert line == f"{tmp_path}/empty: torch: is not installed (hint: the trainer needs torch 2.4 to 2.15)"
 
 
 def test_the_error_of_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

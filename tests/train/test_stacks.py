@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pkgutil
+import platform
 import re
 import subprocess
 import sys
@@ -31,10 +32,13 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import read_golden
 from plumbline.train.production.rounding import round_values
 from plumbline.train.selfcheck import _judge, _trained
-from plumbline.upgrade.base import team_base
+from plumbline.upgrade.base import Base, team_base
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.installer import Installer
+from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.store import PackageStore
+from plumbline.upgrade.trials import Trial
+from tests.flows.small_suite import small_suite
 from tests.train.conftest import Workshop
 
 ROOT = Path(__file__).parents[2]
@@ -52,18 +56,74 @@ NEWER = {
 """Names of the standard library that Python 3.10 has not."""
 
 
-def _version_checks(tree: ast.AST) -> list[int]:
-    """Return the lines that compare a library's version, or ask whether a library has a name."""
-    lines = []
+READERS = {
+    "plumbline/interpreter.py",  # the check at the start, and its range
+    "plumbline/extras.py",  # the message about a missing extra
+    "plumbline/doctor/place.py",  # the doctor's report
+    "plumbline/localstack/database.py",  # the name of a cluster's folder
+    "plumbline/upgrade/base.py",  # the markers of locks
+    "plumbline/train/families.py",  # the message about a model that cannot be built
+    "plumbline/train/fingerprint.py",  # the record
+    "plumbline/train/selfcheck.py",  # the range of each set of golden digests
+}
+"""Files that may read a library's version, to say it and not to branch by it."""
+
+
+def _of_libraries(tree: ast.AST) -> set[str]:
+    """Return the names of a module that are libraries, or were imported from one."""
+    names = set(LIBRARIES)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            read = {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
-            lines += [node.lineno] if "__version__" in read else []
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"hasattr", "getattr"}:
-            roots = {child.id for child in ast.walk(node.args[0]) if isinstance(child, ast.Name)}
-            is_probe = node.func.id == "hasattr" or len(node.args) > 2
-            lines += [node.lineno] if is_probe and roots & LIBRARIES else []
-    return lines
+        if isinstance(node, ast.Import):
+            found = [alias for alias in node.names if alias.name.partition(".")[0] in LIBRARIES]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in LIBRARIES:
+            found = node.names
+        else:
+            continue
+        names |= {(alias.asname or alias.name).partition(".")[0] for alias in found}
+    return names
+
+
+def _name_of(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks(node: ast.Call, libraries: set[str]) -> bool:
+    """Return whether a call asks what a library has."""
+    inside = [part for argument in node.args for part in ast.walk(argument)]
+    texts = {str(part.value).partition(".")[0] for part in inside if isinstance(part, ast.Constant)}
+    name = _name_of(node.func)
+    if name in {"hasattr", "signature"} or (name == "getattr" and len(node.args) > 2):
+        return bool({_name_of(part) for part in inside} & libraries)
+    return name == "find_spec" and bool(texts & LIBRARIES)
+
+
+def _tries(node: ast.Try, libraries: set[str]) -> bool:
+    """Return whether a statement finds out by an error what a library has not."""
+    caught = [part for handler in node.handlers for part in ast.walk(handler.type or ast.Constant(None))]
+    if {_name_of(part) for part in caught} - {"", "ImportError", "ModuleNotFoundError", "AttributeError"}:
+        return False  # more errors than those of a missing name
+    inside = [part for line in node.body for part in ast.walk(line)]
+    modules = {(part.module or "").partition(".")[0] for part in inside if isinstance(part, ast.ImportFrom)}
+    return bool(caught) and bool((modules | {_name_of(part) for part in inside}) & libraries)
+
+
+def _version_checks(tree: ast.AST, *, may_read: bool = False) -> list[int]:
+    """Return the lines that read a library's version or ask whether a library has a name."""
+    lines, libraries = set(), _of_libraries(tree)
+    for node in ast.walk(tree):
+        names = {_name_of(part) for part in ast.walk(node)}
+        if isinstance(node, ast.Attribute):
+            found = not may_read and node.attr in {"__version__", "version_info"} and bool(names & {*libraries, "sys"})
+        elif isinstance(node, ast.Compare):
+            found = ("__version__" in names and bool(names & libraries)) or bool({"dir", "vars"} & names)
+        elif isinstance(node, ast.Call):
+            is_read = _name_of(node.func) in {"version", "python_version", "distribution"}
+            found = _asks(node, libraries) or (is_read and not may_read)
+        else:
+            found = isinstance(node, ast.Try) and _tries(node, libraries)
+        if found:
+            lines.add(node.lineno)
+    return sorted(lines)
 
 
 def test_versions_of_libraries_are_told_apart_in_the_compat_modules_only() -> None:
@@ -71,10 +131,22 @@ def test_versions_of_libraries_are_told_apart_in_the_compat_modules_only() -> No
         f"{path.relative_to(ROOT)}:{line}"
         for path in CODE.rglob("*.py")
         if not any(path.is_relative_to(place) for place in COMPAT)
-        for line in _version_checks(ast.parse(path.read_text()))
+        for line in _version_checks(ast.parse(path.read_text()), may_read=str(path.relative_to(ROOT)) in READERS)
     }
     assert found == set()
-    assert _version_checks(ast.parse("hasattr(torch.backends, 'x')\nif torch.__version__ > '2': pass")) == [1, 2]
+
+
+@pytest.mark.parametrize("code", [
+    "hasattr(torch.backends, 'x')", "if torch.__version__ > '2': pass", "torch.__version__.startswith('2.6')",
+    "from torch import backends\nhasattr(backends, 'x')", "import transformers as t\ngetattr(t, 'x', None)",
+    "from importlib import metadata\nmetadata.version('torch')", "'x' in dir(torch)",
+    "find_spec('transformers.masking')",
+    "try:\n    from transformers import AttentionInterface\nexcept ImportError:\n    pass",
+    "try:\n    torch.compiler.set_stance('x')\nexcept AttributeError:\n    pass",
+    "import inspect\ninspect.signature(torch.compile)", "import sys\nsys.version_info < (3, 11)",
+])  # fmt: skip
+def test_a_version_check_is_found_however_it_is_written(code: str) -> None:
+    assert _version_checks(ast.parse(code))
 
 
 def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:
@@ -220,8 +292,12 @@ def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
         sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
         "--data", workshop.url, "--cache", str(tmp_path / "cache"), "--python", str(team), "--json",
     ]  # fmt: skip
-    environment = os.environ | {"PLUMBLINE_LOCK": str(ROOT / "locks" / "all.txt")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    environment = os.environ | {"PLUMBLINE_LOCK": str(ROOT / "locks" / "all.txt"), "PYTHONPATH": str(ROOT)}
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("raise ImportError('of the working directory')")
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "completed"
     fingerprint = read_record(tmp_path / "out").fingerprint
@@ -247,9 +323,41 @@ def test_the_upgrade_gate_builds_the_environments_of_the_team_s_own(team: Path, 
     assert done.stdout.split() == [str(small.folder), "None"]
 
 
-def _foreign_library(path: Path) -> None:
-    """Write the head of a shared library for ARM."""
+def _foreign_program(path: Path) -> None:
+    """Write the head of a program for ARM."""
     path.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00\x01\x00\x00\x00" + bytes(40))
+    path.chmod(0o755)
+
+
+def _unfit(fault: str, team: Path, folder: Path) -> Path:
+    """Return an environment that cannot train, or what stands in its place."""
+    if fault in {"no interpreter", "not for this machine"}:
+        folder.mkdir()
+        if fault == "no interpreter":
+            return folder
+        _foreign_program(folder / "python")
+        return folder / "python"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    site = next((folder / "lib").glob("python*")) / "site-packages"
+    for path in (next((team / "lib").glob("python*")) / "site-packages").iterdir():
+        if not path.name.startswith("torch" if fault != "old transformers" else "transformers-"):
+            (site / path.name).symlink_to(path)
+    name, number = ("transformers", "4.30.2") if fault == "old transformers" else ("torch", torch.__version__)
+    if fault != "no torch":
+        about = site / f"{name}-{number}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+        machine = "s390x" if fault == "other architecture" else platform.machine()
+        (about / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_28_{machine}\n")
+    if fault not in {"no torch", "old transformers"}:
+        (site / "torch").mkdir()
+        load = "import torch._C"
+        if fault == "torch cut off":
+            with next(Path(torch.__file__).parent.glob("lib/libtorch_cpu*")).open("rb") as whole:
+                (site / "torch" / "libtorch_cpu.so").write_bytes(whole.read(100_000))
+            load = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).with_name('libtorch_cpu.so')))"
+        (site / "torch" / "__init__.py").write_text(load + "\n")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -257,8 +365,9 @@ def _foreign_library(path: Path) -> None:
     [
         ("no torch", "torch: is not installed (hint: the trainer needs torch 2.4 to 2.15)"),
         ("old transformers", "transformers 4.30.2 is older than 4.41 (hint: the trainer needs transformers 4.41 to"),
-        ("broken torch", "torch: cannot be loaded: partially removed"),
-        ("other architecture", "torch: cannot be loaded: "),
+        ("broken torch", "torch: cannot be loaded: No module named 'torch._C'"),
+        ("torch cut off", "torch: cannot be loaded: its import ends by SIGBUS (hint: install it again, for this"),
+        ("other architecture", f"torch {torch.__version__} is built for s390x, this machine is {platform.machine()}"),
         ("no interpreter", "python: contains no bin/python (hint: name a Python interpreter, or the folder of a"),
         ("not for this machine", "python: cannot be started: "),
     ],
@@ -266,36 +375,7 @@ def _foreign_library(path: Path) -> None:
 def test_an_environment_that_cannot_train_is_refused_in_one_line(
     workshop: Workshop, team: Path, tmp_path: Path, fault: str, words: str
 ) -> None:
-    folder = tmp_path / "env"
-    python = folder
-    if fault == "no interpreter":
-        folder.mkdir()
-    elif fault == "not for this machine":
-        folder.mkdir()
-        python = folder / "python"
-        _foreign_library(python)
-        python.chmod(0o755)
-    else:
-        venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
-        site = next((folder / "lib").glob("python*")) / "site-packages"
-        for path in (next((team / "lib").glob("python*")) / "site-packages").iterdir():
-            if not path.name.startswith("torch" if fault != "old transformers" else "transformers-"):
-                (site / path.name).symlink_to(path)
-        if fault == "old transformers":
-            about = site / "transformers-4.30.2.dist-info"
-        else:
-            about = site / f"torch-{torch.__version__}.dist-info"
-        if fault != "no torch":
-            about.mkdir()
-            name, number = about.name.removesuffix(".dist-info").split("-")
-            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
-        if fault in {"broken torch", "other architecture"}:
-            (site / "torch").mkdir()
-            _foreign_library(site / "torch" / "libtorch.so")
-            load = "raise ImportError('partially removed')"
-            if fault == "other architecture":
-                load = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).with_name('libtorch.so')))"
-            (site / "torch" / "__init__.py").write_text(load + "\n")
+    python = _unfit(fault, team, tmp_path / "env")
     spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0})
     write_spec(spec, tmp_path / "spec.json")
     command = [
@@ -312,6 +392,14 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
         team_base(str(python))
     assert words.partition(" (hint")[0] in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+    if fault == "torch cut off":
+        # Nothing was checked of the gate's own environment; its first training does not begin.
+        site = next((python / "lib").glob("python*")) / "site-packages"
+        own = Base(python / "bin" / "python", platform.python_version(), "abi", (str(site),))
+        suite = small_suite(tmp_path, platforms=("onprem",))
+        trials = local_trials(suite, "tiny", UpgradeSettings(tmp_path / "work", base=own))
+        with pytest.raises(ConfigurationError, match="its import ends by SIGBUS"):
+            list(trials.run([Trial(name="reference", part="reference")]))
 
 
 def test_every_compat_branch_names_the_version_that_introduced_it() -> None:
