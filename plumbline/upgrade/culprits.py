@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
@@ -174,6 +175,7 @@ class CulpritSearch:
         campaign = self._campaign
         together = frozenset({*culprits.items, *culprits.companions})
         result, drop = self._results.get(together), self._drops.get(together)
+        culprits = _named_by_evidence(culprits, result, campaign.needs)
         known = [campaign.packages[name].links for name in culprits.items if name in campaign.packages]
         culprit = culprit_of(
             self._effect,
@@ -223,6 +225,24 @@ class CulpritSearch:
             return ask([items])[items]
         except SpentError:
             return None
+
+
+def _named_by_evidence(
+    culprits: CulpritSet, result: TrialResult | None, needs: Mapping[str, frozenset[str]]
+) -> CulpritSet:
+    """Return the one package that the evidence names, of several that no environment can have apart.
+
+    Token ids are made by `tokenizers` alone. A version that the trainer refuses is named by its refusal.
+    """
+    if result is None or any(set(culprits.items) - _closure(name, needs) for name in culprits.items):
+        return culprits
+    codes = {cause.code for cause in result.judgement.causes[:1]} if result.judgement else set()
+    named = {failure.package for failure in result.failures} | ({"tokenizers"} if "tokenization" in codes else set())
+    owners = tuple(name for name in culprits.items if name in named)
+    if len(owners) != 1:
+        return culprits
+    others = tuple(name for name in culprits.items if name not in owners)
+    return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
 
 def _others(searched: SearchResult, *, num_changes: int, num_searched: int) -> Others:

@@ -12,7 +12,7 @@ from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.trials import Failure, Package
-from tests.unit.upgrade.conftest import Machine, change, changes
+from tests.unit.upgrade.conftest import Machine, change, changes, drift
 
 NUMERICS = Parts(speed=False, inputs=False)
 
@@ -83,6 +83,37 @@ def test_a_package_that_cannot_train_is_named_and_the_others_are_judged_without_
     assert named(answer) == [("cannot-train", "p002"), ("numerics", "p006")]
     assert "p002 1.0 → 2.0 cannot train: boom" in answer.sentences[0]
     assert answer.verdict == "drift"
+
+
+TOGETHER = {
+    "tokenizers": Package(package="tokenizers", needs=("transformers",)),
+    "transformers": Package(package="transformers", needs=("tokenizers",)),
+}
+"""Releases that require each other: no resolver allows one of them alone."""
+
+
+@pytest.mark.parametrize(("code", "accused"), [
+    ("tokenization", ["tokenizers"]), ("operator", ["tokenizers", "transformers"]), ("", ["transformers"]),
+])  # fmt: skip
+def test_of_packages_that_require_each_other_the_evidence_names_one_or_all_are_named(code, accused):
+    machine = Machine({"numerics": lambda names: "drift" if "tokenizers" in names else "same"}, packages=TOGETHER)
+    answer = machine.answer
+    refused = Failure(stage="import", package="transformers", library="transformers", message="is older than 4.41")
+
+    def by_evidence(trial):
+        result = answer(trial)
+        if result.outcome != "drift":
+            return result
+        if not code:
+            return result.replace(outcome="cannot-train", judgement=None, failures=(refused,))
+        return result.replace(judgement=drift(code=code))
+
+    machine.answer = by_evidence
+    (culprit,) = judge(machine, (change("tokenizers"), change("transformers"), change("p001"))).culprits
+    assert [entry.package for entry in culprit.changes] == accused
+    assert culprit.sure == "confirmed"
+    others = sorted({"tokenizers", "transformers"} - set(accused))
+    assert [entry.package for entry in culprit.companions] == others
 
 
 def test_no_set_is_trained_twice_after_a_package_that_cannot_train():
