@@ -102,7 +102,8 @@ simulate: $(DETECTORS)
 	$(BIN)/python -m bench.history.scale
 
 # The oldest to the newest environment of the supported range, each built once in .venv/stacks; about half an hour on two
-# cores. VERSIONS="--torch index" takes the index's builds of torch, VERSIONS="--environment ENV ..." a team's own.
+# cores. VERSIONS=--nightly takes five of them, VERSIONS="--torch index" the index's builds of torch, and
+# VERSIONS="--environment ENV ..." a team's own.
 versions: $(UV_TOOL)
 	PYTHONPATH=.:$(UV_TOOL) $(BIN)/python -m bench.train.versions $(VERSIONS)
 
