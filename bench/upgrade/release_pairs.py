@@ -69,11 +69,12 @@ def candidate(pair: dict[str, Any], packages: list[str], base: Path, work: Path,
 def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[str]) -> dict[str, Any]:
     """Ask the gate, and compare its answer with what is known."""
     command = [
-        sys.executable, "-m", "plumbline", "upgrade", str(RELEASES / "suite.toml"), "--python", str(base),
-        "--candidate", str(lock), "--allow-unhashed", "--work", str(work / "gate"), "--json",
+        sys.executable, "-m", "plumbline", "upgrade", str(RELEASES / pair.get("suite", "suite.toml")),
+        "--python", str(base), "--candidate", str(lock), "--allow-unhashed", "--work", str(work / "gate"), "--json",
         *(f"--pip={argument}" for argument in pip),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    # A suite's files are named from its own folder.
+    done = subprocess.run(command, cwd=RELEASES, capture_output=True, text=True, timeout=_SECONDS, check=False)
     answer = json.loads(done.stdout) if done.stdout.strip() else {}
     culprits = answer.get("culprits", [])
     named = sorted({change["package"] for culprit in culprits for change in culprit["changes"]})
@@ -92,11 +93,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="pairs whose name contains this text")
     parser.add_argument("--work", type=Path, default=ROOT / ".plumbline" / "release-pairs")
     parser.add_argument("--pip", action="append", default=[], help="argument for the gate's installer")
+    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--uv", default=f"{sys.executable} -m uv", help="command of uv")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     table = tomllib.loads((RELEASES / "pairs.toml").read_text(encoding="utf-8"))
-    results: list[dict[str, Any]] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.is_file() else []
+    results: list[dict[str, Any]] = json.loads(arguments.out.read_bytes()) if arguments.out.is_file() else []
     known = {result["name"] for result in results}
     for pair in table["pairs"]:
         if pair["name"] in known or arguments.only not in pair["name"]:
@@ -106,7 +108,7 @@ def main() -> int:
         lock = candidate(pair, about["packages"], base, work, arguments.uv)
         results.append(judged(pair, base, lock, work, arguments.pip))
         print(f"{pair['name']}: {results[-1]['verdict']} {results[-1]['sentences']}", flush=True)
-        OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0 if all(result["is_right"] for result in results) else 1
 
 
