@@ -11,6 +11,7 @@ from torch import nn
 
 from plumbline.errors import ConfigurationError
 from plumbline.schema.spec import ModelSpec
+from plumbline.train.compat.transformers import register_base_first
 from plumbline.train.tasks import training_task
 
 __all__ = [
@@ -44,6 +45,7 @@ def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> 
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
         text = f"transformers {transformers.__version__} cannot build the model: {reason}"
         raise ConfigurationError(text, where=f"model of the family {spec.family!r}", key="model_type") from error
+    register_base_first(model)
     return model
 
 

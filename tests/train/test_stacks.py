@@ -25,9 +25,11 @@ from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
 from plumbline.interpreter import SUPPORTED
 from plumbline.schema.record import read_record
-from plumbline.schema.spec import write_spec
+from plumbline.schema.spec import ModelSpec, write_spec
 from plumbline.train.compat import torch as compat_torch
 from plumbline.train.compat.transformers import attention_of, use_attention_formula
+from plumbline.train.families import build_family
+from plumbline.train.model import describe_model
 from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import read_golden
 from plumbline.train.production.rounding import round_values
@@ -39,7 +41,7 @@ from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Trial
 from tests.flows.small_suite import small_suite
-from tests.train.conftest import Workshop
+from tests.train.conftest import MODEL, Workshop
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "plumbline"
@@ -202,6 +204,17 @@ def _old_model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     source.OLD_SELF_ATTENTION_CLASSES = {"eager": Attention, "sdpa": Fused}
     monkeypatch.setitem(sys.modules, "modeling_old", source)
     return Old()
+
+
+def test_a_tied_parameter_has_the_name_of_the_base_whatever_its_version_registers_first() -> None:
+    # transformers 5 registers the head of XLM-RoBERTa first, and 4.57 its base: weights of one are read by the other.
+    settings = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    about = {**MODEL, **settings, "num_labels": None, "family": "xlm-roberta", "settings": settings}
+    spec = ModelSpec.model_validate({**about, "weights_key": "weights/x", "weights_sha256": "0" * 64})
+    evidence = describe_model(build_family(spec, "masked-lm", "eager", 0.0))
+    tied = {parameter.name: parameter.tied_to for parameter in evidence.parameters if parameter.tied_to}
+    assert tied["lm_head.decoder.weight"] == "roberta.embeddings.word_embeddings.weight"
+    assert next(iter(evidence.parameters)).name.startswith("roberta.")
 
 
 def test_an_older_model_gets_the_class_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:

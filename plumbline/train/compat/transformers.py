@@ -60,6 +60,21 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
     config._attn_implementation = name  # noqa: SLF001
 
 
+def register_base_first(model: nn.Module) -> None:
+    """Let a model list its base before its heads, so that a tied parameter has the same name in every version.
+
+    Since 5.0 some models register their head first: XLM-RoBERTa's table of tokens would be `lm_head.decoder.weight`.
+    """
+    base = str(getattr(model, "base_model_prefix", ""))
+    children = list(model.named_children())
+    if base not in dict(children):
+        return
+    for name, child in children:
+        if name != base:
+            delattr(model, name)
+            setattr(model, name, child)
+
+
 def takes_made_masks(model: nn.Module) -> bool:
     """Return whether a model accepts a mask made by `made_mask`: since 5.0, with full attention in every layer."""
     source = _source(model)
