@@ -23,6 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASES = Path(__file__).with_name("releases")
 OUT = ROOT / "bench" / "results" / "upgrade-release-pairs.json"
 _SECONDS = 3600
+_CHECKPOINT = """
+import sys
+from transformers import AutoConfig, AutoModelForMaskedLM
+sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+config = AutoConfig.for_model(sys.argv[1], vocab_size=341, max_position_embeddings=40, pad_token_id=1, **sizes)
+AutoModelForMaskedLM.from_config(config).save_pretrained(sys.argv[2])
+"""
 
 
 def _uv(uv: str, *words: str) -> str:
@@ -66,10 +73,24 @@ def candidate(pair: dict[str, Any], packages: list[str], base: Path, work: Path,
     return path
 
 
+def suite_of(pair: dict[str, Any], base: Path, work: Path) -> Path:
+    """Return the pair's suite; with `checkpoint`, of a small checkpoint that the base's transformers writes."""
+    suite = RELEASES / pair.get("suite", "suite.toml")
+    if "checkpoint" not in pair:
+        return suite
+    folder = work / f"checkpoint-{pair['checkpoint']}"
+    command = [str(base / "bin" / "python"), "-c", _CHECKPOINT, pair["checkpoint"], str(folder)]
+    subprocess.run(command, check=True)
+    (folder / "tokenizer.json").write_bytes((RELEASES / "bytelevel.json").read_bytes())
+    written = work / suite.name
+    written.write_text(suite.read_text(encoding="utf-8").replace("CHECKPOINT", str(folder)), encoding="utf-8")
+    return written
+
+
 def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[str]) -> dict[str, Any]:
     """Ask the gate, and compare its answer with what is known."""
     command = [
-        sys.executable, "-m", "plumbline", "upgrade", str(RELEASES / pair.get("suite", "suite.toml")),
+        sys.executable, "-m", "plumbline", "upgrade", str(suite_of(pair, base, work)),
         "--python", str(base), "--candidate", str(lock), "--allow-unhashed", "--work", str(work / "gate"), "--json",
         *(f"--pip={argument}" for argument in pip),
     ]  # fmt: skip

@@ -20,6 +20,8 @@ from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
 _PAIRED: tuple[Effect, ...] = ("speed", "memory")
+_MAKERS = {"tokenization": "tokenizers", "model.architecture": "transformers"}
+"""The one package that makes what a cause names."""
 _FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
@@ -232,12 +234,12 @@ def _named_by_evidence(
 ) -> CulpritSet:
     """Return the one package that the evidence names, of several that no environment can have apart.
 
-    Token ids are made by `tokenizers` alone. A version that the trainer refuses is named by its refusal.
+    A version that the trainer refuses is named by its refusal.
     """
     if result is None or any(set(culprits.items) - _closure(name, needs) for name in culprits.items):
         return culprits
     codes = {cause.code for cause in result.judgement.causes[:1]} if result.judgement else set()
-    named = {failure.package for failure in result.failures} | ({"tokenizers"} if "tokenization" in codes else set())
+    named = {failure.package for failure in result.failures} | {_MAKERS.get(code, "") for code in codes}
     owners = tuple(name for name in culprits.items if name in named)
     if len(owners) != 1:
         return culprits

@@ -200,5 +200,7 @@ def _failure(out: Path, code: int, words: Sequence[str], broken: BrokenLibrary |
         # No record: the libraries could not be loaded, or the process died.
         return Failure(stage="import", message=message), "failed" if code == ExitCode.USAGE else "died"
     place = f"{ending.part} step {ending.step}: " if ending.step is not None else ""
-    failure = Failure(stage="training", message=f"{place}{ending.message}"[:4000])
+    # Names and shapes of parameters are those of the model that transformers builds.
+    package = "transformers" if ending.code == "weights" else ""
+    failure = Failure(stage="training", package=package, message=f"{place}{ending.message}"[:4000])
     return failure, "machine" if ending.is_infrastructure else "failed"
