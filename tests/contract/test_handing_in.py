@@ -17,6 +17,7 @@ from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
 from plumbline.tasks import train as module
+from plumbline.tasks.events import ProgressReporter
 from tests.contract.records import make_record
 
 
@@ -78,6 +79,8 @@ def test_an_environment_that_cannot_train_is_the_trainings_last_line_and_no_fail
     """The flow run is `Invalid` then: the round shows this line, and starts no second training."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(tmp_path / "empty")
     monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
+    # Its thread writes an artifact, for which there is no server here.
+    monkeypatch.setattr(ProgressReporter, "_beat", lambda _: None)
     with disable_run_logger():
         code, line = module.train_and_publish.fn(make_order(tmp_path).replace(python=str(tmp_path / "empty")))
     assert code == ExitCode.USAGE
