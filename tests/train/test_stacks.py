@@ -111,7 +111,7 @@ def _tries(node: ast.Try, libraries: set[str]) -> bool:
 
 def _version_checks(tree: ast.AST, *, may_read: bool = False) -> list[int]:
     """Return the lines that read a library's version or ask whether a library has a name."""
-    lines, libraries = set(), _of_libraries(tree)
+    lines, libraries = set[int](), _of_libraries(tree)
     for node in ast.walk(tree):
         names = {_name_of(part) for part in ast.walk(node)}
         if isinstance(node, ast.Attribute):
