@@ -102,12 +102,30 @@ class CulpritSearch:
             "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
         }  # fmt: skip
         ask = self._paired_answers if self._effect in _PAIRED else self._answers
+        searched = ordered
         try:
             if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
-                return find_culprits(relevant, ask, **options), len(relevant)
+                searched = relevant
         except SearchEndedError:
             return SearchResult((), ordered, "unknown", is_complete=False), len(ordered)
-        return find_culprits(ordered, ask, **options), len(ordered)
+        found = find_culprits(searched, ask, **options)
+        return replace(found, culprits=tuple(map(self._named_by_evidence, found.culprits))), len(searched)
+
+    def _named_by_evidence(self, culprits: CulpritSet) -> CulpritSet:
+        """Return the one package that the evidence names, of several that no environment can have apart.
+
+        A version that the trainer refuses is named by its refusal.
+        """
+        result, needs = self._results.get(frozenset({*culprits.items, *culprits.companions})), self._campaign.needs
+        if result is None or any(set(culprits.items) - _closure(name, needs) for name in culprits.items):
+            return culprits
+        codes = {cause.code for cause in result.judgement.causes[:1]} if result.judgement else set()
+        named = {failure.package for failure in result.failures} | {_MAKERS.get(code, "") for code in codes}
+        owners = tuple(name for name in culprits.items if name in named)
+        if len(owners) != 1:
+            return culprits
+        others = tuple(name for name in culprits.items if name not in owners)
+        return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
     def _answers(self, sets: Sequence[Items]) -> dict[Items, Answer]:
         """Ask for several sets together.
@@ -177,7 +195,6 @@ class CulpritSearch:
         campaign = self._campaign
         together = frozenset({*culprits.items, *culprits.companions})
         result, drop = self._results.get(together), self._drops.get(together)
-        culprits = _named_by_evidence(culprits, result, campaign.needs)
         known = [campaign.packages[name].links for name in culprits.items if name in campaign.packages]
         culprit = culprit_of(
             self._effect,
@@ -227,24 +244,6 @@ class CulpritSearch:
             return ask([items])[items]
         except SpentError:
             return None
-
-
-def _named_by_evidence(
-    culprits: CulpritSet, result: TrialResult | None, needs: Mapping[str, frozenset[str]]
-) -> CulpritSet:
-    """Return the one package that the evidence names, of several that no environment can have apart.
-
-    A version that the trainer refuses is named by its refusal.
-    """
-    if result is None or any(set(culprits.items) - _closure(name, needs) for name in culprits.items):
-        return culprits
-    codes = {cause.code for cause in result.judgement.causes[:1]} if result.judgement else set()
-    named = {failure.package for failure in result.failures} | {_MAKERS.get(code, "") for code in codes}
-    owners = tuple(name for name in culprits.items if name in named)
-    if len(owners) != 1:
-        return culprits
-    others = tuple(name for name in culprits.items if name not in owners)
-    return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
 
 def _others(searched: SearchResult, *, num_changes: int, num_searched: int) -> Others:
