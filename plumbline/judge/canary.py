@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
 from plumbline.schema.fact import fact
+from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, Outcome
 
@@ -43,14 +44,48 @@ class CanaryResult:
         return self.verdict == "drift"
 
 
-def prove(record: LoadedRecord, gates: Gates, judge: Judge = compare) -> tuple[CanaryResult, ...]:
+class ProbeProofs:
+    """Results on the probes of a round: machines of one kind leave equal probes, which are tried once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, list[tuple[Evidence, tuple[CanaryResult, ...]]]] = {}
+
+    def find(self, record: RunRecord, gates: Gates) -> tuple[CanaryResult, ...] | None:
+        """Return the results on a record of the same machine, parts and evidence, apart from its speed."""
+        for evidence, results in self._known.get(_kind(record, gates), ()):
+            if all(getattr(evidence, name) == getattr(record.evidence, name) for name in ("data", "model", "probe")):
+                return results
+        return None
+
+    def add(self, record: RunRecord, gates: Gates, results: tuple[CanaryResult, ...]) -> None:
+        """Keep the results on a record."""
+        self._known.setdefault(_kind(record, gates), []).append((record.evidence, results))
+
+
+def _kind(record: RunRecord, gates: Gates) -> Hashable:
+    parts = tuple((part.key, part.sha256) for part in record.parts)
+    return record.spec_sha256, gates, record.fingerprint.hardware_class, parts
+
+
+def prove(
+    record: LoadedRecord, gates: Gates, judge: Judge = compare, known: ProbeProofs | None = None
+) -> tuple[CanaryResult, ...]:
     """Judge a copy of `record` with each known fault; a record that is invalid by itself has no copies."""
     if not stands_alone(record) or different_precision(record) is not None:
         return ()
-    return tuple(
-        CanaryResult(fault, judge(against, copy, gates, confirms=confirms).verdict)
-        for fault, against, copy, confirms in _copies(record, gates)
-    )
+    known = known or ProbeProofs()
+
+    def tried(copies: Iterator[Copy]) -> tuple[CanaryResult, ...]:
+        return tuple(
+            CanaryResult(fault, judge(against, copy, gates, confirms=confirms).verdict)
+            for fault, against, copy, confirms in copies
+        )
+
+    slower, results = tried(_slower_copies(record, gates)), known.find(record.record, gates)
+    if results is None:
+        results = tried(_probe_copies(record))
+        known.add(record.record, gates, results)
+    return (*slower, *results)
 
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
@@ -75,8 +110,8 @@ Copy = tuple[str, LoadedRecord, LoadedRecord, SpeedEvidence | None]
 """Fault, the record without it, the copy with it, and the rerun that confirms it."""
 
 
-def _copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
-    """Yield the copies of every applicable fault."""
+def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
+    """Yield the copy that is slower, if the record has a speed."""
     evidence = record.record.evidence
     if evidence.speed is not None and evidence.speed.samples_per_second:
         # Other load would excuse the copy's drop: the canary is about the judge, not about tonight's machine.
@@ -84,6 +119,11 @@ def _copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
         slow = _slowed(quiet, 1 - _drop(quiet, gates))
         before, after = (_with(record, evidence.model_copy(update={"speed": speed})) for speed in (quiet, slow))
         yield "throughput", before, after, slow
+
+
+def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
+    """Yield the copies with each applicable fault of the probe."""
+    evidence = record.record.evidence
     probe = evidence.probe
     if probe is None:
         return

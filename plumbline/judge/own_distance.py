@@ -26,11 +26,17 @@ class OwnDistances:
 
         The run measures it beside its envelope. Without an envelope, the leg's own sketches show it.
         """
+        return self._exact[index] if 0 <= index < len(self._exact) else None
+
+    @cached_property
+    def _exact(self) -> tuple[float | None, ...]:
         probe = self._probe
-        if probe is None or probe.envelope is not None:
-            return self._recorded(index)
+        if probe is None:
+            return ()
+        if probe.envelope is not None:
+            return tuple(self._recorded(index) for index in range(len(probe.taps)))
         is_exact = probe.portable is not None and probe.portable.slices > 1
-        return self._from_leg(index) if is_exact else None
+        return tuple(self._from_leg(index) for index in range(len(probe.taps))) if is_exact else ()
 
     def comparable(self, index: int) -> float | None:
         """Return the distance from a leg of any precision: enough to show that a tensor is rounding only."""

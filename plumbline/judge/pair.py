@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from plumbline.judge import limits
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.tolerance import is_head, limit, relative
+from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement
@@ -204,11 +205,11 @@ class Pair:
 
     @cached_property
     def _own(self) -> tuple[OwnDistances, OwnDistances]:
-        return OwnDistances(self.reference), OwnDistances(self.candidate)
+        return whole(self.reference).own, whole(self.candidate).own
 
     @cached_property
     def _of_training(self) -> OwnDistances:
-        return OwnDistances(self.measured or self.candidate)
+        return whole(self.measured or self.candidate).own
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from plumbline.errors import InvalidInputError
 from plumbline.judge.gaps import Gap, counts, lacks
+from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.whole_learn import missing_curve
 from plumbline.judge.whole_probe import missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
@@ -36,6 +37,11 @@ class WholeRecord(LoadedRecord):
         numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
         """
         return tuple(_gaps(self))
+
+    @cached_property
+    def own(self) -> OwnDistances:
+        """Return the record's distances from its own portable leg, which all its comparisons share."""
+        return OwnDistances(self)
 
     def defects(self, side: str) -> list[Finding]:
         """Return the reasons against judging the record as `side`, whatever it is compared with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from plumbline.judge.canary import CanaryResult, canary_findings, prove
+from plumbline.judge.canary import CanaryResult, ProbeProofs, canary_findings, prove
 from plumbline.judge.comparison import compare
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
@@ -21,17 +21,18 @@ Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
 
 def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
     """Test the judge on the record of every platform and workload."""
+    known = ProbeProofs()
     return {
-        (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge)
+        (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge, known)
         for assignment, record in gathered.records.items()
         if assignment.what == MAIN
     }
 
 
 def _proof(
-    round_: Round, platform: str, record: LoadedRecord, judge: Callable[..., Judgement]
+    round_: Round, platform: str, record: LoadedRecord, judge: Callable[..., Judgement], known: ProbeProofs
 ) -> tuple[CanaryResult, ...]:
-    proof = isolated(platform, lambda: prove(record, gates_of(round_, platform), judge))
+    proof = isolated(platform, lambda: prove(record, gates_of(round_, platform), judge, known))
     return (CanaryResult("any", "invalid"),) if isinstance(proof, Defect) else proof
 
 

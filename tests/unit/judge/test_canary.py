@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.judge.canary import canary_findings, prove
+from plumbline.judge import canary, comparison
+from plumbline.judge.canary import ProbeProofs, canary_findings, prove
 from plumbline.judge.comparison import compare
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Round
@@ -120,3 +121,27 @@ def test_a_machine_without_an_idle_core_leaves_the_canary_decided() -> None:
     busy = LoadedRecord(busy.record.model_copy(update={"fingerprint": fingerprint}), busy.folder, busy.arrays)
     found = {result.fault: result.verdict for result in prove(busy, Gates())}
     assert found["throughput"] == "drift"
+
+
+def test_machines_of_one_kind_with_equal_probes_are_tried_once_and_any_difference_is_tried_again() -> None:
+    tried: list[str] = []
+
+    def judge(reference: LoadedRecord, copy: LoadedRecord, gates: Gates, **more: object) -> Judgement:
+        tried.append(reference.record.record_id)
+        return comparison.compare(reference, copy, gates, **more)  # type: ignore[arg-type]
+
+    def results(known: ProbeProofs, made: LoadedRecord, gates: Gates = Gates()) -> int:  # noqa: B008 - frozen
+        before = len(tried)
+        assert {result.fault for result in canary.prove(made, gates, judge, known)} == FAULTS
+        return len(tried) - before
+
+    known, first = ProbeProofs(), record(speed())
+    assert results(known, first) == 4
+    # A different speed is tried by itself, the probe is not tried again.
+    assert results(known, record(speed(samples_per_second=90.0))) == 1
+    other_loss: Change = lambda content: probe(content)["steps"][0].update(loss=0.5)  # noqa: E731
+    assert results(known, edit(first, other_loss)) == 4
+    other_cpu: Change = lambda content: content["fingerprint"]["cpu"].update(model="other")  # noqa: E731
+    assert results(known, edit(first, other_cpu)) == 4
+    assert results(known, first, Gates(throughput_drop=0.2)) == 4
+    assert results(known, first) == 1
