@@ -26,6 +26,7 @@ from drills import (
     controller_failures,
     disk_failures,
     fleet,
+    kubernetes,
     round_starts,
     server_failures,
     slow_platforms,
@@ -47,6 +48,7 @@ DRILLS: tuple[Drill, ...] = (
     *store_failures.DRILLS,
     *token_failures.DRILLS,
     *disk_failures.DRILLS,
+    *kubernetes.DRILLS,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
