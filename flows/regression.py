@@ -22,12 +22,22 @@ from plumbline.tasks.dispatch import dispatch_trainings
 from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.judge import conclude, judge_records
+from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over
-from plumbline.tasks.report import add_notes, emit_verdict, log_verdict, publish, report_round, show_in_ui, write_pages
+from plumbline.tasks.report import (
+    add_notes,
+    emit_verdict,
+    keep_timings,
+    log_verdict,
+    publish,
+    report_round,
+    show_in_ui,
+    write_pages,
+)
 
 __all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
 
-_PHASES = ("training", "gathering", "judging", "confirming", "reporting", "alerting")
+_PHASES = ("opening", "training", "gathering", "judging", "confirming", "reporting", "alerting")
 STATE_NAMES = {"drift": "Drift", "inconclusive": "Inconclusive", "invalid": "Invalid"}
 """State of a round by its verdict, for people and automations; a pass is Completed."""
 ERROR_STATE_NAMES = {
@@ -61,19 +71,21 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
 def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:
     name = name_round(suite, round_id)
     with alert_without_verdict(suite, name):
-        take_over(suite, name)
-        round_ = open_round(check_suite(suite), name)
-        with phase("training"):
-            results = dispatch_trainings(round_, round_.assignments(), Limits())
-        with phase("gathering"):
-            found = gather_records(round_, results, folder)
-        with phase("judging"):
-            judged = judge_records(round_, found, folder)
-        with phase("confirming"):
-            found, judged = confirm_throughput(round_, found, judged, folder)
-            found, judged = confirm_software(round_, found, judged, folder)
-            judged = confirm_causes(round_, found, judged, folder)
-        verdict = conclude(round_, judged, phase.timings)
+        with phase("opening"):
+            take_over(suite, name)
+            round_ = open_round(check_suite(suite), name)
+        with machines_up(suite, name):
+            with phase("training"):
+                results = dispatch_trainings(round_, round_.assignments(), Limits())
+            with phase("gathering"):
+                found = gather_records(round_, results, folder)
+            with phase("judging"):
+                judged = judge_records(round_, found, folder)
+            with phase("confirming"):
+                found, judged = confirm_throughput(round_, found, judged, folder)
+                found, judged = confirm_software(round_, found, judged, folder)
+                tried, judged = confirm_causes(round_, found, judged, folder)
+        verdict = conclude(round_, judged, tried, phase.timings)
         with phase("reporting"):
             verdict = report_round(round_, verdict, found, judged)
             publish(round_, verdict, judged)
@@ -84,4 +96,5 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
         # A failure here does not change the verdict.
         write_pages(round_, return_state=True)
         show_in_ui(round_, verdict, found, judged, return_state=True)
+    keep_timings(round_, verdict, phase.timings, return_state=True)
     return verdict

@@ -16,6 +16,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict
 from plumbline.tasks.events import Phases, ProgressReporter
+from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
 from plumbline.tasks.prefect_client.flow_runs import INVALID
 from plumbline.tasks.upgrade import (
@@ -81,7 +82,9 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
 
 def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
     with phase("judging"):
-        outcome = train_candidate(open_upgrade(request))
+        opened = open_upgrade(request)
+        with machines_up(request.suite, request.upgrade_id):
+            outcome = train_candidate(opened)
     with phase("reporting"):
         outcome = publish_upgrade(outcome, request.suite)
     with phase("alerting"):

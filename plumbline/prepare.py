@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.build import MANIFEST_NAME
@@ -31,22 +32,29 @@ _COMMAND_SECONDS = 300.0
 _ROOT = Path(__file__).resolve().parents[1]
 
 
+class _Built(NamedTuple):
+    """Build outputs of one workload."""
+
+    dataset: Path
+    manifest: Manifest
+    weights: Path
+    sha256: str
+
+
 def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
     """Build and publish everything; return each workload's RunSpec."""
     specs: dict[str, RunSpec] = {}
-    datasets: dict[Path, Manifest] = {}
-    weights: dict[Path, str] = {}
+    built: dict[str, _Built] = {}
     for name, workload in suite.workloads.items():
-        built, manifest = _dataset(suite, workload, folder, say)
+        dataset, manifest = _dataset(suite, workload, folder, say)
         file, sha256 = _weights(workload, manifest, folder, say)
-        datasets[built] = manifest
-        weights[file] = sha256
+        built[name] = _Built(dataset, manifest, file, sha256)
         specs[name] = make_spec(suite, name, manifest, sha256)
     # A single platform publishes for all that share a store, as concurrent pushes would conflict.
     first = {platform.data: name for name, platform in reversed(suite.platforms.items())}
     with ThreadPoolExecutor(len(first), thread_name_prefix="publish") as pool:
         # Consume the results, so that the first failure is raised here.
-        for line in pool.map(lambda name: _publish(suite, name, datasets, weights), sorted(first.values())):
+        for line in pool.map(lambda name: _publish(suite, name, built), sorted(first.values())):
             say(line)
     for name in suite.local:
         _run_command(suite, name)
@@ -92,9 +100,14 @@ def _digests(files: Iterable[Path]) -> list[str]:
     return [f"{file.name} {digest_file(file)}" for file in files if file.is_file()]
 
 
-def _publish(suite: Suite, platform: str, datasets: dict[Path, Manifest], weights: dict[Path, str]) -> str:
-    store = open_store(suite.platforms[platform].data)
+def _publish(suite: Suite, platform: str, built: Mapping[str, _Built]) -> str:
+    """Publish what the platforms of one store train on."""
+    url = suite.platforms[platform].data
+    sharing = [name for name, place in suite.platforms.items() if place.data == url]
+    wanted = [built[workload] for name in sharing for workload in suite.workloads_of(name)]
+    store, datasets = open_store(url), {each.dataset: each.manifest for each in wanted}
     written = [publish(folder, store, manifest.name).written for folder, manifest in datasets.items()]
+    weights = {each.weights: each.sha256 for each in wanted}
     new = sum(written) + sum(publish_weights(path, store, sha256) for path, sha256 in weights.items())
     return f"{platform}: {new} objects published" if new else f"{platform}: everything was published already"
 

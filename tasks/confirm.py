@@ -49,8 +49,14 @@ def confirm_software(
     return both, judge_records(round_, both, folder)
 
 
-def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path) -> Judged:
-    """Run the experiments of all open cases within their budgets, and name the rows that differ by file and line."""
+def confirm_causes(
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
+) -> tuple[GatheredRecords, Judged]:
+    """Run the experiments of all open cases within their budgets, and name the rows that differ by file and line.
+
+    The first result has the experiments' records as well.
+    """
+    tried = gathered
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
     known = {record.record.record_id: record for record in gathered.records.values()}
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
@@ -58,12 +64,13 @@ def confirm_causes(round_: Round, gathered: GatheredRecords, judged: Judged, fol
         ready, lost = _sent(round_, wanted(cases), known, folder)
         results = dispatch_trainings(round_, ready, Limits()) if ready else {}
         came = gather_records(round_, results, folder)
+        tried = tried.plus(came)
         answers = {str(assignment.experiment_id): record for assignment, record in came.records.items()}
         lost |= {str(assignment.experiment_id): absence.why for assignment, absence in came.absent.items()}
         known |= {record.record.record_id: record for record in came.records.values()}
         cases = absorb(cases, answers, lost)
     confirmed = apply_cases(judged.results, cases)
-    return replace(judged, results=placed_results(round_, confirmed, gathered, judged.baselines))
+    return tried, replace(judged, results=placed_results(round_, confirmed, gathered, judged.baselines))
 
 
 def _sent(

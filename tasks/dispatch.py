@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from prefect import task
 
 from plumbline.central import find_record
-from plumbline.deployment import suite_tag, training_deployment
+from plumbline.deployment import job_variables, suite_tag, training_deployment
 from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
@@ -54,16 +53,8 @@ def _start(apis: PlatformApis, round_: Round, assignment: Assignment, order: Tra
         parameters={"order": order.to_json()}, name=assignment.run_name(round_.night),
         tags=[suite_tag(round_.suite.name), f"round:{round_.id}", f"platform:{order.platform}"],
         key=idempotency_key(round_.suite.name, order.record_id), due=due,
-        job_variables=_job_variables(assignment.image, round_.suite.platforms[order.platform].gpus),
+        job_variables=job_variables(round_.suite.platforms[order.platform], assignment.image),
     )  # fmt: skip
-
-
-def _job_variables(image: str, gpus: int) -> dict[str, Any] | None:
-    """Return the job variables of a training in a given image, on several GPUs; `None` for the work pool's own."""
-    # With the variable, the record names the image in which the trainer ran.
-    variables: dict[str, Any] = {"image": image, "env": {"PLUMBLINE_IMAGE": image}} if image else {}
-    # A pool whose template has no such variable ignores it.
-    return (variables | ({"gpus": gpus} if gpus > 1 else {})) or None
 
 
 def _find_record(outboxes: Mapping[str, Store], order: TrainingOrder) -> Recorded | None:

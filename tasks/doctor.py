@@ -6,21 +6,19 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import get_events_client
-from prefect.exceptions import ObjectNotFound
 
-from plumbline.deployment import CONTROLLERS_POOL, REGRESSION, Item, desired, desired_at, training_deployment
+from plumbline.deployment import CONTROLLERS_POOL, REGRESSION, Item, desired, desired_at
 from plumbline.doctor import CheckResult, examine_clock
 from plumbline.doctor.checks import failed, from_error
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.schema.suite_values import api_key_variable
+from plumbline.tasks.doctor_pools import CONTROLLERS, check_pool, read_deployment
 from plumbline.tasks.prefect_client.api import (
     PREFECT_ERRORS,
     check_api,
@@ -32,13 +30,10 @@ from plumbline.tasks.prefect_client.api import (
     wait_for_api,
 )
 from plumbline.tasks.prefect_client.deployments import plan
-from plumbline.tasks.prefect_client.flow_runs import read_pool
 from plumbline.tasks.prefect_client.platform_apis import open_apis
 
-__all__ = ["CONTROLLERS", "check_server"]
+__all__ = ["check_server"]
 
-CONTROLLERS = "controllers"
-"""Name of the controllers' pool among the platforms' in the doctor's report."""
 _API = "Prefect API"
 _DEPLOY = "run `plumbline deploy SUITE`"
 _POLL_SECONDS = 0.5
@@ -55,15 +50,14 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
         with open_apis(suite) as apis:
             client = apis.own
             results = [*_check_api(client), _check_events(client), *_check_database(client)]
-            controllers = _read_deployment(client, f"{REGRESSION}/{suite.name}")
+            controllers = read_deployment(client, f"{REGRESSION}/{suite.name}")
             pool = controllers.work_pool_name if controllers is not None else None
             results += [*_check_deployed(client, suite.name, desired(suite, controllers=pool or CONTROLLERS_POOL))]
             if suite.schedule is not None:
                 results += [*_check_schedule(client, suite.name, suite.schedule)]
             pools = {name: platform.work_pool for name, platform in suite.platforms.items()}
-            deployed = {name: training_deployment(suite.name, name) for name in pools}
             if pool:
-                pools[CONTROLLERS], deployed[CONTROLLERS] = pool, f"{REGRESSION}/{suite.name}"
+                pools[CONTROLLERS] = pool
             away = set[str]()
             for api, name, other in apis.foreign(suite):
                 try:
@@ -73,11 +67,7 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
                 except PlumblineError as error:
                     results.append(from_error(f"{_API} of {name}", error))
                     away |= {key for key, platform in suite.platforms.items() if platform.api == api}
-            checked = {
-                name: _check_pool(apis.of(name), name, pools[name], deployed[name])
-                for name in pools
-                if name not in away
-            }
+            checked = {name: check_pool(apis.of(name), suite, name, pools[name]) for name in pools if name not in away}
     except PlumblineError as error:
         return [from_error(_API, error)], {}
     except PREFECT_ERRORS as error:
@@ -116,63 +106,6 @@ def _check_events(client: SyncPrefectClient) -> CheckResult:
 def _check_database(client: SyncPrefectClient) -> Iterator[CheckResult]:
     if remark := database_remark(client):
         yield CheckResult(where=f"{_API}'s database", what=remark, well=True)
-
-
-def _read_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
-    with suppress(ObjectNotFound):
-        return client.read_deployment_by_name(name)
-    return None
-
-
-def _check_pool(client: SyncPrefectClient, place: str, pool: str, deployment: str) -> CheckResult:
-    """Check that the pool exists, fits the deployment, has a worker online, and starts runs."""
-    where = f"{place}: worker"
-    health = read_pool(client, pool)
-    if health is None:
-        return failed(where, f"work pool {pool} does not exist", f"{_DEPLOY} to create it")
-    if missing := _missing_variables(client, deployment, pool):
-        text = f"{pool} requires job variables without a value: {', '.join(missing)}"
-        return failed(where, text, "give them a default: `prefect work-pool update --base-job-template`")
-    if (closed := _closed(client, pool, deployment)) is not None:
-        return failed(where, *closed, ExitCode.INCONCLUSIVE)
-    if not health.has_workers:
-        text = f"{pool} is a {health.kind} pool: Prefect starts its runs, so no worker can be seen; --workers runs one"
-        return CheckResult(where=where, what=text, well=True)
-    online = sorted(name for name, is_online in health.workers.items() if is_online)
-    if online:
-        return CheckResult(where=where, what=f"{', '.join(online)} in {pool}", well=True)
-    hint = f"start one there: `prefect worker start --pool {pool}`"
-    return failed(where, f"no worker online in {pool}", hint, ExitCode.INCONCLUSIVE)
-
-
-def _closed(client: SyncPrefectClient, pool: str, deployment: str) -> tuple[str, str] | None:
-    """Return why no worker gets a run of the deployment, and a hint; `None` if the way is open."""
-    found = client.read_work_pool(pool)
-    if found.is_paused:
-        return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
-    if found.concurrency_limit == 0:
-        return f"work pool {pool} has the concurrency limit 0", f"`prefect work-pool set-concurrency-limit {pool} 1`"
-    deployed = _read_deployment(client, deployment)
-    name = (deployed.work_queue_name if deployed is not None else None) or "default"
-    try:
-        queue = client.read_work_queue_by_name(name, pool)
-    except ObjectNotFound:
-        return f"work queue {name} of {pool} does not exist", _DEPLOY
-    if queue.is_paused:
-        return f"work queue {name} of {pool} is paused", f"`prefect work-queue resume {name} --pool {pool}`"
-    if queue.concurrency_limit == 0:
-        hint = f"`prefect work-queue clear-concurrency-limit {name} --pool {pool}`"
-        return f"work queue {name} of {pool} has the concurrency limit 0", hint
-    return None
-
-
-def _missing_variables(client: SyncPrefectClient, deployment: str, pool: str) -> list[str]:
-    """Return the required job variables without a value."""
-    variables = client.read_work_pool(pool).base_job_template.get("variables", {})
-    known = {name for name, one in variables.get("properties", {}).items() if "default" in one}
-    if (found := _read_deployment(client, deployment)) is not None:
-        known |= (found.job_variables or {}).keys()
-    return [name for name in variables.get("required", []) if name not in known]
 
 
 def _check_deployed(

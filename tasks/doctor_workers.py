@@ -13,14 +13,14 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
-from plumbline.deployment import REGRESSION, Item, training_deployment
+from plumbline.deployment import REGRESSION, Item, job_variables, training_deployment
 from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report
 from plumbline.doctor.checks import failed, from_error
 from plumbline.doctor.stores import Visit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import read_any_version
-from plumbline.tasks.doctor import CONTROLLERS
+from plumbline.tasks.doctor_pools import CONTROLLERS
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.deployments import create_deployment
 from plumbline.tasks.prefect_client.flow_runs import start_run
@@ -127,7 +127,8 @@ def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
     _ = create_deployment(client, Item("deployment", name, fields, initial))
     visits = [list(visit) for visit in _visits(suite, place)]
     parameters = {"visits": visits, **_training(suite, place)}
-    return start_run(apis, place, name, parameters=parameters, name=f"{place} doctor")
+    variables = job_variables(suite.platforms[place]) if place in suite.platforms else None
+    return start_run(apis, place, name, parameters=parameters, name=f"{place} doctor", job_variables=variables)
 
 
 def _training(suite: Suite, place: str) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def _visits(suite: Suite, place: str) -> Iterable[Visit]:
             yield Visit(f"{name}: outbox", platform.outbox, "write and read")
         return
     platform = suite.platforms[place]
-    for dataset in sorted({workload.data for workload in suite.workloads.values()}):
+    for dataset in sorted({workload.data for workload in suite.workloads_of(place).values()}):
         yield Visit("data", platform.data, "read", dataset)
     yield Visit("outbox", platform.outbox, "write and read")
 

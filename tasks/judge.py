@@ -17,6 +17,7 @@ from plumbline.rounds.baselines import name_changed_tasks, read_baselines
 from plumbline.rounds.canary import apply_canary, prove_round, proven_note
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, judge_harvest
+from plumbline.rounds.night_cost import with_usage
 from plumbline.rounds.night_findings import apply_nights
 from plumbline.rounds.nights import History, NightDecisions, decide_nights
 from plumbline.rounds.outcome import join, sum_up
@@ -52,11 +53,15 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
     return Judged(apply_canary(results, proofs), baselines, nights, history, proven_note(round_, proofs))
 
 
-def conclude(round_: Round, judged: Judged, seconds: Mapping[str, float]) -> RoundVerdict:
+def conclude(round_: Round, judged: Judged, gathered: GatheredRecords, seconds: Mapping[str, float]) -> RoundVerdict:
     """Return the round's verdict; `seconds` has the duration of each phase."""
-    platforms = {name: join({work: of[name] for work, of in judged.results.items()}) for name in round_.suite.platforms}
+    platforms = {
+        name: join({workload: judged.results[workload][name] for workload in round_.specs_of(name)})
+        for name in round_.suite.platforms
+    }
     timings = {**seconds, "total": sum(seconds.values())}
     verdict = sum_up(round_, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)
     if judged.proven:
         verdict = verdict.replace(proven=judged.proven)
+    verdict = with_usage(verdict, gathered)
     return count_unjudged(round_, verdict, judged.history.series, judged.baselines, datetime.now(UTC))

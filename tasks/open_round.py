@@ -15,7 +15,9 @@ from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
 from plumbline.rounds.claim import Controller, check_claim, claim_round
+from plumbline.rounds.night_cost import check_cost, night_costs
 from plumbline.rounds.published_specs import read_specs
+from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
 from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
@@ -86,6 +88,8 @@ def open_round(suite: Suite, round_id: str) -> Round:
     central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
     lock = variable("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")
+    if suite.dispatch.max_cost is not None:
+        check_cost(suite, night_costs(suite, last_rounds(central, suite.name, PRICED_NIGHTS)), suite.name)
     if missing := suite.workloads.keys() - round_.specs.keys():
         raise ConfigurationError(f"no spec for {', '.join(sorted(missing))}", where=suite.name)
     return round_

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -67,6 +67,14 @@ def write_pages(round_: Round) -> None:
     central = CentralStore(open_store(round_.suite.store))
     write_site(central, round_.suite)
     connect_reports(central, round_.suite.name, [round_.id], round_.suite.report_url)
+
+
+@task(name="timings", persist_result=False)
+def keep_timings(round_: Round, verdict: RoundVerdict, seconds: Mapping[str, float]) -> None:
+    """Store the verdict with the durations of all phases, those after it too."""
+    timings = {**seconds, "total": sum(seconds.values())}
+    central = CentralStore(open_store(round_.suite.store))
+    central.put_round(verdict.replace(timings=timings), partial(refuse_superseded, round_.suite, round_.id))
 
 
 def log_verdict(verdict: RoundVerdict) -> None:

@@ -21,7 +21,7 @@ from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError, Pl
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
 from plumbline.schema.ab import AbOrder
-from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors
 from plumbline.staging.scratch import scratch_folder
@@ -46,7 +46,7 @@ _CONTROLLER_POLL_SECONDS = 15.0
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
-    """Train and publish the record; return exit code and last output line."""
+    """Train and publish the record; return its exit code and error, or the last output line."""
     began = time.monotonic()
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
     outbox = open_store(order.outbox)
@@ -94,12 +94,14 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
                 code = run(work / "record")
             else:
                 code, record = _run_ab(order.ab, cache, work, run)
+        why = progress.last_line
         if record is not None and (record / RECORD_NAME).is_file():
+            why = read_record(record, verify=False).exit.message or why
             policy = upload_policy(time.monotonic() - began)
             publish_record(open_store(order.outbox, policy=policy), record)
         if code == ExitCode.PASS and checkpoint is not None:
             _clear(checkpoint, logger)
-    return code, progress.last_line
+    return code, why
 
 
 def _keep_lock(cache: Path, logger: Any) -> None:

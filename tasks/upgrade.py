@@ -19,7 +19,7 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from plumbline.central import CentralStore, upload_policy
-from plumbline.deployment import REGRESSION, gate_deployment, suite_tag
+from plumbline.deployment import REGRESSION, gate_deployment, job_variables, suite_tag
 from plumbline.digest import digest_file
 from plumbline.dispatch import Limits, Recorded, Result, idempotency_key, run_jobs
 from plumbline.errors import ConfigurationError, PlumblineError
@@ -173,6 +173,7 @@ def _start(apis: PlatformApis, upgrade: LockUpgrade, order: UpgradeOrder, due: d
         name=f"{order.platform} upgrade {upgrade_id}",
         tags=[suite_tag(suite), f"round:{upgrade_id}", f"platform:{order.platform}"],
         key=idempotency_key(suite, order.record_id), due=due,
+        job_variables=job_variables(upgrade.request.suite.platforms[order.platform]),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from plumbline.alerts.book import AlertBook
 from plumbline.alerts.due import Planned
 from plumbline.alerts.messages import (
     AlertMessage,
+    left_on_message,
     missed_message,
     no_verdict_message,
     probe_message,
@@ -34,6 +35,7 @@ __all__ = [
     "after_failure",
     "after_success",
     "claim",
+    "left_on_message",
     "missed",
     "missed_message",
     "no_verdict_message",

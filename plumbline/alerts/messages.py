@@ -176,6 +176,13 @@ def unplanned_message(suite: str, since: datetime) -> AlertMessage:
     return AlertMessage(f"unplanned/{since.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
+def left_on_message(suite: str, group: str, count: int, now: datetime) -> AlertMessage:
+    """Return the message about machines that are up without a round."""
+    body = f"{group} is set to {count}, and no round of {suite} runs: set it to 0, or its machines cost money all day."
+    subject = f"[plumbline] {suite}: machines are left on"
+    return AlertMessage(f"left-on/{now:%Y-%m-%d}/{group}", "left-on", f"{suite}/left-on", subject, body)
+
+
 def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMessage:
     """Return the message about a round that ended without a verdict."""
     lines = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ __all__ = [
     "desired",
     "desired_at",
     "gate_deployment",
+    "job_variables",
+    "pool_limit",
     "suite_parameters",
     "suite_tag",
     "training_deployment",
@@ -41,6 +43,8 @@ _PLATFORMS_OF_EVENT = "{{ event.payload.platforms | default([], true) | tojson }
 
 CONTROLLERS_POOL = "plumbline"
 """Default work pool of rounds and watches."""
+_DEFAULT_QUEUE = "default"
+"""Name of the queue that Prefect makes in each pool."""
 _WATCH_CRON = "*/10 * * * *"
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""
@@ -49,6 +53,8 @@ _REPEATED_SECONDS = 20
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
 _START_SECONDS = 300
 """Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
+_WAITS_FOR_MACHINE = "prefect.flow-run.InfrastructurePending"
+"""Event of a run whose pod waits for a node or an image: Prefect's Kubernetes worker ends the run if the pod fails."""
 _LOST_SECONDS = 900
 """Maximum seconds without a heartbeat of a round that began: it crashed, and no process continues it."""
 LOST = "Lost"
@@ -78,6 +84,20 @@ class Item:
 def suite_tag(suite: str) -> str:
     """Return the tag of a suite's runs and deployments."""
     return f"suite:{suite}"
+
+
+def job_variables(platform: Platform, image: str = "") -> dict[str, Any] | None:
+    """Return the job variables of a platform's runs, optionally in a given image; `None` for the work pool's own."""
+    variables = dict(platform.job_variables)
+    if image:
+        variables["image"] = image
+    if "image" in variables:
+        # With this variable, the record names the image in which the trainer ran.
+        variables["env"] = {**variables.get("env", {}), "PLUMBLINE_IMAGE": variables["image"]}
+    if platform.gpus > 1:
+        # A pool whose template has no such variable ignores it.
+        variables["gpus"] = platform.gpus
+    return variables or None
 
 
 def training_deployment(suite: str, platform: str) -> str:
@@ -126,11 +146,20 @@ def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
         yield Item("block", block, {"address": addresses[block]} if block in addresses else {})
 
 
+def pool_limit(platforms: Iterable[Platform]) -> int:
+    """Return how many runs a work pool needs at once: the platforms of one queue share its devices."""
+    queues: dict[str, int] = {}
+    for platform in platforms:
+        queues[platform.queue] = max(queues.get(platform.queue, 0), platform.concurrency)
+    return sum(queues.values())
+
+
 def _pools(platforms: Mapping[str, Platform], controllers: str = "") -> Iterator[Item]:
-    pools = dict.fromkeys(platform.work_pool for platform in platforms.values())
-    for pool in pools:
-        # One training per device: one run of a pool at a time.
-        yield Item("work-pool", pool, initial={"type": "process", "concurrency_limit": 1})
+    pools: dict[str, list[Platform]] = {}
+    for platform in platforms.values():
+        pools.setdefault(platform.work_pool, []).append(platform)
+    for pool, sharing in pools.items():
+        yield Item("work-pool", pool, initial={"type": "process", "concurrency_limit": pool_limit(sharing)})
     if controllers and controllers not in pools:
         yield Item("work-pool", controllers, initial={"type": "process", "concurrency_limit": None})
 
@@ -142,6 +171,7 @@ def _trainings(suite: Suite, platforms: Mapping[str, Platform]) -> Iterator[Item
             training_deployment(suite.name, name),
             entrypoint="plumbline.flows.training.training",
             work_pool=platform.work_pool,
+            work_queue=platform.queue or _DEFAULT_QUEUE,
             tags=[*tags, f"platform:{name}"],
             description=f"One training on {name}; a round of {suite.name} dispatches it.",
         )
@@ -149,6 +179,7 @@ def _trainings(suite: Suite, platforms: Mapping[str, Platform]) -> Iterator[Item
             gate_deployment(suite.name, name),
             entrypoint="plumbline.flows.upgrade.gate",
             work_pool=platform.work_pool,
+            work_queue=platform.queue or _DEFAULT_QUEUE,
             tags=[*tags, f"platform:{name}"],
             description=f"The upgrade gate on {name}; an upgrade of {suite.name} dispatches it.",
         )
@@ -177,13 +208,14 @@ def _rounds(suite: Suite, controllers: str) -> Iterator[Item]:
         parameters=suite_parameters(suite),
         collision_strategy="ENQUEUE",
     )
-    if schedule and any("missed" in alert.on for alert in suite.alerts):
+    watched = {"left-on"} | ({"missed"} if schedule else set())
+    if any(watched & set(alert.on) for alert in suite.alerts):
         yield _deployment(
             f"{WATCH}/{suite.name}",
             entrypoint="plumbline.flows.watch.watch",
             work_pool=controllers,
             tags=tags,
-            description=f"Alert about missed rounds of {suite.name}, and send alerts that are pending.",
+            description=f"Alert about missed rounds and machines left on of {suite.name}, and send pending alerts.",
             parameters=suite_parameters(suite),
             cron=_WATCH_CRON,
             timezone="UTC",
@@ -217,7 +249,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
     yield _crash_silent_runs(suite)
     yield _automation(
         f"plumbline {suite.name}: crash rounds that do not start",
-        expect=["prefect.flow-run.Running", *(f"prefect.flow-run.{name}" for name in _ENDS)],
+        expect=["prefect.flow-run.Running", _WAITS_FOR_MACHINE, *(f"prefect.flow-run.{name}" for name in _ENDS)],
         after=["prefect.flow-run.Pending"],
         for_each=["prefect.resource.id"],
         related=rounds,
@@ -247,7 +279,7 @@ def _automations(suite: Suite) -> Iterator[Item]:
     yield _automation(
         f"plumbline {suite.name}: end lost rounds",
         # With Running: a run whose heartbeats a person turned off is never taken for lost while it runs.
-        expect=[f"prefect.flow-run.{name}" for name in ("heartbeat", "Running", *_VERDICTS)],
+        expect=[_WAITS_FOR_MACHINE, *(f"prefect.flow-run.{name}" for name in ("heartbeat", "Running", *_VERDICTS))],
         after=[f"prefect.flow-run.{name}" for name in ("Crashed", "Pending", "heartbeat")],
         for_each=["prefect.resource.id"],
         related=rounds,
@@ -272,7 +304,8 @@ def _automations(suite: Suite) -> Iterator[Item]:
 def _crash_silent_runs(suite: Suite) -> Item:
     return _automation(
         f"plumbline {suite.name}: crash silent runs",
-        expect=["prefect.flow-run.heartbeat", *(f"prefect.flow-run.{name}" for name in _ENDS)],
+        # A pod that is evicted schedules its run again, which may wait for a node.
+        expect=[f"prefect.flow-run.{name}" for name in ("heartbeat", "AwaitingRetry", *_ENDS)],
         after=["prefect.flow-run.heartbeat"],
         for_each=["prefect.resource.id"],
         related=[f"prefect.tag.{suite_tag(suite.name)}"],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from plumbline.dispatch.states import Action, ChildRun, Job, Limits, Phase, Recorded, Result, View
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
-from plumbline.errors import ConfigurationError
 
 __all__ = ["Orchestrator", "run_jobs"]
 
@@ -28,10 +28,10 @@ class Orchestrator(Protocol):
     def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
         """Return the runs that an earlier controller already dispatched."""
 
-    def start(self, job: Job, attempt: int) -> bool:
-        """Dispatch this attempt, unless already dispatched; return false if unknown.
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[Run, str]:
+        """Dispatch each attempt, unless already dispatched; leave out those of which this is unknown.
 
-        Raises `ConfigurationError` if the platform has no deployment.
+        The text is empty, or says why the attempt can never be dispatched.
         """
 
     def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
@@ -53,30 +53,33 @@ class _Driver:
         self._orchestrator = orchestrator
         self._limits = limits
         self._clock = clock
-        self._queues: dict[str, list[Job]] = {}
-        for job in jobs:
-            self._queues.setdefault(job.platform, []).append(job)
-        self._lanes = {platform: begin(queue.pop(0), clock()) for platform, queue in self._queues.items()}
-        self._pending: set[str] = set()
+        self._waiting = list(jobs)
+        self._active: dict[str, TrainingRun] = {}
+        self._pending: dict[str, tuple[Job, int]] = {}
         self._refused: dict[str, str] = {}
         self._asked: set[str] = set()
         self._left: dict[str, int] = {}
         self.started: set[Run] = set()
         self.results: dict[str, Result] = {}
+        self._begin()
 
-    @property
-    def trainings(self) -> list[TrainingRun]:
-        return list(self._lanes.values())
+    def _begin(self) -> None:
+        """Begin the next jobs of each platform, up to its number of trainings at once."""
+        busy = Counter(training.job.platform for training in self._active.values())
+        for job in list(self._waiting):
+            if busy[job.platform] < job.at_once:
+                busy[job.platform] += 1
+                self._waiting.remove(job)
+                self._active[job.key] = begin(job, self._clock())
 
     def round(self) -> bool:
         """Observe every training and act once; return whether any phase changed."""
-        before = self.trainings
+        before = list(self._active.values())
         seeking = [training for training in before if training.phase is Phase.SEEKING]
-        online = self._orchestrator.online([training.job.platform for training in seeking]) if seeking else {}
+        platforms = list(dict.fromkeys(training.job.platform for training in seeking))
+        online = self._orchestrator.online(platforms) if seeking else {}
         self._find([training.job for training in seeking])
         live = [training for training in before if training.phase not in (Phase.SEEKING, Phase.DONE)]
-        for training in live:
-            self._retry_start(training)
         runs = [(training.job.key, training.attempt) for training in live]
         children = self._orchestrator.observe(runs) if runs else {}
         # The time of the observation: a check of a store that does not answer takes a minute.
@@ -91,7 +94,11 @@ class _Driver:
                 refused=self._refused.get(key, ""),
             )
             self._step(training, view, seen_at)
-        return [training.phase for training in before] != [training.phase for training in self.trainings]
+        self._start()
+        self._begin()
+        return {training.job.key: training.phase for training in before} != {
+            key: training.phase for key, training in self._active.items()
+        }
 
     def _find(self, jobs: Sequence[Job]) -> None:
         """Find an earlier controller's attempts, once; adopt the last attempt."""
@@ -114,33 +121,25 @@ class _Driver:
             training, action = advance(training, seen, seen_at, self._limits)
         if action is Action.START:
             self.started.add(run)
-            self._pending.add(training.job.key)
-            self._retry_start(training)
+            self._pending[training.job.key] = (training.job, training.attempt)
         elif action is Action.CANCEL:
             self._orchestrator.cancel([run])
         elif action is Action.FORCE:
             self._orchestrator.cancel([run], force=True)
-        self._lanes[training.job.platform] = training
-        if training.result is not None and training.job.key not in self.results:
+        self._active[training.job.key] = training
+        if training.result is not None:
             self.results[training.job.key] = training.result
-            self._next(training.job.platform)
+            self._pending.pop(training.job.key, None)
+            del self._active[training.job.key]
 
-    def _retry_start(self, training: TrainingRun) -> None:
-        if training.job.key not in self._pending:
-            return
-        try:
-            started = self._orchestrator.start(training.job, training.attempt)
-        except ConfigurationError as error:
-            self._refused[training.job.key] = str(error)
-            self.started.discard((training.job.key, training.attempt))
-            started = True
-        if started:
-            self._pending.discard(training.job.key)
-
-    def _next(self, platform: str) -> None:
-        """Start a platform's next training, as each platform runs one at a time."""
-        if self._queues[platform]:
-            self._lanes[platform] = begin(self._queues[platform].pop(0), self._clock())
+    def _start(self) -> None:
+        """Dispatch every attempt that is to start, or whose dispatch is unknown."""
+        answers = self._orchestrator.start(list(self._pending.values())) if self._pending else {}
+        for (key, attempt), refusal in answers.items():
+            del self._pending[key]
+            if refusal:
+                self._refused[key] = refusal
+                self.started.discard((key, attempt))
 
     def close(self) -> None:
         """Cancel all started runs that are not known to have ended."""
@@ -160,7 +159,7 @@ def run_jobs(
     sleep: Callable[[float], None],
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> dict[str, Result]:
-    """Run every job: platforms in parallel, each platform's jobs in sequence."""
+    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say."""
     driver = _Driver(jobs, orchestrator, limits, clock)
     pause = _POLL_SECONDS[0]
     try:

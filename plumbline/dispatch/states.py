@@ -76,6 +76,8 @@ class Job:
     start_seconds: float
     run_seconds: float
     retries: int
+    at_once: int = 1
+    """Number of the platform's jobs at a time."""
 
 
 @dataclass(frozen=True, slots=True)

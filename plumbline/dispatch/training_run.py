@@ -99,8 +99,10 @@ def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tupl
     if view.refused:
         return _done(training, None, view.refused), Action.NONE
     if view.child is not None and view.child.state is ChildState.RUNNING:
+        # Of a run that starts again after an eviction, all its starts share one deadline.
+        since = now if training.running_since is None else training.running_since
         training = replace(
-            training, phase=Phase.RUNNING, running_since=now, alive=view.child.alive, alive_at=now, looked_at=now
+            training, phase=Phase.RUNNING, running_since=since, alive=view.child.alive, alive_at=now, looked_at=now
         )
         return training, Action.NONE
     if view.child is not None and view.child.state.final:
@@ -114,8 +116,9 @@ def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tupl
         if training.waited > training.job.start_seconds:
             # A claimed run was lost with its worker process.
             taken = view.child.state is ChildState.PENDING
+            hindered = f": {view.child.message}" if view.child.message else ""
             why = (
-                f"a worker claimed the run and did not start it {within}"
+                f"a worker claimed the run and did not start it {within}{hindered}"
                 if taken
                 else f"no worker started the run {within}"
             )
@@ -129,11 +132,18 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
     if view.child is not None:
         if view.child.state.final:
             return _ended(training, view.child, now)
+        if view.child.state in (ChildState.SCHEDULED, ChildState.PENDING):
+            return _scheduled_again(training, now)
         if view.child.alive != training.alive:
             training = replace(training, alive=view.child.alive, alive_at=now)
     elif view.recorded is None:
         # The server does not answer: silence is no sign of a failed child.
         training = replace(training, alive_at=now)
+    return _still_runs(training, view, now, limits)
+
+
+def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
+    """Check the outbox and the deadlines of a run that Prefect shows as running."""
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
         why = "Prefect has not seen the run's end"
         training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, recorded=view.recorded)
@@ -146,6 +156,13 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
     if now - training.looked_at >= limits.look_seconds:
         return replace(training, looked_at=now), Action.LOOK
     return training, Action.NONE
+
+
+def _scheduled_again(training: TrainingRun, now: float) -> tuple[TrainingRun, Action]:
+    """Wait for the start of a run whose pod was evicted: Prefect scheduled it again, as the same attempt."""
+    note = f"attempt {training.attempt + 1} lost its machine, and was scheduled again"
+    notes = (*training.notes, note)
+    return replace(training, phase=Phase.WAITING, waited=0.0, seen_at=now, since=now, notes=notes), Action.NONE
 
 
 def _cancel(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:

@@ -52,7 +52,7 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
     yield examine_disk("this machine's disk", state)
     visits = [Visit("central store", suite.store, "write, replace and read")]
     for name, platform in suite.platforms.items():
-        datasets = sorted({workload.data for workload in suite.workloads.values()})
+        datasets = sorted({workload.data for workload in suite.workloads_of(name).values()})
         visits += [Visit(f"{name}: data", platform.data, "read", dataset) for dataset in datasets]
         visits.append(Visit(f"{name}: outbox", platform.outbox, "write and read"))
     with ThreadPoolExecutor(min(16, len(visits)), thread_name_prefix="doctor") as pool:

@@ -173,7 +173,9 @@ class Stack:
         worker = f"{name}-{self.mark[:6]}-{self._restarts.get(f'worker-{name}', 0)}"
         self._workers[name] = start(
             f"worker-{name}",
-            services.worker_command(pool, worker, limit=None if is_controllers else 1),
+            services.worker_command(
+                pool, worker, limit=None if is_controllers else self.suite.platforms[name].concurrency
+            ),
             log=self.servers.log(f"worker-{name}"),
             environment=environment,
             folder=self.state / "workers" / name,

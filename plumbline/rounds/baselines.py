@@ -34,8 +34,8 @@ def read_baselines(
     """
     baselines: dict[str, dict[str, LoadedRecord]] = {workload: {} for workload in round_.specs}
     unreadable: Unreadable = {workload: {} for workload in round_.specs}
-    for workload, spec in round_.specs.items():
-        for platform in round_.suite.platforms:
+    for platform in round_.suite.platforms:
+        for workload, spec in round_.specs_of(platform).items():
             try:
                 record = _current_again(central, spec, platform, into)
             except InvalidInputError as error:

@@ -85,7 +85,7 @@ def limits_of(suite: Suite, platform: str = "") -> Allowed:
     drop = suite.gates.throughput_drop if own is None else own
     return allowed_for(
         num_platforms=platforms,
-        num_series=platforms * len(suite.workloads) * len(METRICS),
+        num_series=sum(len(suite.workloads_of(name)) for name in suite.platforms) * len(METRICS),
         false_alarms_a_year=suite.gates.false_alarms_a_year,
         detections_a_year=suite.gates.questions_a_year,
         open_nights=suite.gates.open_nights,

@@ -87,11 +87,17 @@ class Round:
         """Return the date in the round's name."""
         return night_of(self.id)
 
+    def specs_of(self, platform: str) -> dict[str, RunSpec]:
+        """Return the specs of the workloads that train on a platform."""
+        chosen = self.suite.workloads_of(platform)
+        return {workload: spec for workload, spec in self.specs.items() if workload in chosen}
+
     def assignments(self) -> tuple[Assignment, ...]:
-        """Return every workload on every platform."""
+        """Return each platform's workloads."""
         return tuple(
-            Assignment(platform, workload, MAIN) for workload in self.specs for platform in self.suite.platforms
-        )
+            Assignment(platform, workload, MAIN)
+            for workload in self.specs for platform in self.suite.platforms if workload in self.specs_of(platform)
+        )  # fmt: skip
 
     def job(self, assignment: Assignment) -> Job:
         """Return the dispatch job of an assignment, with its platform's deadlines."""
@@ -104,6 +110,7 @@ class Round:
             run_seconds=self._run_seconds(assignment),
             # A retried A/B would spend its budget twice.
             retries=platform.retries if assignment.ab is None else 0,
+            at_once=platform.concurrency,
         )
 
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:

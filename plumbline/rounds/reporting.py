@@ -23,9 +23,20 @@ from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import read_bytes
 
-__all__ = ["draw_plots", "earlier_records", "keep_report", "record_links", "report_key", "write_report"]
+__all__ = [
+    "PRICED_NIGHTS",
+    "draw_plots",
+    "earlier_records",
+    "keep_report",
+    "last_rounds",
+    "record_links",
+    "report_key",
+    "write_report",
+]
 
 _NIGHTS = 30
+PRICED_NIGHTS = 7
+"""Number of nights whose median is the cost of the next one."""
 _AT_ONCE = 8
 _MOST_READ = 600
 
@@ -128,15 +139,21 @@ def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None
 
 def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
     """Return the suite's last nights."""
-    names = [name for name in reversed(central.list_rounds(verdict.suite)) if name[1] != verdict.round]
+    same = last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)
+    return RoundHistory(points=points_of(_dated([*reversed(same), verdict])))
+
+
+def last_rounds(central: CentralStore, suite: str, count: int, *, without: str = "") -> list[RoundVerdict]:
+    """Return the suite's last `count` rounds that can be read, the newest first."""
+    names = [name for name in reversed(central.list_rounds(suite)) if name[1] != without]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:
-        for first in range(0, min(len(names), _MOST_READ), _NIGHTS):
-            rounds = pool.map(lambda name: _read(central, name), names[first : first + _NIGHTS])
-            same += [earlier for earlier in rounds if earlier is not None and earlier.suite == verdict.suite]
-            if len(same) >= _NIGHTS:
+        for first in range(0, min(len(names), _MOST_READ), count):
+            rounds = pool.map(lambda name: _read(central, name), names[first : first + count])
+            same += [earlier for earlier in rounds if earlier is not None and earlier.suite == suite]
+            if len(same) >= count:
                 break
-    return RoundHistory(points=points_of(_dated([*reversed(same[:_NIGHTS]), verdict])))
+    return same[:count]
 
 
 def _read(central: CentralStore, name: tuple[str, str]) -> RoundVerdict | None:

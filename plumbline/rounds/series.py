@@ -33,7 +33,7 @@ def read_history(round_: Round, central: CentralStore) -> History:
         except InvalidInputError as error:
             damaged[platform] = str(error)
         accepted[platform] = {
-            workload: _accepted(book, spec.digest, platform) for workload, spec in round_.specs.items()
+            workload: _accepted(book, spec.digest, platform) for workload, spec in round_.specs_of(platform).items()
         }
     return History(series, accepted, damaged)
 
@@ -98,7 +98,7 @@ def _judged(round_: Round, verdict: RoundVerdict, platform: str, baselines: Base
         time=now.astimezone(UTC).timestamp(),
         verdict=result.verdict,
         causes=tuple(cause.code for cause in result.causes),
-        has_baseline=all(platform in baselines.get(workload, {}) for workload in round_.specs),
+        has_baseline=all(platform in baselines.get(workload, {}) for workload in round_.specs_of(platform)),
     )
 
 

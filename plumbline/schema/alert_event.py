@@ -37,6 +37,7 @@ EVENTS: Mapping[str, EventKind] = {
     "unavailable": EventKind("warning"),
     "recovered": EventKind("success"),
     "missed": EventKind("warning"),
+    "left-on": EventKind("warning"),
     "unjudged": EventKind("warning", _unjudged),
     "improved": EventKind("info", _improved),
 }

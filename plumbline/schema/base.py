@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -69,6 +70,7 @@ million steps, and an hour of samples of eight GPUs.
 """
 _MAX_KEYS = 20_000
 """Maximum number of keys of one object; pydantic collects an error of a kilobyte for each wrong key."""
+_IS_MEMBER = re.compile(r"(function-|constrained-|literal\[|tuple\[)")
 _REASONS = {
     "extra_forbidden": "unknown key",
     "missing": "missing",
@@ -99,7 +101,8 @@ def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -
     """
     entries = error.errors(include_url=False, include_context=False)
     entry = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])
-    key = ".".join(str(part) for part in entry["loc"])
+    # Without pydantic's names of a union's members, such as `function-after[...]` and `constrained-str`.
+    key = ".".join(str(part) for part in entry["loc"] if not _IS_MEMBER.match(str(part)))
     # Pydantic's prefix of a custom validator's message.
     said = entry["msg"].removeprefix("Value error, ")
     reason = _REASONS.get(entry["type"], said)

@@ -32,10 +32,20 @@ class Machine(Model):
     """Origin of these values, and which of them are not verified."""
 
 
+class StorePrice(Model):
+    """Prices of one cloud's object store, in USD per GiB."""
+
+    month: float = Field(ge=0)
+    """Storage for a month."""
+    egress: float = Field(ge=0)
+    """Transfer out of the cloud."""
+
+
 class MachineTable(Model):
-    """All machines, and the families of GPU names."""
+    """All machines, the families of GPU names, and the stores' prices by scheme."""
 
     families: dict[str, tuple[str, ...]]
+    stores: dict[str, StorePrice]
     machines: tuple[Machine, ...]
 
 
@@ -51,6 +61,16 @@ def machine_table() -> MachineTable:
 def accelerator_names(accelerator: str) -> tuple[str, ...]:
     """Return the names of GPUs that `accelerator` accepts: its own, or those of its family."""
     return machine_table().families.get(accelerator, (accelerator,))
+
+
+_CLOUDS = {"s3": "aws", "az": "azure", "gs": "gcp"}
+
+
+def machine_of(store_scheme: str, accelerator: str) -> Machine | None:
+    """Return the cheapest machine with this accelerator in the cloud of a store; `None` if the table has none."""
+    names, cloud = accelerator_names(accelerator), _CLOUDS.get(store_scheme)
+    fitting = [row for row in machine_table().machines if row.cloud == cloud and row.gpu in names]
+    return min(fitting, key=lambda row: row.price_per_hour, default=None)
 
 
 def accelerator_text(accelerator: str, names: tuple[str, ...]) -> str:

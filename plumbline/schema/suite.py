@@ -17,7 +17,14 @@ from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.suite_file import did_you_mean, read_toml
-from plumbline.schema.suite_values import StoreUrl, WebUrl, api_key_variable, is_time_zone
+from plumbline.schema.suite_values import (
+    MachineGroupUrl,
+    StoreUrl,
+    WebUrl,
+    api_key_variable,
+    check_job_variables,
+    is_time_zone,
+)
 from plumbline.schema.task import Task, has_row_labels
 
 _HINT = "docs/SUITE.md lists every key"
@@ -66,7 +73,7 @@ class Platform(Model):
     """A place of training, with the stores of its cloud."""
 
     work_pool: Name
-    """Prefect's work pool; its concurrency limit 1 keeps it at one training per device. If its base job template has
+    """Prefect's work pool; its concurrency limit keeps it at one training per device. If its base job template has
     the variable `image`, an upgrade to a container image can train there."""
     api: WebUrl | Literal[""] = ""
     """Address of the Prefect API that this platform's workers poll, such as `https://prefect-aws.example.org/api`;
@@ -82,13 +89,30 @@ class Platform(Model):
     `plumbline/schema/machines.toml` (`A10` accepts `NVIDIA A10` and its vGPU profile `NVIDIA A10-24Q`, never `NVIDIA
     A10G`); empty for any. A record of a different device is `invalid`."""
     gpus: int = Field(default=1, ge=1, le=64)
-    """Processes on the machine, one for each GPU. A record of a different number is `invalid`."""
+    """Processes on the machine, one for each GPU: the number goes to the pool as the job variable `gpus`, to torchrun
+    and to the doctor. A record of a different number is `invalid`."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The lock file that the environment was built from (`PLUMBLINE_LOCK` on the worker names it); a path is relative
     to the suite or to the working folder; empty for any."""
     python: str = Field(default="", max_length=4096, pattern=r"^([/~].*)?$")
     """The interpreter of the trainings on the worker, or its environment's folder: absolute, or below `~`. Empty: the
     worker's own. That environment needs few packages, and neither Plumbline nor Prefect."""
+    workloads: tuple[Name, ...] | None = Field(default=None, min_length=1)
+    """The workloads that train here; without the key all. The reference trains all of them."""
+    queue: Name | Literal[""] = ""
+    """Work queue of the pool, for a pool that several platforms share; empty: its default queue. A worker that starts
+    with `--work-queue` serves that one alone."""
+    job_variables: dict[str, Any] = {}
+    """Variables of the pool's base job template for every run on this platform, such as `image`, `memory` or `env`; no
+    secrets. `gpus` has a key of its own; `plumbline doctor` names a variable that the template does not have."""
+    concurrency: int = Field(default=1, ge=1, le=256)
+    """Trainings at once, where the pool has as many devices. `plumbline deploy` gives a new pool room for them; each
+    worker of a process pool needs a device of its own (`CUDA_VISIBLE_DEVICES`, `--limit 1`). Trainings of one machine
+    disturb each other's throughput."""
+    machines: MachineGroupUrl | Literal[""] = ""
+    """Group of virtual machines that is up for a round alone, `concurrency` of them:
+    `aws://REGION/AUTO-SCALING-GROUP`, `azure://SUBSCRIPTION/RESOURCE-GROUP/SCALE-SET` or
+    `gcp://PROJECT/ZONE/INSTANCE-GROUP`. Empty: they are always up, or the pool brings them."""
     optional: bool = False
     """Whether a round may pass without this platform's record; its drift counts all the same."""
     throughput_drop: float | None = Field(default=None, gt=0, lt=1)
@@ -99,6 +123,14 @@ class Platform(Model):
     """Maximum time from the start of the training to its record."""
     retries: int = Field(default=1, ge=0, le=10)
     """Maximum number of retries after a failure of infrastructure."""
+    price_per_hour: float | None = Field(default=None, ge=0)
+    """Price of one machine in USD, for `plumbline cost`; without the key that of the cheapest machine with this
+    `accelerator` in the cloud of `outbox`, from `plumbline/schema/machines.toml`."""
+
+    @field_validator("job_variables")
+    @classmethod
+    def _leaves_the_products_variables(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        return check_job_variables(variables)
 
     @property
     def expected(self) -> Expected:
@@ -257,6 +289,9 @@ class Dispatch(Model):
     ab_seconds: float = Field(default=7200.0, gt=0)
     """Maximum time of one A/B; later blocks are not started; with too few, the finding says how many more blocks show
     or rule out the loss."""
+    max_cost: float | None = Field(default=None, gt=0)
+    """Expected cost of a night in USD above which no round is dispatched: the median of the last seven nights, or what
+    the deadlines allow before the first. `plumbline cost SUITE` shows it. The cost of upgrades is not limited."""
 
     @model_validator(mode="after")
     def _has_enough_blocks(self) -> Self:
@@ -334,10 +369,15 @@ class Suite(Model):
             known[name] = description
         return self
 
+    def workloads_of(self, platform: str) -> dict[str, Workload]:
+        """Return the workloads that train on a platform."""
+        chosen = self.platforms[platform].workloads
+        return {name: workload for name, workload in self.workloads.items() if chosen is None or name in chosen}
+
     def _trainings(self) -> Iterator[tuple[str, str]]:
         """Yield (name, description) of every possible training of a round."""
         for platform in self.platforms:
-            for workload, content in self.workloads.items():
+            for workload, content in self.workloads_of(platform).items():
                 text = f"workload {workload!r} on platform {platform!r}"
                 yield f"{platform}-{workload}", text
                 if content.speed is not None:
@@ -403,7 +443,21 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     suite = _validated(Suite, content, where=where)
     _refuse_misfits(suite.workloads, where=where)
+    for key, reason in _unknown_workloads(suite):
+        raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
     return suite
+
+
+def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for platforms whose choice of workloads cannot be trained or compared."""
+    for name, platform in suite.platforms.items():
+        for workload in platform.workloads or ():
+            if workload not in suite.workloads:
+                text = f"{workload!r} is not a workload of this suite"
+                yield f"platforms.{name}.workloads", _suggested(text, workload, suite.workloads)
+    if missing := suite.workloads.keys() - suite.workloads_of(suite.reference).keys():
+        text = f"{suite.reference} is the reference, and does not train {', '.join(sorted(missing))}"
+        yield f"platforms.{suite.reference}.workloads", text
 
 
 def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:

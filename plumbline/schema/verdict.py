@@ -143,6 +143,10 @@ class PlatformResult(Judgement):
     optional: bool = False
     """Whether the round can pass without this platform's record."""
     timings: dict[str, float] = {}
+    machine_seconds: float | None = None
+    """Time of all of the platform's trainings of the round, reruns and experiments too; `None`: not measured."""
+    record_bytes: int | None = None
+    """Size of their records."""
     improved: tuple[str, ...] = ()
     """Metrics that are permanently better than their reference: accept a new baseline."""
     unjudged_nights: int = 0

@@ -40,7 +40,12 @@ class UpgradeRequest(Model):
         if unknown := sorted(set(self.platforms) - self.suite.platforms.keys()):
             hint = f"one of {', '.join(self.suite.platforms)}"
             raise ConfigurationError(f"unknown: {', '.join(unknown)}", where="parameters", key="platforms", hint=hint)
-        return tuple(name for name in self.suite.platforms if not self.platforms or name in self.platforms)
+        workload = self.chosen_workload
+        trained = [name for name in self.suite.platforms if workload in self.suite.workloads_of(name)]
+        if others := sorted(set(self.platforms) - set(trained)):
+            what = f"{', '.join(others)}: does not train {workload}"
+            raise ConfigurationError(what, where="parameters", key="platforms", hint=f"one of {', '.join(trained)}")
+        return tuple(name for name in trained if not self.platforms or name in self.platforms)
 
     @property
     def chosen_workload(self) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import TypeVar
 
 from httpx import HTTPError
 from prefect import get_client
@@ -38,11 +40,22 @@ from plumbline.schema.suite import Schedule
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
 """Errors of a restarting server or a locked database, which the next poll may not see."""
 
+PAGE = 200
+"""Number of objects that a Prefect server returns at most for one request."""
+T = TypeVar("T")
 _SERVER_ERROR = 500
 _POLL_SECONDS = 0.2
 _CLOCK_SECONDS = 2.0
 """Difference of two clocks above which the server is asked again, and the wait before that."""
 _DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
+
+
+def paged(read: Callable[..., list[T]]) -> list[T]:
+    """Return all objects of a request, page by page; `read` takes `limit` and `offset`."""
+    found: list[T] = []
+    while len(page := read(limit=PAGE, offset=len(found))) == PAGE:
+        found += page
+    return found + page
 
 
 @contextmanager
@@ -173,7 +186,6 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
     return lambda: start + timedelta(seconds=time.monotonic() - at)
 
 
-_PAGE = 200
 _SEVERAL = 2
 _MOST_NAMES = 5
 _TAG = suite_tag("")
@@ -185,7 +197,8 @@ def database_remark(client: SyncPrefectClient) -> str:
     The API shows the database's driver only if the server was given its address in parts.
     """
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", "plumbline-round"]))
-    tags = [tag for item in client.read_deployments(deployment_filter=tagged, limit=_PAGE) for tag in item.tags]
+    deployments = paged(partial(client.read_deployments, deployment_filter=tagged))
+    tags = [tag for item in deployments for tag in item.tags]
     suites = sorted({tag.removeprefix(_TAG) for tag in tags if tag.startswith(_TAG)})
     settings = client.request("GET", "/admin/settings").json()
     driver = settings.get("server", {}).get("database", {}).get("driver") or ""
@@ -196,9 +209,6 @@ def database_remark(client: SyncPrefectClient) -> str:
         f"the server runs {len(suites)} suites ({names}): its database must be PostgreSQL;"
         " with SQLite, requests fail with 'database is locked' and live workers count as offline"
     )
-
-
-_RUNS_PAGE = 200
 
 
 def check_schedule(schedule: Schedule, where: str) -> None:
@@ -230,7 +240,7 @@ def read_planned(client: SyncPrefectClient, name: str, since: datetime) -> Plann
         flow_run_filter=wanted,
         # If there are too many, the newest decide.
         sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=_RUNS_PAGE,
+        limit=PAGE,
     )
     is_active = not found.paused and (not schedules or any(schedule.active for schedule in schedules))
     # Prefect's own kind of time becomes one without a time zone in some sums.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any
 from uuid import UUID
@@ -30,9 +31,8 @@ from prefect.utilities.callables import parameter_schema
 
 from plumbline.deployment import Item, PlanItem, compare_items, suite_tag
 from plumbline.errors import ConfigurationError
+from plumbline.tasks.prefect_client.api import paged
 from plumbline.tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
-
-_PAGE = 200
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
@@ -107,6 +107,7 @@ def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
         name=name,
         entrypoint=fields["entrypoint"],
         work_pool_name=fields["work_pool"],
+        work_queue_name=fields.get("work_queue"),
         description=fields["description"],
         parameters=dict(fields["parameters"]),
         tags=list(fields["tags"]),
@@ -124,8 +125,8 @@ def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
     """Change the fields that differ; keep people's job variables, limits and pauses."""
     item, fields = change.item, change.item.fields
     found = client.read_deployment_by_name(item.name)
-    names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "description": "description",
-             "parameters": "parameters", "tags": "tags"}  # fmt: skip
+    names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "work_queue": "work_queue_name",
+             "description": "description", "parameters": "parameters", "tags": "tags"}  # fmt: skip
     update: dict[str, Any] = {names[key]: fields[key] for key in change.fields if key in names}
     if "collision_strategy" in change.fields:
         strategy = fields["collision_strategy"]
@@ -164,13 +165,11 @@ def _flow(entrypoint: str) -> Flow[..., Any]:
 def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: list[str]) -> tuple[Item, ...]:
     """Return the named pools and blocks, and the suite's deployments and automations."""
     wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
-    found = client.read_work_pools(limit=_PAGE, work_pool_filter=wanted)
+    found = paged(partial(client.read_work_pools, work_pool_filter=wanted))
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", suite_tag(suite)]))
-    deployments = client.read_deployments(deployment_filter=tagged, limit=_PAGE)
-    names = {
-        str(deployment.id): f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
-        for deployment in deployments
-    }
+    deployments = paged(partial(client.read_deployments, deployment_filter=tagged))
+    flows = {flow_id: client.read_flow(flow_id).name for flow_id in {deployment.flow_id for deployment in deployments}}
+    names = {str(deployment.id): f"{flows[deployment.flow_id]}/{deployment.name}" for deployment in deployments}
     return (
         *(Item("work-pool", pool.name, initial={"concurrency_limit": pool.concurrency_limit}) for pool in found),
         *(Item("block", name, {"address": kept}) for name in blocks if (kept := stored_fingerprint(client, name))),
@@ -180,7 +179,7 @@ def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: lis
         ),
         *(
             Item("automation", automation.name, _automation_fields(client, automation, names))
-            for automation in client.read_automations()
+            for automation in paged(client.read_automations)
             if automation.name.startswith(f"plumbline {suite}: ")
         ),
     )
@@ -192,6 +191,7 @@ def _fields(response: DeploymentResponse) -> dict[str, Any]:
     return {
         "entrypoint": response.entrypoint,
         "work_pool": response.work_pool_name,
+        "work_queue": response.work_queue_name,
         "tags": response.tags,
         "description": response.description,
         "parameters": response.parameters,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from prefect import get_client
@@ -36,15 +37,17 @@ from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError
 from plumbline.schema.record import MAX_MESSAGE
 from plumbline.schema.suite import Suite
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, server_errors
+from plumbline.tasks.prefect_client.api import PAGE, PREFECT_ERRORS, paged, server_errors
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
 """Message of a cancellation by a controller."""
+INFRASTRUCTURE_PENDING = "InfrastructurePending"
+"""State name of a run whose pod waits for a node or an image."""
 INVALID = "Invalid"
 """State name of a training with wrong input, which a retry would not fix."""
 
-_PAGE = 200
+T = TypeVar("T")
 _STATES = {
     StateType.COMPLETED: ChildState.COMPLETED,
     StateType.FAILED: ChildState.FAILED,
@@ -132,13 +135,19 @@ def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
         raise ConfigurationError(what, where=suite.name, key="candidate.image", hint=hint)
 
 
+def _lots(values: Collection[T], size: int) -> Iterator[list[T]]:
+    """Yield the values in lists of at most `size`: Prefect returns at most 200 objects at once."""
+    every = list(values)
+    yield from (every[first : first + size] for first in range(0, len(every), size))
+
+
 def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
     """Return the idempotency keys for which a run exists."""
-    every, found = list(keys), list[str]()
-    for first in range(0, len(every), _PAGE):
-        some = FlowRunFilterIdempotencyKey(any_=every[first : first + _PAGE])
+    found = list[str]()
+    for lot in _lots(keys, PAGE):
+        some = FlowRunFilterIdempotencyKey(any_=lot)
         wanted = FlowRunFilter(idempotency_key=some)
-        found += [run.idempotency_key or "" for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)]
+        found += [run.idempotency_key or "" for run in client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)]
     return [key for key in found if key in keys]
 
 
@@ -153,16 +162,18 @@ class RunProgress:
 
 def read_progress(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, RunProgress]:
     """Return the newest progress of each run."""
-    wanted = ArtifactFilter(
-        flow_run_id=ArtifactFilterFlowRunId(any_=list(runs)), type=ArtifactFilterType(any_=["progress"])
-    )
     found: dict[UUID, RunProgress] = {}
-    for artifact in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=_PAGE):
-        if artifact.flow_run_id is not None and artifact.flow_run_id not in found:
-            percent = float(artifact.data) if isinstance(artifact.data, (int, float)) else 0.0
-            found[artifact.flow_run_id] = RunProgress(
-                percent, (artifact.description or "")[:MAX_MESSAGE], str(artifact.updated)
-            )
+    # A run that started several times has several artifacts.
+    for lot in _lots(runs, PAGE // 2):
+        wanted = ArtifactFilter(
+            flow_run_id=ArtifactFilterFlowRunId(any_=lot), type=ArtifactFilterType(any_=["progress"])
+        )
+        for artifact in client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.UPDATED_DESC, limit=PAGE):
+            if artifact.flow_run_id is not None and artifact.flow_run_id not in found:
+                percent = float(artifact.data) if isinstance(artifact.data, (int, float)) else 0.0
+                found[artifact.flow_run_id] = RunProgress(
+                    percent, (artifact.description or "")[:MAX_MESSAGE], str(artifact.updated)
+                )
     return found
 
 
@@ -170,17 +181,33 @@ def read_children(
     client: SyncPrefectClient, runs: Collection[UUID], alive: dict[UUID, RunProgress]
 ) -> dict[UUID, ChildRun]:
     """Return the state of each run."""
-    wanted = FlowRunFilter(id=FlowRunFilterId(any_=list(runs)))
-    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
-    return {run.id: _child(client, run, alive.get(run.id, RunProgress())) for run in found}
+    found = [
+        run
+        for lot in _lots(runs, PAGE)
+        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=lot)), limit=PAGE)
+    ]
+    waiting = [run.id for run in found if run.state is not None and run.state.name == INFRASTRUCTURE_PENDING]
+    hindered = _last_warnings(client, waiting) if waiting else {}
+    return {run.id: _child(client, run, alive.get(run.id, RunProgress()), hindered.get(run.id, "")) for run in found}
 
 
-def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress) -> ChildRun:
+def _last_warnings(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, str]:
+    """Return the first line of each run's newest warning: Prefect's Kubernetes worker logs there why a pod waits."""
+    found: dict[UUID, str] = {}
+    for lot in _lots(runs, PAGE):
+        wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=lot), level=LogFilterLevel(ge_=logging.WARNING))
+        for log in client.read_logs(wanted, limit=PAGE, sort=LogSort.TIMESTAMP_DESC):
+            if log.flow_run_id is not None:
+                found.setdefault(log.flow_run_id, log.message.strip().partition("\n")[0])
+    return found
+
+
+def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress, hindered: str) -> ChildRun:
     if run.state is None:
         return ChildRun(ChildState.SCHEDULED)
     known = _STATES.get(run.state.type, ChildState.SCHEDULED)
     by_person = _cancelled_by_person(client, run) if known is ChildState.CANCELLED else None
-    message = (run.state.message or "")[:MAX_MESSAGE]  # a worker's own words
+    message = (hindered or run.state.message or "")[:MAX_MESSAGE]  # a worker's own words
     return ChildRun(known, message, alive.changed, run.state.name != INVALID, by_person)
 
 
@@ -236,5 +263,5 @@ def release_deleted_slot(run_id: UUID) -> None:
 def read_round_runs(client: SyncPrefectClient, suite: str, round_id: str) -> list[FlowRun]:
     """Return the trainings of a suite's round, oldest first."""
     tags = FlowRunFilterTags(all_=[suite_tag(suite), f"round:{round_id}"])
-    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags), limit=_PAGE)
+    runs = paged(partial(client.read_flow_runs, flow_run_filter=FlowRunFilter(tags=tags)))
     return sorted(runs, key=lambda run: str(run.created))

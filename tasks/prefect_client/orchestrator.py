@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
@@ -26,6 +28,9 @@ from plumbline.tasks.prefect_client.flow_runs import (
     read_progress,
 )
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
+
+_STARTS_AT_ONCE = 8
+_NOT_DEPLOYED = ConfigurationError("its training is not deployed", hint="run `plumbline deploy SUITE`")
 
 
 class WorkerOrder(Protocol):
@@ -95,16 +100,34 @@ class PrefectOrchestrator(Generic[OrderType]):
                 return None
         return found
 
-    def start(self, job: Job, attempt: int) -> bool:
-        """Dispatch one attempt."""
-        try:
-            self._ids[job.key, attempt] = self._start(self._orders(job.key, attempt), job.key)
-        except ObjectNotFound as error:
-            raise ConfigurationError("its training is not deployed", hint="run `plumbline deploy SUITE`") from error
-        except PREFECT_ERRORS:
-            return False
-        self._platforms[job.key, attempt] = job.platform
-        return True
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[Run, str]:
+        """Dispatch the attempts, platforms side by side: each start is several requests."""
+        lots: dict[str, list[tuple[Job, int]]] = {}
+        for job, attempt in attempts:
+            # A different API answers one request at a time, and Prefect numbers the runs of one deployment.
+            place = job.platform if self._apis.is_own(job.platform) else f"api {id(self._apis.of(job.platform))}"
+            lots.setdefault(place, []).append((job, attempt))
+        if not lots:
+            return {}
+        with ThreadPoolExecutor(min(_STARTS_AT_ONCE, len(lots)), thread_name_prefix="start") as pool:
+            # Each in a context of its own, which names the flow run whose children these are.
+            answers = [pool.submit(copy_context().run, self._start_in_order, lot) for lot in lots.values()]
+            return {run: refusal for answer in answers for run, refusal in answer.result().items()}
+
+    def _start_in_order(self, attempts: Sequence[tuple[Job, int]]) -> dict[Run, str]:
+        answers: dict[Run, str] = {}
+        for job, attempt in attempts:
+            run = (job.key, attempt)
+            try:
+                self._ids[run] = self._start(self._orders(*run), job.key)
+            except ObjectNotFound:
+                answers[run] = str(_NOT_DEPLOYED)
+                continue
+            except PREFECT_ERRORS:
+                continue
+            self._platforms[run] = job.platform
+            answers[run] = ""
+        return answers
 
     def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun]:
         """Read the state of each run; leave out those whose server does not answer."""

@@ -148,12 +148,13 @@ class Workers:
     def find(self, _: object) -> set[tuple[str, int]]:
         return set()
 
-    def start(self, job: Job, attempt: int) -> bool:
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> dict[tuple[str, int], str]:
         worker, seconds = World(), 12.0
         with pytest.raises(UnavailableError):
             publish_record(RetryingStore(Unreachable(), worker.like(upload_policy(seconds))), self.record)
-        self.ended[job.key, attempt] = self.world.now + seconds + worker.now
-        return True
+        runs = [(job.key, attempt) for job, attempt in attempts]
+        self.ended |= dict.fromkeys(runs, self.world.now + seconds + worker.now)
+        return dict.fromkeys(runs, "")
 
     def observe(self, runs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ChildRun]:
         now = self.world.now

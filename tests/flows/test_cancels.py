@@ -32,7 +32,7 @@ def orchestrator_of(client: SyncPrefectClient, run: UUID) -> PrefectOrchestrator
     orchestrator = PrefectOrchestrator(
         PlatformApis(client, {}), "s", {"aws": "pool"}, start=lambda *_: run, orders=orders, recorded=lambda *_: None
     )
-    assert orchestrator.start(JOB, 0)
+    assert orchestrator.start([(JOB, 0)]) == {(JOB.key, 0): ""}
     return orchestrator
 
 

@@ -54,6 +54,23 @@ class Play:
         return self.run.result.attempt, self.run.result.why, self.run.result.attempts
 
 
+def test_a_pod_that_is_evicted_waits_for_a_machine_again_and_costs_no_attempt() -> None:
+    play = Play().all((1, ONLINE), (3, SCHEDULED), (5, RUNNING), (50, RUNNING))
+    assert play.at(55, SCHEDULED) is Action.NONE
+    # A new node takes longer than a running training may be silent.
+    assert [play.at(second, PENDING) for second in (65, 75, 85, 95, 105, 115, 125, 135)] == [Action.NONE] * 8
+    assert play.at(140, child(ChildState.RUNNING, "2")) is Action.NONE
+    assert play.run.phase is Phase.RUNNING
+    play.all((200, COMPLETED), (201, recorded(RecordKind.COMPLETE)))
+    assert play.result == (0, "", 1)
+    assert play.run.notes == ("attempt 1 lost its machine, and was scheduled again",)
+    # Without a new machine the start deadline holds, and all starts together have one run deadline.
+    late = Play(retries=0).all((1, ONLINE), (5, RUNNING), (55, PENDING))
+    assert [late.at(second, PENDING) for second in range(65, 166, 10)][-2:] == [Action.NONE, Action.CANCEL]
+    long = Play(retries=0).all((1, ONLINE), (5, RUNNING), (900, PENDING), (990, child(ChildState.RUNNING, "2")))
+    assert long.at(1006, child(ChildState.RUNNING, "3")) is Action.CANCEL
+
+
 @pytest.mark.parametrize("view", [View(online=False), AWAY])
 def test_the_start_deadline_without_a_worker(view: View) -> None:
     play = Play()

@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 
 from plumbline.dispatch import ChildRun, ChildState, Job, Limits, Recorded, RecordKind, run_jobs
-from plumbline.errors import ConfigurationError
 
 RUN_SECONDS = 300.0
 FAULTS = (
@@ -63,13 +62,17 @@ class World:
     def find(self, runs: Sequence[tuple[str, int]]) -> list[tuple[str, int]] | None:
         return None if self._server_away() else [run for run in runs if run in self.started]
 
-    def start(self, job: Job, attempt: int) -> bool:
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> dict[tuple[str, int], str]:
+        answers = {(job.key, attempt): self.start_one(job, attempt) for job, attempt in attempts}
+        return {run: answer for run, answer in answers.items() if answer is not None}
+
+    def start_one(self, job: Job, attempt: int) -> str | None:
         if self._server_away():
-            return False
+            return None
         if (job.key, attempt) not in self.started:
             self.starts.append((job.key, attempt))
         self.started.setdefault((job.key, attempt), self.now)
-        return True
+        return ""
 
     def _fault(self, run: tuple[str, int]) -> str:
         fault = self.faults[run[0]]
@@ -190,6 +193,18 @@ def test_the_jobs_of_one_platform_run_one_after_another() -> None:
     assert world.started["w3", 0] - world.started["w2", 0] > 60
 
 
+def test_a_platform_with_room_trains_several_jobs_at_once_in_their_order() -> None:
+    names = [f"w{number}" for number in range(5)]
+    world = World(dict.fromkeys([*names, "aws"], ""))
+    jobs = [Job(name, "aws", 90, RUN_SECONDS, 0, at_once=2) for name in names]
+    results = run_jobs(jobs, world, clock=world.clock, sleep=world.sleep)
+    assert {result.attempt for result in results.values()} == {0}
+    assert [key for key, _ in world.starts] == names
+    started = [world.started[name, 0] for name in names]
+    assert started[0] == started[1]
+    assert all(after - before > 60 for before, after in zip(started, started[2:], strict=False))
+
+
 class Killed(World):
     """Orchestrator of a killed controller, which cancels no run."""
 
@@ -233,15 +248,15 @@ def test_a_cancel_that_an_ended_controller_left_behind_is_no_persons_and_costs_n
 
 def test_a_platform_for_which_nothing_is_deployed_takes_no_other_with_it() -> None:
     world = World({"new": "", "aws": ""})
-    start, refused = world.start, list[str]()
+    start, refused = world.start_one, list[str]()
 
-    def start_or_refuse(job: Job, attempt: int) -> bool:
+    def start_or_refuse(job: Job, attempt: int) -> str | None:
         if job.platform == "new":
             refused.append(job.key)
-            raise ConfigurationError("its training is not deployed")
+            return "its training is not deployed"
         return start(job, attempt)
 
-    world.start = start_or_refuse  # type: ignore[method-assign]
+    world.start_one = start_or_refuse  # type: ignore[method-assign]
     results = run_jobs(jobs_of(["new", "aws"]), world, clock=world.clock, sleep=world.sleep)
     assert (results["new"].attempt, results["new"].why) == (None, "its training is not deployed")
     assert results["aws"].attempt == 0
@@ -288,9 +303,9 @@ class Logged(World):
         self.calls.append(("find", *runs))
         return super().find(runs)
 
-    def start(self, job: Job, attempt: int) -> bool:
+    def start_one(self, job: Job, attempt: int) -> str | None:
         self.calls.append(("start", job.key, attempt))
-        return super().start(job, attempt)
+        return super().start_one(job, attempt)
 
     def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:
         self.calls.append(("cancel", *runs, force))
@@ -312,13 +327,13 @@ def test_each_run_is_found_and_started_once_and_an_ended_run_is_not_cancelled() 
 
 def test_a_start_without_an_answer_is_repeated_until_it_is_known() -> None:
     world = Logged({"a": ""})
-    start, answers = world.start, [False, False]
+    start, answers = world.start_one, [None, None]
 
-    def unknown(job: Job, attempt: int) -> bool:
+    def unknown(job: Job, attempt: int) -> str | None:
         start(job, attempt)
-        return answers.pop() if answers else True
+        return answers.pop() if answers else ""
 
-    world.start = unknown  # type: ignore[method-assign]
+    world.start_one = unknown  # type: ignore[method-assign]
     results = run_jobs(jobs_of(["a"]), world, clock=world.clock, sleep=world.sleep)
     assert results["a"].attempt == 0
     assert world.named("start") == [("a", 0)] * 3

@@ -157,6 +157,29 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
             "schedule.timezone: '../zone' is not a time zone: use an IANA name",
         ),
         ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps: Input should be a valid list"),
+        *(
+            ('work_pool = "aws-gpu"', f'work_pool = "aws-gpu"\n{new}', f"platforms.aws.{line}")
+            for new, line in (
+                (
+                    'workloads = ["review"]',
+                    "workloads: 'review' is not a workload of this suite; did you mean `reviews`?",
+                ),
+                ("workloads = []", "workloads: Tuple should have at least 1 item"),
+                ("job_variables = {gpus = 2}", "job_variables: gpus: set the platform's own key `gpus`"),
+                ('job_variables = {command = "sh"}', "job_variables: command: a deployment decides what a worker runs"),
+                ("job_variables = {env = {A = 1}}", "job_variables: env: is a table of texts"),
+                ("job_variables = {a = [2026-11-26]}", "job_variables: a: is a date or time: write it as text"),
+                ("job_variables = {a = {b = nan}}", "job_variables: a: nan is not a number of JSON"),
+                ('machines = "aws://gpus"', "machines: is not a group of machines: aws://REGION/AUTO-SCALING-GROUP"),
+                (
+                    'machines = "vm://a/b"',
+                    "machines: is not a group of machines: aws://REGION/AUTO-SCALING-GROUP or azure:",
+                ),
+                ("concurrency = 0", "concurrency: Input should be greater than or equal to 1"),
+                ('queue = "A 10"', "queue: String should match pattern"),
+                ('api = "prefect"', "api: is not a web address"),
+            )
+        ),
         ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is not a platform"),
         (
             '"s3://data/plumbline"',
@@ -180,6 +203,17 @@ def test_what_cannot_be_meant_is_one_line(tmp_path, old, new, line):
     assert "Value error" not in said
     assert len(said.splitlines()) == 1
     assert refused.value.exit_code == ExitCode.USAGE
+
+
+def test_the_reference_trains_every_workload(tmp_path):
+    text = SUITE.replace('work_pool = "aws-gpu"', 'work_pool = "aws-gpu"\nworkloads = ["reviews"]')
+    assert list(read_suite(write(tmp_path, text)).workloads_of("aws")) == ["reviews"]
+    recipe = 'model = "tiny"\ndata = "reviews"\nseed = 7\nbatch_size = 8\n[workloads.more.probe]\n'
+    second = text.replace("[platforms.aws]", f"[workloads.more]\n{recipe}[platforms.aws]")
+    with pytest.raises(
+        ConfigurationError, match=r"platforms.aws.workloads: aws is the reference, and does not train more"
+    ):
+        read_suite(write(tmp_path, second))
 
 
 def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):

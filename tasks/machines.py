@@ -1,0 +1,131 @@
+"""Machines of a round: up before its trainings, down after them, and an alert for those left on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+from prefect import get_client, get_run_logger
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterEndTime,
+    FlowRunFilterState,
+    FlowRunFilterStateName,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.runtime import flow_run
+
+from plumbline.alerts import AlertBook, AlertState, add_once, left_on_message
+from plumbline.central import CentralStore
+from plumbline.deployment import suite_tag
+from plumbline.errors import PlumblineError, SupersededError
+from plumbline.machines import open_group, wanted_sizes
+from plumbline.schema.suite import Suite
+from plumbline.stores import open_store
+from plumbline.tasks.open_round import refuse_superseded
+from plumbline.tasks.prefect_client.api import server_errors
+
+__all__ = ["check_left_on", "machines_up"]
+
+_ROUND = "plumbline-round"
+_CRASHED = timedelta(minutes=15)
+
+
+@contextmanager
+def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
+    """Keep the suite's groups of machines up inside the block; set them to 0 at its end, whatever ends it.
+
+    A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
+    error in the log, and an alert of the watch.
+    """
+    sizes = wanted_sizes(suite)
+    try:
+        _resize(sizes)
+        yield
+    finally:
+        if sizes and not _are_needed(suite, round_id):
+            _resize(dict.fromkeys(sizes, 0))
+
+
+def _resize(sizes: Mapping[str, int]) -> None:
+    logger = get_run_logger()
+    for url, problem in _each(sizes, lambda url: open_group(url).resize(sizes[url])).items():
+        if isinstance(problem, PlumblineError):
+            logger.error("machines: %s not set to %d: %s", url, sizes[url], problem)
+        else:
+            logger.info("machines: %s set to %d", url, sizes[url])
+
+
+def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[str, int | PlumblineError | None]:
+    """Return the action's result for each group, or its error; groups side by side."""
+
+    def attempt(url: str) -> int | PlumblineError | None:
+        try:
+            return action(url)
+        except PlumblineError as error:
+            return error
+
+    if not urls:
+        return {}
+    with ThreadPoolExecutor(min(8, len(urls)), thread_name_prefix="machines") as pool:
+        return dict(zip(urls, pool.map(attempt, urls), strict=True))
+
+
+def _are_needed(suite: Suite, round_id: str) -> bool:
+    """Return whether a later start of this controller, or a different round of the suite, trains on the machines."""
+    with suppress(PlumblineError, OSError):  # without an answer the machines are stopped
+        try:
+            refuse_superseded(suite, round_id)
+        except SupersededError:
+            return True
+        return _is_round_open(suite, datetime.now(UTC), without=flow_run.id)
+    return False
+
+
+def check_left_on(suite: Suite, now: datetime | None = None) -> list[str]:
+    """Alert once a day about each group of machines that is up without a round; return the failures as lines."""
+    now = now or datetime.now(UTC)
+    sizes = wanted_sizes(suite)
+    if not sizes:
+        return []
+    try:
+        if _is_round_open(suite, now):
+            return []
+        found = _each(sizes, lambda url: open_group(url).size())
+        left = {url: size for url, size in found.items() if isinstance(size, int) and size > 0}
+        if left:
+            AlertBook(CentralStore(open_store(suite.store)), suite.name).change(
+                lambda state: _add(state, suite, left, now)
+            )
+    except PlumblineError as error:
+        return [str(error)]
+    return [str(error) for error in found.values() if isinstance(error, PlumblineError)]
+
+
+def _add(state: AlertState, suite: Suite, left: Mapping[str, int], now: datetime) -> AlertState:
+    for url, size in left.items():
+        state = add_once(state, left_on_message(suite.name, url, size, now), suite.alerts, now)
+    return state
+
+
+def _is_round_open(suite: Suite, now: datetime, *, without: str | None = None) -> bool:
+    """Return whether a round or an upgrade of the suite runs or will be continued, other than the run `without`."""
+    tags = FlowRunFilterTags(all_=[suite_tag(suite.name), _ROUND])
+    running = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+    wanted = [
+        FlowRunFilter(tags=tags, state=FlowRunFilterState(type=running)),
+        FlowRunFilter(tags=tags, state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["AwaitingRetry"]))),
+        # An automation starts it again, or ends it.
+        FlowRunFilter(
+            tags=tags,
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
+            end_time=FlowRunFilterEndTime(after_=now - _CRASHED),
+        ),
+    ]
+    with server_errors(), get_client(sync_client=True) as client:
+        found = [run for runs in wanted for run in client.read_flow_runs(flow_run_filter=runs, limit=2)]
+    return any(str(run.id) != str(without) for run in found)

@@ -1,0 +1,122 @@
+"""Machines of a round on moto's server: up inside the round, down after whatever ended it, and alerted if left on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.states import Running
+
+from plumbline.deployment import suite_tag
+from plumbline.machines import open_group
+from plumbline.schema.suite import Alert, Suite
+from plumbline.tasks.machines import check_left_on, machines_up
+from plumbline.tasks.open_round import take_over
+from plumbline.tasks.prefect_client.notifications import AppriseUrl
+from plumbline.tasks.watch import check_missed_rounds
+from tests.flows.webhook_server import receiver
+
+GROUP = "aws://eu-west-1/gpus"
+GONE = "aws://eu-west-1/gone"
+
+
+@pytest.fixture
+def on_machines(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Suite]:
+    """Yield the suite with two trainings at once on a group, and a second platform on a group that does not exist."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    api = boto3.client("autoscaling", region_name="eu-west-1")
+    api.create_launch_configuration(LaunchConfigurationName="gpu", ImageId="ami-12c6146b", InstanceType="g5.2xlarge")
+    api.create_auto_scaling_group(
+        AutoScalingGroupName="gpus", LaunchConfigurationName="gpu", MinSize=0, MaxSize=4, DesiredCapacity=0,
+        AvailabilityZones=["eu-west-1a"],
+    )  # fmt: skip
+    aws, azure = suite.platforms["aws"], suite.platforms["azure"]
+    yield suite.replace(
+        platforms={"aws": aws.replace(machines=GROUP, concurrency=2), "azure": azure.replace(machines=GONE)}
+    )
+    server.stop()
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("ending", [ValueError("a defect"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
+def test_machines_are_up_for_a_round_and_down_after_whatever_ends_it(on_machines: Suite, ending: BaseException) -> None:
+    sizes = []
+
+    @flow(name="plumbline-regression")
+    def round_() -> None:
+        take_over(on_machines, "night")
+        with machines_up(on_machines, "night"):
+            sizes.append(open_group(GROUP).size())
+            raise ending
+
+    with pytest.raises(type(ending)):
+        round_()
+    assert (sizes, open_group(GROUP).size()) == ([2], 0)
+
+
+def _claim_later(suite: Suite) -> None:
+    """Claim the round as the start that continues it."""
+
+    @flow(name="plumbline-regression")
+    def later() -> None:
+        take_over(suite, "night")
+
+    later()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_machines: Suite) -> None:
+    @flow(name="plumbline-regression")
+    def round_() -> None:
+        take_over(on_machines, "night")
+        with machines_up(on_machines, "night"):
+            _claim_later(on_machines)
+
+    round_()
+    assert open_group(GROUP).size() == 2
+
+
+def test_machines_that_are_left_on_are_alerted_once_a_day(
+    client: SyncPrefectClient, on_machines: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 11, 26, 8, 0, tzinfo=UTC)
+    with receiver() as webhook:
+        monkeypatch.setenv("HOOK", webhook.url)
+        AppriseUrl(url=webhook.url).save("hook-machines", overwrite=True)
+        alert = Alert(on=("left-on",), block="apprise-url/hook-machines", address_from="HOOK")
+        suite = on_machines.replace(alerts=[alert])
+
+        def watch(time: datetime) -> list[str]:
+            unchecked = check_left_on(suite, time)
+            return [*unchecked, *check_missed_rounds(suite, time)[1]]
+
+        # What cannot be read is a failure of the watch.
+        assert [line.partition(" (")[0] for line in watch(now)] == [f"{GONE}: the Auto Scaling group does not exist"]
+        open_group(GROUP).resize(2)
+
+        @flow(name="plumbline-regression")
+        def regression() -> None: ...
+
+        tags = ["plumbline-round", suite_tag(suite.name)]
+        run = client.create_flow_run(regression, state=Running(), tags=tags)
+        watch(now)
+        assert webhook.got == []
+        client.delete_flow_run(run.id)
+        for _ in range(2):
+            watch(now)
+        (got,) = webhook.got
+        assert got["title"] == f"[plumbline] {suite.name}: machines are left on"
+        assert f"{GROUP} is set to 2, and no round" in got["message"]
+        watch(now.replace(day=27))
+        assert len(webhook.got) == 2
