@@ -21,8 +21,10 @@ def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
             text = "the suite has no [[alerts]] recipient: only automations of Prefect can report a round"
             yield CheckResult(where=where, what=text, well=True)
         return
-    received = {event for alert in suite.alerts for event in alert.on}
-    unheard = [event for event in EVENTS if event not in received and not is_good_news(event)]
+    heard = {event for alert in suite.alerts for event in alert.on}
+    if not any(platform.machines for platform in suite.platforms.values()):
+        heard.add("left-on")
+    unheard = [event for event in EVENTS if event not in heard and not is_good_news(event)]
     if not unheard:
         yield CheckResult(where=where, what="every round that does not pass reaches a recipient", well=True)
         return

@@ -443,9 +443,16 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     suite = _validated(Suite, content, where=where)
     _refuse_misfits(suite.workloads, where=where)
-    for key, reason in _unknown_workloads(suite):
+    for key, reason in (*_unknown_workloads(suite), *_idle_alerts(suite)):
         raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
     return suite
+
+
+def _idle_alerts(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for an event that nothing in the suite can raise."""
+    has_machines = any(platform.machines for platform in suite.platforms.values())
+    if not has_machines and any("left-on" in alert.on for alert in suite.alerts):
+        yield "alerts", "'left-on' is about the groups of the platform key `machines`, which no platform has"
 
 
 def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:

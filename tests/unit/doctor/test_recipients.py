@@ -25,6 +25,17 @@ def test_each_event_of_a_round_that_does_not_pass_needs_a_recipient() -> None:
     assert result.what == "no recipient gets drift"
 
 
+def test_machines_that_may_be_left_on_need_a_recipient() -> None:
+    events = ("drift", "invalid", "missed", "unavailable", "unjudged")
+    one = suite(events)
+    name, platform = next(iter(one.platforms.items()))
+    on_machines = {"platforms": {**one.platforms, name: platform.replace(machines="aws://eu-west-1/gpus")}}
+    (result,) = examine_recipients(one.replace(**on_machines))
+    assert result.what == "no recipient gets left-on"
+    (result,) = examine_recipients(suite((*events, "left-on")).replace(**on_machines))
+    assert result.well
+
+
 def test_recipients_may_share_the_events() -> None:
     (result,) = examine_recipients(suite(("drift", "invalid", "missed"), ("unavailable", "unjudged")))
     assert result.well

@@ -181,6 +181,7 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
             )
         ),
         ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is not a platform"),
+        ("[gates]", '[[alerts]]\non = ["left-on"]\nblock = "a/b"\n[gates]', "alerts: 'left-on' is about the groups"),
         (
             '"s3://data/plumbline"',
             '"file://cen\\u0000tral"',
