@@ -119,10 +119,11 @@ def _worker(stack: RunningStack, address: str) -> Iterator[None]:
 
 def _suite(stack: RunningStack, name: str, *, steps: int = 6, **gke: Any) -> Suite:
     state = stack.stack.state
-    base = small_suite(state, name, ("aws",), steps=steps).model_dump(mode="json", exclude_none=True)
+    limits = {"start_seconds": 240, "run_seconds": 600}
+    base = small_suite(state, name, ("aws",), steps=steps, **limits).model_dump(mode="json", exclude_none=True)
     own = {
         "work_pool": _POOL, "data": f"file://{state}/gke/data", "outbox": f"file://{state}/gke/outbox",
-        "start_seconds": 240, "run_seconds": 600, **gke,
+        **limits, **gke,
     }  # fmt: skip
     return Suite.model_validate({**base, "platforms": {**base["platforms"], "gke": own}})
 
