@@ -11,6 +11,7 @@ from typing import Any
 
 import boto3
 import pytest
+import requests
 from moto.server import ThreadedMotoServer
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
@@ -29,6 +30,7 @@ def scaling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    requests.post(f"http://{host}:{port}/moto-api/reset", timeout=30)  # its state is the process's
     for name, value in {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
     }.items():  # fmt: skip
@@ -124,8 +126,6 @@ def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
     class Session:
         def __init__(self, _: object) -> None:
-            import requests  # noqa: PLC0415 - as the product does
-
             self._session = requests.Session()
             self._session.headers["Authorization"] = f"Bearer {state.token}"
 
