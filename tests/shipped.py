@@ -10,6 +10,7 @@ from typing import Any
 INFRA = Path(__file__).resolve().parents[1] / "infra"
 STORES = ("data", "outbox", "central")
 PARAMETER = "arn:aws:ssm:us-east-1:123456789012:parameter/plumbline/prefect-auth"
+GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:*:autoScalingGroupName/plumbline-worker"
 _READERS = {
     "Storage Blob Data Reader": {"Microsoft.Storage/storageAccounts/blobServices/containers/blobs/read"},
     "roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"},
@@ -37,7 +38,7 @@ def aws_policy(identity: str, **values: str) -> Any:
     ]
     match = re.search(r"/([\w-]+\.json)\"", policy)
     assert match is not None, policy
-    return document(f"aws/{match[1]}", **{"password_parameter": PARAMETER, **values})
+    return document(f"aws/{match[1]}", **{"password_parameter": PARAMETER, "machines": GROUP, **values})
 
 
 def azure_actions(identity: str, store: str) -> set[str]:

@@ -32,7 +32,7 @@ resource "aws_iam_role" "controller" {
 resource "aws_iam_role_policy" "controller" {
   name   = "stores"
   role   = aws_iam_role.controller.id
-  policy = templatefile("${path.module}/controller-policy.json", local.documents)
+  policy = templatefile("${path.module}/controller-policy.json", merge(local.documents, { machines = aws_autoscaling_group.worker.arn }))
 }
 
 resource "aws_ssm_parameter" "prefect_auth" {

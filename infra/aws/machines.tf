@@ -1,4 +1,4 @@
-# GPU machines, none of them on but in the night: AWS's own schedule starts and stops them, whatever happens to a round.
+# GPU machines, none of them on but for a round: the controller starts and stops them.
 data "aws_vpc" "default" {
   default = true
 }
@@ -99,13 +99,13 @@ resource "aws_autoscaling_group" "worker" {
   }
 }
 
-resource "aws_autoscaling_schedule" "worker" {
-  for_each               = { up = var.max_machines, down = 0 }
-  scheduled_action_name  = each.key
+# AWS stops what a lost controller left on.
+resource "aws_autoscaling_schedule" "off" {
+  scheduled_action_name  = "off"
   autoscaling_group_name = aws_autoscaling_group.worker.name
-  recurrence             = "0 ${var.night[each.key]} * * *"
+  recurrence             = "0 ${var.off_hour} * * *"
   time_zone              = "Etc/UTC"
-  desired_capacity       = each.value
+  desired_capacity       = 0
   min_size               = 0
   max_size               = var.max_machines
 }

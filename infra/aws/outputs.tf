@@ -5,6 +5,7 @@ output "platform" {
     data        = "s3://${aws_s3_bucket.store["data"].bucket}/${var.prefix}"
     outbox      = "s3://${aws_s3_bucket.store["outbox"].bucket}/${var.prefix}"
     accelerator = "NVIDIA A10G"
+    machines    = "aws://${data.aws_region.this.region}/${aws_autoscaling_group.worker.name}"
   }
 }
 

@@ -59,6 +59,24 @@ resource "azurerm_role_assignment" "publisher" {
   principal_id       = data.azurerm_client_config.this.object_id
 }
 
+resource "azurerm_role_definition" "starter" {
+  name              = "Plumbline machine starter of ${var.name}"
+  description       = "Reads and sets the number of machines."
+  scope             = azurerm_resource_group.this.id
+  assignable_scopes = [azurerm_resource_group.this.id]
+
+  permissions {
+    actions = ["Microsoft.Compute/virtualMachineScaleSets/read", "Microsoft.Compute/virtualMachineScaleSets/write"]
+  }
+}
+
+resource "azurerm_role_assignment" "controller_starts_machines" {
+  scope              = azurerm_linux_virtual_machine_scale_set.worker.id
+  role_definition_id = azurerm_role_definition.starter.role_definition_resource_id
+  principal_id       = azurerm_user_assigned_identity.this["controller"].principal_id
+  principal_type     = "ServicePrincipal"
+}
+
 resource "azurerm_key_vault" "this" {
   name                       = local.short
   resource_group_name        = azurerm_resource_group.this.name

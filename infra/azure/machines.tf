@@ -1,4 +1,4 @@
-# GPU machines, none of them on but in the night: Azure's own schedule starts and stops them, whatever happens to a round.
+# GPU machines, none of them on but for a round: the controller starts and stops them.
 locals {
   image = split(":", var.image)
   token = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net&client_id=${azurerm_user_assigned_identity.this["worker"].client_id}"
@@ -93,6 +93,7 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
   }
 }
 
+# Azure stops what a lost controller left on: for an hour it allows none, and otherwise as many as the controller wants.
 resource "azurerm_monitor_autoscale_setting" "worker" {
   name                = "${var.name}-worker"
   resource_group_name = azurerm_resource_group.this.name
@@ -100,21 +101,24 @@ resource "azurerm_monitor_autoscale_setting" "worker" {
   target_resource_id  = azurerm_linux_virtual_machine_scale_set.worker.id
 
   dynamic "profile" {
-    for_each = { up = var.max_machines, down = 0 }
+    for_each = {
+      off  = { hour = var.off_hour, most = 0 }
+      free = { hour = var.off_hour + 1, most = var.max_machines }
+    }
 
     content {
       name = profile.key
 
       capacity {
-        minimum = profile.value
-        default = profile.value
-        maximum = profile.value
+        minimum = 0
+        default = 0
+        maximum = profile.value.most
       }
 
       recurrence {
         timezone = "UTC"
         days     = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-        hours    = [var.night[profile.key]]
+        hours    = [profile.value.hour]
         minutes  = [0]
       }
     }

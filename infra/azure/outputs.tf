@@ -5,6 +5,7 @@ output "platform" {
     data        = "az://${azurerm_storage_account.this.name}/${azurerm_storage_container.store["data"].name}/${var.prefix}"
     outbox      = "az://${azurerm_storage_account.this.name}/${azurerm_storage_container.store["outbox"].name}/${var.prefix}"
     accelerator = "NVIDIA A100 80GB PCIe"
+    machines    = "azure://${data.azurerm_client_config.this.subscription_id}/${azurerm_resource_group.this.name}/${azurerm_linux_virtual_machine_scale_set.worker.name}"
   }
 }
 

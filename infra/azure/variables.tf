@@ -60,7 +60,7 @@ variable "max_machines" {
   default = 1
 }
 
-variable "night" {
-  type        = object({ up = number, down = number })
-  description = "Hours in UTC at which the machines start and stop."
+variable "off_hour" {
+  type        = number
+  description = "Hour in UTC, from 0 to 22, at which the cloud stops the machines, whatever happened to the round."
 }

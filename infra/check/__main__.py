@@ -246,7 +246,7 @@ PLANTED: dict[str, Planted] = {
         check_arguments, "infra/aws/outputs.tf", "controller.arn", "controller.arm", "no such attribute",
     ),
     "variable that a module lacks": Planted(
-        check_arguments, "infra/three-clouds/main.tf", "night              = var.night\n", "\n", "night: missing",
+        check_arguments, "infra/three-clouds/main.tf", "off_hour           = var.off_hour\n", "\n", "off_hour: missing",
     ),
     "provider of another version": Planted(
         check_arguments, "infra/aws/versions.tf", '"~> 6', '"~> 5', "version: is not that of its schema",

@@ -75,7 +75,7 @@ module "aws" {
   controller_subject = local.controller
   worker             = merge(local.worker, { work_pool = "aws-gpu" })
   prefect_auth       = local.auth
-  night              = var.night
+  off_hour           = var.off_hour
 }
 
 module "azure" {
@@ -86,7 +86,7 @@ module "azure" {
   controller_subject = local.controller
   worker             = merge(local.worker, { work_pool = "azure-gpu" })
   prefect_auth       = local.auth
-  night              = var.night
+  off_hour           = var.off_hour
 }
 
 module "control" {

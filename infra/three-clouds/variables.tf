@@ -39,8 +39,8 @@ variable "gcp_region" {
   type = string
 }
 
-# Hours in UTC; a suite's schedule lies between them.
-variable "night" {
-  type    = object({ up = number, down = number })
-  default = { up = 1, down = 4 }
+# In UTC: a night is over by then.
+variable "off_hour" {
+  type    = number
+  default = 6
 }

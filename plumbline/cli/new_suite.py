@@ -19,6 +19,8 @@ class NewPlatform(Model):
     data: str
     outbox: str
     accelerator: str = ""
+    machines: str = ""
+    """Group of virtual machines that is up for a round alone."""
 
     @classmethod
     def of_bucket(cls, name: str, bucket: str, accelerator: str = "", *, kind: str = "gpu") -> Self:
@@ -128,6 +130,7 @@ def _platform(name: str, platform: NewPlatform, *, is_here: bool) -> str:
         f"outbox = {_text(platform.outbox)} # its workers only create records here",
         f"accelerator = {gpu}{hint}",
     ]
+    lines += [f"machines = {_text(platform.machines)} # up for a round alone"] if platform.machines else []
     lines += (
         ["start_seconds = 60", "run_seconds = 300"] if is_here else ["start_seconds = 1800 # until a machine is found"]
     )

@@ -67,7 +67,7 @@ OUTPUTS = {
     "platforms": {
         "aws": {
             "work_pool": "aws-gpu", "data": "s3://acme-data/plumbline", "outbox": "s3://acme-outbox/plumbline",
-            "accelerator": "NVIDIA A10G",
+            "accelerator": "NVIDIA A10G", "machines": "aws://us-east-1/acme-worker",
         },
         "azure": {
             "work_pool": "azure-gpu", "data": "az://acme/data/plumbline", "outbox": "az://acme/outbox/plumbline",
