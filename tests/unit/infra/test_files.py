@@ -483,10 +483,19 @@ def test_no_machine_is_on_but_for_a_round():
     assert resources("azure", "azurerm_linux_virtual_machine_scale_set")["worker"]["instances"] == "0"
     text = (INFRA / "gcp" / "cluster.tf").read_text()
     assert "total_min_node_count = 0" in text
-    root = (INFRA / "three-clouds" / "variables.tf").read_text()
-    # Values without a default are what a team fills in.
-    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^}', root, re.MULTILINE | re.DOTALL)
-    assert len([name for name, body in blocks if "default" not in body]) <= 10
+
+
+def test_the_road_to_three_clouds_takes_ten_values_and_six_commands():
+    text = (INFRA / "three-clouds" / "variables.tf").read_text()
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^}', text, re.MULTILINE | re.DOTALL)
+    page = (ROOT / "docs" / "tutorials" / "clouds.md").read_text()
+    (values,) = re.findall(r"^```hcl\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    named = re.findall(r"^(\w+) += ", values, re.MULTILINE)
+    assert set(named) == {name for name, body in blocks if "default" not in body}
+    # The tenth is the address of the webhook.
+    assert len(named) == 9
+    (commands,) = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(commands.splitlines()) == 6
 
 
 @pytest.mark.parametrize("full", ["3.11.0", "3.12.0", "3.13.0", "3.14.0"])
