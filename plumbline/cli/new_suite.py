@@ -145,10 +145,11 @@ def _gates(suite: NewSuite) -> Iterator[str]:
     if suite.cron:
         yield f"[schedule]\ncron = {_text(suite.cron)}\ntimezone = {_text(suite.timezone)}"
     if suite.alert:
-        events = '["drift", "invalid", "unavailable", "unjudged", "missed", "recovered"]'
+        has_machines = any(platform.machines for platform in suite.platforms.values())
+        events = ["drift", "invalid", "unavailable", "unjudged", "missed", "recovered", *["left-on"] * has_machines]
         block, _, variable = suite.alert.partition("=")
         where = "# a Prefect block; `address_from` names a variable from which `plumbline deploy` creates it"
-        yield f"[[alerts]]\non = {events}\nblock = {_text(block)} {where}" + (
+        yield f"[[alerts]]\non = {json.dumps(events)}\nblock = {_text(block)} {where}" + (
             f"\naddress_from = {_text(variable)}" if variable else ""
         )
 

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from plumbline.cli.main import main
+from plumbline.doctor import examine_recipients
 from plumbline.localstack.rehearsal import rehearsal, to_toml
 from plumbline.localstack.stack import is_local
 from plumbline.schema.json_schema import suite_schema
@@ -88,6 +89,7 @@ def test_the_outputs_of_the_modules_become_platforms(folder: Path, capsys: pytes
     ]
     assert (suite.store, suite.reference) == ("gs://acme-central/plumbline", "aws")
     assert (suite.alerts[0].block, suite.alerts[0].address_from) == ("slack-webhook/ml", "SLACK_WEBHOOK")
+    assert [result.what for result in examine_recipients(suite) if not result.well] == []
     # The buckets exist already.
     said = capsys.readouterr().out
     assert "s3 mb" not in said
