@@ -54,6 +54,7 @@ RUN_BY = {
     "baseline show": "tests/unit/baseline/test_baseline.py",
     "calibrate": "tests/unit/baseline/test_baseline.py",
     "compare": "tests/unit/report/test_cli.py",
+    "cost": "tests/unit/rounds/test_night_cost.py",
     "completion": "tests/unit/cli/test_completion.py",
     "data build": "tests/unit/data/test_cli.py",
     "data import": "tests/unit/data/test_cli.py",
