@@ -36,8 +36,8 @@ def train(variant: str, layers: int, batch_size: int, length: int) -> None:
     is_tapped = not variant.endswith("without taps")
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload(Path(folder), "tiny", length, layers=layers)
-        # The leg has one step, and its taps are the requested ones.
-        probe = {"steps": STEPS, "portable_steps": 1, "tap_steps": [0 if is_tapped else 1]}
+        # The leg has one step, with the requested taps. Of one slice are the products of any step, with taps or not.
+        probe = {"steps": STEPS, "portable_steps": 1, "portable_slices": 1, "tap_steps": [0 if is_tapped else 1]}
         with workload.context(workload.spec(batch_size, probe=probe)) as context:
             if variant.startswith("leg"):
                 PortableLeg(context, context.spec.probe).run(repeat=False)
