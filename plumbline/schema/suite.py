@@ -149,7 +149,7 @@ class Gates(Model):
     accuracy_standard_errors: float = Field(default=2.326, ge=0, le=10)
     """By how many standard errors of the evaluated rows a gap has to exceed the margin before it is drift."""
     throughput_standard_errors: float = Field(default=3.0, ge=0, le=10)
-    """Minimum drop for a rerun, in standard errors of both median steps."""
+    """Minimum drop, as the mean of a slow run and its rerun, in standard errors of all median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
     """False alarms of the history's engine that are tolerated in a year, over all platforms, workloads and metrics
     together."""

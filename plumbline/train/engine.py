@@ -237,6 +237,8 @@ class Engine:
         self.observer.starts(step)
         batch = self.observer.batch(batch)
         self.optimizer.zero_grad(set_to_none=True)
+        # What a hook does before a step is no copy to the device.
+        self.clock.mark("optimizer")
         losses: list[tuple[torch.Tensor, float]] = []
         try:
             for micro, (piece, share) in enumerate(self._micro_batches(batch)):

@@ -20,6 +20,7 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
+from plumbline.train.engine import Engine
 from plumbline.train.flops import flops_of, step_flops
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
@@ -115,9 +116,17 @@ def test_the_clock_starts_before_the_loader_is_asked(
         time.sleep(0.02)
         return plain(batch)
 
+    step = Engine.step
+
+    def stalled(self: Engine, place: int, batch: Any) -> Any:
+        time.sleep(0.02)
+        return step(self, place, batch)
+
     monkeypatch.setattr(batches, "_collate", slow)
+    monkeypatch.setattr(Engine, "step", stalled)
     speed = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
     assert speed.breakdown["data_wait"] >= 0.02
+    assert speed.breakdown["optimizer"] >= 0.02  # what comes before a step is no copy to the device
     assert speed.step_seconds > measured.record.evidence.speed.breakdown["data_wait"] + 0.02
 
 

@@ -72,8 +72,6 @@ def speed(
     )
     if drop <= gates.throughput_drop:
         return [_finding(drop, gates, "pass", numbers)], []
-    if drop <= gates.throughput_standard_errors * math.hypot(noise_of(left), noise_of(right)):
-        return [_finding(drop, gates, "inconclusive", fact("throughput.within-spread", numbers=numbers))], []
     if confirms is None:
         why = _named(pair, right)[1]
         detail = fact("throughput.unconfirmed", numbers=numbers, why=why)
@@ -109,6 +107,10 @@ def _rerun(
         return [_finding(drop, gates, "inconclusive", fact("throughput.rerun-has-none"))], []
     if again <= gates.throughput_drop:
         return [_finding(again, gates, "pass", fact("throughput.refuted", drop=drop))], []
+    error = math.hypot(noise_of(left), math.hypot(noise_of(right), noise_of(confirms)) / 2)
+    if (drop + again) / 2 <= gates.throughput_standard_errors * error:
+        detail = fact("throughput.within-spread", numbers=fact("throughput.lost-twice", drop=drop, again=again))
+        return [_finding(min(drop, again), gates, "inconclusive", detail)], []
     named = _named(pair, right), _named(pair, confirms)
     numbers = fact("throughput.lost-twice", drop=drop, again=again)
     others = (*foreign_load(left, right, cores), *foreign_load(left, confirms, cores))
