@@ -12,6 +12,7 @@ from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.judge.whole_taps import missing_taps
 from plumbline.records import LoadedRecord
+from plumbline.schema.curve_places import probe_places
 from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
@@ -51,7 +52,7 @@ def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
     if experiment is None:
         yield from _envelope(probe, spec)
     if experiment is None or experiment.portable:
-        yield from _portable(probe, spec)
+        yield from _portable(probe, spec, record.spec.seed)
     if probe.evaluation is None:
         yield lacks(
             "probe.evaluation",
@@ -93,7 +94,7 @@ def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
         yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.empty-envelope"))
 
 
-def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
+def _portable(probe: ProbeEvidence, spec: ProbeSpec, seed: int) -> Iterator[Gap]:
     """Yield a gap if a requested portable leg is missing or incomplete.
 
     If it was lost because memory ran out, the native evidence decides: see `comparison`.
@@ -105,7 +106,10 @@ def _portable(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
     # A limit of time may end the leg after any step.
     least = asked if spec.portable_seconds is None else 1
     steps = [step.step for step in leg.steps] if leg else []
-    if asked and leg and not leg.unportable and (steps != list(range(len(steps))) or not least <= len(steps) <= asked):
+    first, late = probe_places(spec, seed)
+    # Earlier releases had no later steps.
+    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]
+    if asked and leg and not leg.unportable and (steps not in planned or not least <= len(steps) <= asked):
         yield counts("probe.portable", fact("gap.portable-steps"), len(leg.steps), asked)
 
 

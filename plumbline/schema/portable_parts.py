@@ -13,9 +13,11 @@ Digests = tuple[tuple[str, str | None], ...]
 
 
 def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
-    """Yield (stage, step, name) of each difference."""
-    for ours, theirs in zip(left.steps, right.steps, strict=False):
-        yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs))
+    """Yield (stage, step, name) of each difference of the steps that both have."""
+    known = {step.step: step for step in right.steps}
+    for ours in left.steps:
+        if (theirs := known.get(ours.step)) is not None:
+            yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs))
 
 
 def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:

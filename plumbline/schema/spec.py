@@ -154,7 +154,7 @@ class ProbeSpec(Model):
     """How often the first step is repeated from weights perturbed by one unit in the last place, to measure what
     rounding alone does."""
     portable_steps: int = Field(default=8, ge=0, le=200)
-    """Maximum number of steps of the portable leg; 0 switches it off."""
+    """Maximum number of steps of the portable leg, of which two are later ones if it has four; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
     """Precision of the portable leg's products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
     portable_seconds: int | None = Field(default=None, ge=1, le=86_400)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,13 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
+from plumbline.judge import compare
 from plumbline.judge.rungs.portable import reordered
+from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import PortableEvidence
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
+from plumbline.train.engine import Engine
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.portable import leg
 from plumbline.train.portable.golden import first_difference, read_golden
@@ -281,3 +285,59 @@ def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(
     assert names
     assert found == names
     assert any(error is not None for error in probe.envelope.fp64_errors) == (slices == 2)
+
+
+def _smoothed_from(patch: pytest.MonkeyPatch, first: int) -> None:
+    """Smooth the labels by 2e-5 from a step on: far less than rounding, in each later loss."""
+    plain, step, now = torch.nn.functional.cross_entropy, Engine.step, [0]
+
+    def counted(self: Engine, place: int, batch: Any) -> Any:
+        now[0] = place
+        return step(self, place, batch)
+
+    def smoothed(*given: Any, **named: Any) -> torch.Tensor:
+        return plain(*given, **named | ({"label_smoothing": 2e-5} if now[0] >= first else {}))
+
+    patch.setattr(Engine, "step", counted)
+    patch.setattr(torch.nn.functional, "cross_entropy", smoothed)
+
+
+def _scaled_from(patch: pytest.MonkeyPatch, first: int) -> None:
+    """Scale attention's scores by 1 + 2e-6 from a step on."""
+    plain, step, now = torch.matmul, Engine.step, [0]
+
+    def counted(self: Engine, place: int, batch: Any) -> Any:
+        now[0] = place
+        return step(self, place, batch)
+
+    def scaled(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        found = plain(left, right)
+        is_score = found.dim() == 4 and found.shape[-1] == found.shape[-2]
+        return found * (1 + 2e-6) if is_score and now[0] >= first else found
+
+    patch.setattr(Engine, "step", counted)
+    patch.setattr(torch, "matmul", scaled)
+
+
+@pytest.mark.parametrize(("plant", "first", "code"), [(_smoothed_from, 5, "loss"), (_scaled_from, 3, "operator")])
+def test_a_fault_below_rounding_that_comes_late_is_named_on_a_different_machine(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, plant: Any, first: int, code: str
+) -> None:
+    spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 4})
+    reference = load_record(workshop.train(spec).folder)
+    assert [step.step for step in reference.record.evidence.probe.portable.steps] == [0, 1, 2, 7]
+    with monkeypatch.context() as patch:
+        plant(patch, first)
+        trained = load_record(workshop.train(spec).folder)
+    honest = [_moved(record) for record in (reference, trained)]
+    assert [said(f.detail) for f in compare(reference, honest[0]).findings if f.outcome != "pass"] == []
+    judgement = compare(reference, honest[1])
+    assert judgement.verdict == "drift"
+    assert judgement.causes[0].code == code
+
+
+def _moved(record: LoadedRecord) -> LoadedRecord:
+    """Return a record as of an earlier release on a different processor: its bits may differ by rounding."""
+    fingerprint = record.record.fingerprint
+    other = fingerprint.replace(operations={}, cpu=fingerprint.cpu.replace(model="other"))
+    return replace(record, record=record.record.model_copy(update={"fingerprint": other}))

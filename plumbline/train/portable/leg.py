@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
+from plumbline.schema.curve_places import probe_places
 from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
@@ -49,10 +50,13 @@ def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], 
 
 
 class _Observer(Observer):
-    """Observer that digests and sketches every step, and taps modules at some steps."""
+    """Observer that digests and sketches every step, and taps modules at some steps and at `late` ones.
 
-    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int]) -> None:
-        self.engine, self._book, self._tap_steps = engine, book, taps
+    Late steps have weights of their own, so that their tensors are in no book.
+    """
+
+    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int], late: tuple[int, ...]) -> None:
+        self.engine, self._book, self._tap_steps, self._late = engine, book, taps, late
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
@@ -79,7 +83,9 @@ class _Observer(Observer):
     def starts(self, step: int) -> None:
         self._step = step
         self._outputs, self._sketches = (), []
-        if step in self._tap_steps:
+        if step in self._late:
+            self._taps = module_taps(self.engine, TapBook(digests="unsigned"), step)
+        elif step in self._tap_steps:
             self._taps = module_taps(self.engine, self._book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
@@ -147,15 +153,15 @@ class _Run(Protocol):
 
 
 class PortableLeg:
-    """The probe's first steps in portable arithmetic.
+    """The probe's first steps in portable arithmetic, and two of its later steps behind them.
 
-    Products have full precision at tap steps, and a single slice elsewhere. Every process trains on the whole global
-    batch, so that the number of processes does not change the bits.
+    Products have full precision at tap steps of the first, and a single slice elsewhere. Every process trains on the
+    whole global batch, so that the number of processes does not change the bits.
     """
 
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
         self._context, self._probe = context, probe
-        self._steps = min(probe.portable_steps, probe.steps)
+        self._steps, self._late = probe_places(probe, context.spec.seed)
         self.book = TapBook(digests="unsigned")
         self.losses: list[float] = []
         self.evidence: PortableEvidence | None = None
@@ -181,8 +187,10 @@ class PortableLeg:
     def _num_tapped(self) -> int:
         return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
 
-    def _train(self, steps: int, book: TapBook, taps: frozenset[int]) -> tuple[_Observer, str]:
-        """Train `steps` steps; return the digests and any unportable operation."""
+    def _train(
+        self, steps: int, book: TapBook, taps: frozenset[int], late: tuple[int, ...] = ()
+    ) -> tuple[_Observer, str]:
+        """Train `steps` steps, and the steps `late` from there on; return the digests and any unportable operation."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
         if context.ranks.device.type == "cuda":
@@ -195,11 +203,14 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        observer = engine.observer = _Observer(engine, book, taps)
+        observer = engine.observer = _Observer(engine, book, taps, late)
         seed_generators(context.spec.seed)
         unportable, pace = "", _Pace(probe.portable_seconds)
         try:
-            for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
+            for step in (*range(steps), *late):
+                batch = next(iter(context.batches(first=step, count=1, cycle=probe.steps)))
+                while engine.schedule.last_epoch < step:
+                    engine.advance()
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
                     engine.step(step, batch)
                 if pace.is_over:
@@ -215,10 +226,10 @@ class PortableLeg:
         """Train, then repeat the first step: different bits mean a wrong device."""
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
-        found, unportable = self._train(self._steps, self.book, taps)
-        self._steps = len(found.steps) if not unportable else self._steps
+        found, unportable = self._train(self._steps, self.book, taps, self._late)
+        self._steps = min(len(found.steps), self._steps) if not unportable else self._steps
         again = self._train(1, TapBook(digests="unsigned"), taps & {0})[0] if repeat else found
-        self.losses = found.losses
+        self.losses = found.losses[: self._steps]
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),
             repeated=found.steps[:1] == again.steps[:1], unportable=unportable,
