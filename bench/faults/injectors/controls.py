@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 import socket
 import time
+from typing import Any
 
 import torch
 
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
-from plumbline.train import batches, fingerprint, probe
+from plumbline.train import batches, fingerprint, learn, probe, speed
 
 
 def other_hostname() -> None:
@@ -80,3 +81,30 @@ def other_gradient_layout() -> None:
 def gradient_checkpointing() -> None:
     """Each layer's activations are computed once more in the backward pass."""
     after_build(lambda model: model.activation_checkpointing_enable())
+
+
+def three_threads() -> None:
+    """Three threads compute."""
+    torch.set_num_threads(3)
+
+
+def other_attention() -> None:
+    """The probe takes the fused attention kernel, the other parts the plain one."""
+    wrap_method(probe.ProbeRun, "__init__", lambda init: _with(init, attention="sdpa"))
+    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, attention="eager"))
+    wrap_method(learn.LearnRun, "__init__", lambda init: _with(init, attention="eager"))
+
+
+def _with(init: Any, **keys: object) -> Any:
+    return lambda self, context, spec, **rest: init(self, context, spec.replace(**keys), **rest)
+
+
+def foreach_everywhere() -> None:
+    """AdamW over lists of tensors in all parts, where `speed` has the fused kernel."""
+    foreach_optimizer()
+    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, fused_optimizer=False, foreach_optimizer=True))
+
+
+def other_compiler() -> None:
+    """`speed` is compiled."""
+    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, compile=True))

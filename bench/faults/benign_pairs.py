@@ -1,0 +1,171 @@
+"""`python -m bench.faults.benign_pairs`: benign differences at production settings, judged pair by pair.
+
+Each setting trains all three parts once, at each precision; every pair of settings of one precision is compared. A pair
+whose bits are equal in all parts proves nothing and is counted apart. `bench/results/benign-pairs.json` holds every
+pair with its verdict, and what explained its different bits. Pairs of earlier runs stay, unless they are judged again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from bench.faults.bench import two_cores
+from bench.faults.machine import commit, machine
+from bench.faults.trainer import Side, Trainer
+from bench.faults.world import EVALUATION_ROWS, LENGTH, World
+from plumbline.judge import compare
+from plumbline.judge.native import rounds_differently
+from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
+from plumbline.schema.spec import RunSpec, read_spec, write_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "bench" / "results" / "benign-pairs.json"
+PRECISIONS = ("fp32", "bf16", "fp16")
+PARTS = ("probe", "speed", "learn")
+
+_NOISE = {
+    "NCCL_DEBUG": "INFO", "KMP_BLOCKTIME": "0", "TORCH_LOGS": "", "MKL_VERBOSE": "0", "CUDA_HOME": "/opt/cuda",
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two-threads": {"inject": "controls.two_threads"},
+    "three-threads": {"inject": "controls.three_threads"},
+    "avx2": {"environment": {"ATEN_CPU_CAPABILITY": "avx2"}},
+    "no-vector-isa": {"environment": {"ATEN_CPU_CAPABILITY": "default"}},
+    "onednn-avx2": {"environment": {"ONEDNN_MAX_CPU_ISA": "AVX2"}},
+    "mkl-compatible": {"environment": {"MKL_CBWR": "COMPATIBLE"}},
+    "without-onednn": {"inject": "controls.without_mkldnn"},
+    "other-attention": {"inject": "controls.other_attention"},
+    "other-optimizer": {"inject": "controls.foreach_everywhere"},
+    "compiled": {"inject": "controls.other_compiler"},
+    "harmless-variables": {"environment": _NOISE},
+    "variables-and-threads": {"inject": "controls.two_threads", "environment": _NOISE},
+}  # fmt: skip
+
+
+def spec_of(world: World, precision: str) -> Path:
+    """Write the RunSpec of all parts at a precision; the probe stays strict fp32."""
+    plain = read_spec(world.spec("cls", 1))
+    every = {"steps": 10, "precision": precision}
+    spec = RunSpec.model_validate({
+        **plain.to_json(), "workload": f"benign-{precision}", "batch_size": 8,
+        "data": {**plain.data.to_json(), "sequence_length": LENGTH},
+        "probe": {"steps": 5, "portable_steps": 2, "evaluation_rows": EVALUATION_ROWS},
+        "speed": {**every, "production_steps": 2},
+        "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS},
+    })  # fmt: skip
+    path = world.root / "specs" / f"benign-{precision}.json"
+    write_spec(spec, path)
+    return path
+
+
+def _bits(record: LoadedRecord) -> dict[str, Any]:
+    """Return what equal runs of a part have in common."""
+    evidence = record.record.evidence
+    probe, speed, learn = evidence.probe, evidence.speed, evidence.learn
+    return {
+        "probe": probe and [step.weights_sha256 for step in probe.steps] + [step.loss for step in probe.steps],
+        "speed": speed and speed.trail and [*speed.trail.losses[:16], *speed.trail.weights[:1]],
+        "learn": learn and [*learn.losses, learn.weights_sha256],
+    }
+
+
+def _judged(left: LoadedRecord, right: LoadedRecord) -> dict[str, Any]:
+    """Compare two trainings both ways, as each platform may be the reference."""
+    sides = _bits(left), _bits(right)
+    changed = [part for part in PARTS if sides[0][part] != sides[1][part]]
+    ways = [compare(left, right, throughput=False), compare(right, left, throughput=False)]
+    return {
+        "verdicts": [way.verdict for way in ways],
+        "changed": changed,
+        "explained": {
+            part: [sentence_of(why) for why in rounds_differently(left.record, right.record, part)[:2]]
+            for part in PARTS
+        },
+        "why": [sentence_of(cause.why)[:200] for way in ways for cause in way.causes],
+        "at": [f"{way.first_divergence.stage} {way.first_divergence.at}" for way in ways if way.first_divergence],
+    }
+
+
+def _train_all(
+    world: World, root: Path, todo: list[tuple[str, str]], on_record: Callable[[str, str, LoadedRecord], None]
+) -> None:
+    specs = {precision: spec_of(world, precision) for precision in dict.fromkeys(each for each, _ in todo)}
+    waiting, lock = list(reversed(todo)), threading.Lock()
+
+    def drive(core: int) -> None:
+        with Trainer(core, root / f"work-{core}") as trainer:
+            while True:
+                with lock:
+                    if not waiting:
+                        return
+                    precision, name = waiting.pop()
+                # A trainer keeps no record of a name that it trains again.
+                record_id = f"{precision}-{name}"
+                record = trainer.train(Side(specs[precision], world.data, "here", **SETTINGS[name]), record_id)
+                if record is None or record.record.exit.status != "completed":
+                    log = (trainer.folder / f"{record_id}.log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"{precision} {name} did not complete:\n{log}")
+                on_record(precision, name, record)
+
+    threads = [threading.Thread(target=drive, args=(core,)) for core in two_cores()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main() -> int:
+    """Train every setting, judge every pair; return 1 if a pair is flagged."""
+    parser = argparse.ArgumentParser(prog="python -m bench.faults.benign_pairs", description=__doc__)
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    parser.add_argument("--out", type=Path, default=RESULT)
+    args = parser.parse_args()
+    names = args.settings.split(",")
+    todo = [(precision, name) for precision in args.precisions.split(",") for name in names]
+    records: dict[str, dict[str, LoadedRecord]] = {}
+    with tempfile.TemporaryDirectory(prefix="plumbline-benign-") as folder:
+        root = Path(folder)
+
+        def keep(precision: str, name: str, record: LoadedRecord) -> None:
+            records.setdefault(precision, {})[name] = record
+            sys.stderr.write(f"{precision} {name}: {record.record.seconds:.1f} s\n")
+
+        _train_all(World(root / "world"), root, todo, keep)
+        pairs = [
+            {"precision": precision, "pair": [one, other], **_judged(found[one], found[other])}
+            for precision, found in records.items()
+            for one, other in combinations(sorted(found, key=names.index), 2)
+        ]
+    again = {(pair["precision"], *pair["pair"]) for pair in pairs}
+    known = json.loads(args.out.read_bytes())["cells"] if args.out.is_file() else []
+    pairs = [pair for pair in known if (pair["precision"], *pair["pair"]) not in again] + pairs
+    changed = [pair for pair in pairs if pair["changed"]]
+    flagged = [pair for pair in pairs if set(pair["verdicts"]) != {"pass"}]
+    document = {
+        "command": "python -m bench.faults.benign_pairs", "machine": machine(), "commit": commit(),
+        "pairs": len(pairs), "changed_a_bit": len(changed), "flagged": len(flagged),
+        "changed_by_part": {part: sum(part in pair["changed"] for pair in pairs) for part in PARTS},
+        "excused_without_a_change": sum(
+            bool(pair["explained"][part]) and part not in pair["changed"] for pair in pairs for part in PARTS
+        ),
+        "cells": pairs,
+    }  # fmt: skip
+    args.out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{len(pairs)} pairs, {len(changed)} changed a bit, {len(flagged)} flagged\n")
+    return 1 if flagged else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

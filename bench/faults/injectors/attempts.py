@@ -1,0 +1,209 @@
+"""Faults of one part of a training, for attempts to get a wrong pass. Each is as small as its kind allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.faults.injectors.patching import wrap_method
+from plumbline.train import batches, dropout, engine, evaluation, learn
+from plumbline.train.engine import Engine
+
+
+def _clock(part: str, first: int = 0) -> Callable[[], bool]:
+    """Return whether a step of `part`, from `first` on, is under way: in the native training or in its legs."""
+    now: list[Any] = ["", 0]
+
+    def wrap(step: Any) -> Any:
+        def stepped(self: Engine, place: int, batch: Any) -> Any:
+            before = list(now)
+            now[:] = [self.part, place]
+            try:
+                return step(self, place, batch)
+            finally:
+                now[:] = before
+
+        return stepped
+
+    wrap_method(Engine, "step", wrap)
+    return lambda: now[0] == part and now[1] >= first
+
+
+def _on(part: str, owner: Any, name: str, change: Callable[..., Any], first: int = 0) -> None:
+    """Let `change(plain, ...)` stand for a function while a part trains."""
+    active = _clock(part, first)
+    wrap_method(
+        owner, name,
+        lambda plain: lambda *given, **named: (
+            change(plain, *given, **named) if active() else plain(*given, **named)
+        ),
+    )  # fmt: skip
+
+
+def _on_optimizer(part: str, change: Callable[[Any], None]) -> None:
+    """Change the parameter groups of a part's engine once it is built."""
+
+    def wrap(init: Any) -> Any:
+        def made(self: Engine, *given: Any, **named: Any) -> None:
+            init(self, *given, **named)
+            if self.part == part:
+                for group in self.optimizer.param_groups:
+                    change(group)
+
+        return made
+
+    wrap_method(Engine, "__init__", wrap)
+
+
+def learn_without_decay() -> None:
+    """The curve has no weight decay."""
+    _on_optimizer("learn", lambda group: group.update(weight_decay=0.0))
+
+
+def learn_with_other_beta2() -> None:
+    """The curve's beta2 is 0.9991."""
+    _on_optimizer("learn", lambda group: group.update(betas=(0.9, 0.9991)))
+
+
+def learn_with_tanh_gelu() -> None:
+    """The curve's GELU is the one by tanh."""
+    _on("learn", nn.functional, "gelu", lambda plain, value, **_: plain(value, approximate="tanh"))
+
+
+def learn_with_softmax_in_bf16() -> None:
+    """The curve's attention takes its softmax in bf16."""
+    _on("learn", dropout.nn.functional, "softmax", lambda plain, value, dim: plain(value.bfloat16(), dim=dim).float())
+
+
+def learn_without_clipping() -> None:
+    """The curve's gradients are not clipped."""
+    _on("learn", engine.torch.nn.utils, "clip_grad_norm_", lambda *_: None)
+
+
+def learn_with_frozen_masks() -> None:
+    """The curve's dropout has the masks of one step."""
+    learn._DropoutSetter.starts = lambda *_: None  # type: ignore[method-assign]
+
+
+def learn_with_reversed_labels() -> None:
+    """Reverse four labels of the evaluation, behind the rows of a leg."""
+
+    def wrap(plain: Any) -> Any:
+        def changed(self: Any, positions: list[int]) -> Any:
+            fields = plain(self, positions)
+            for place, position in enumerate(positions):
+                if 16 <= position < 20:
+                    fields["labels"][place] = 1 - fields["labels"][place]
+            return fields
+
+        return changed
+
+    wrap_method(batches.EvaluationRows, "__getitems__", wrap)
+
+
+def learn_with_hidden_tokens() -> None:
+    """The curve hides the tokens from the 24th on, from step 5 on."""
+
+    def narrow(plain: Any, self: Engine, piece: Any, share: float) -> Any:
+        mask = piece["attention_mask"].clone()
+        mask[:, 24:] = 0
+        return plain(self, {**piece, "attention_mask": mask}, share)
+
+    _on("learn", Engine, "_forward", narrow, first=5)
+
+
+def learn_evaluated_in_bf16() -> None:
+    """The curve is evaluated in bf16."""
+    wrap_method(evaluation, "autocast", lambda plain: lambda _, device: plain("bf16", device))
+
+
+def speed_without_padding_mask() -> None:
+    """The fused attention of speed ignores padding."""
+
+    def without(plain: Any, *given: Any, attn_mask: Any = None, **named: Any) -> Any:
+        return plain(*given, **named)
+
+    _on("speed", nn.functional, "scaled_dot_product_attention", without)
+
+
+def speed_without_decay() -> None:
+    """Speed's optimizer has no weight decay."""
+    _on_optimizer("speed", lambda group: group.update(weight_decay=0.0))
+
+
+def speed_with_halved_norm() -> None:
+    """Speed's LayerNorm is halved."""
+    _on("speed", nn.functional, "layer_norm", lambda plain, *given, **named: plain(*given, **named) * 0.5)
+
+
+def speed_with_relu() -> None:
+    """Speed's GELU is a ReLU."""
+    _on("speed", nn.functional, "gelu", lambda _, value, **__: torch.relu(value))
+
+
+def speed_with_scaled_loss() -> None:
+    """Speed's loss is 1% larger."""
+    _on("speed", nn.functional, "cross_entropy", lambda plain, *given, **named: plain(*given, **named) * 1.01)
+
+
+def speed_with_half_of_the_rows() -> None:
+    """Speed trains on every second row twice."""
+
+    def half(plain: Any, self: Engine, batch: Any) -> Any:
+        return plain(self, {name: values[::2].repeat_interleave(2, dim=0) for name, values in batch.items()})
+
+    _on("speed", Engine, "_micro_batches", half)
+
+
+def probe_with_late_smoothing() -> None:
+    """The probe smooths its labels by 2e-5 from step 4 on."""
+
+    def smoothed(plain: Any, *given: Any, **named: Any) -> Any:
+        return plain(*given, **named | {"label_smoothing": 2e-5})
+
+    _on("probe", nn.functional, "cross_entropy", smoothed, first=4)
+
+
+def probe_with_late_scale() -> None:
+    """The probe's attention scores are 2e-6 larger from step 3 on."""
+
+    def scaled(plain: Any, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = plain(left, right)
+        is_score = found.dim() == 4 and found.shape[-1] == found.shape[-2]
+        return found * (1 + 2e-6) if is_score else found
+
+    _on("probe", torch, "matmul", scaled, first=3)
+
+
+def probe_with_other_eps() -> None:
+    """The probe's LayerNorm has an eps of 1e-8 from step 2 on."""
+
+    def changed(plain: Any, *given: Any) -> Any:
+        *others, eps = given
+        return plain(*others, eps * 1.0e4)
+
+    _on("probe", nn.functional, "layer_norm", changed, first=2)
+
+
+def probe_with_larger_gradient() -> None:
+    """One gradient of the probe is 1e-6 larger from step 4 on."""
+
+    def larger(plain: Any, parameters: Any, *given: Any) -> Any:
+        first = next(value for value in parameters if value.grad is not None)
+        first.grad.mul_(1 + 1e-6)
+        return plain(parameters, *given)
+
+    _on("probe", engine.torch.nn.utils, "clip_grad_norm_", larger, first=4)
+
+
+def probe_with_other_adam_eps() -> None:
+    """The probe's Adam has an eps that is 1% larger."""
+    _on_optimizer("probe", lambda group: group.update(eps=group["eps"] * 1.01))
+
+
+def probe_decays_biases() -> None:
+    """The probe decays biases and normalisations, too."""
+    _on_optimizer("probe", lambda group: group.update(weight_decay=group["weight_decay"] or 1e-4))
