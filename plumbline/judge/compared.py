@@ -75,7 +75,7 @@ class Compared:
     def curve(self) -> tuple[Mismatch, ...]:
         """Return the mismatches of the learning curves: where they part, and a different evaluation behind that."""
         is_explained = self.walk is not None and bool(self.walk.mismatches)
-        bits = None if is_explained or other_kernels(self.pair) else learning(self.pair)
+        bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
             apart = resumes(self.pair) or with_legs(apart, curve_legs(self.pair))

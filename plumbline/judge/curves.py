@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.judge.suspects import differences, explains_rounding
+from plumbline.judge.native import rounds_differently
 from plumbline.judge.tolerance import limit, relative
 from plumbline.records import LoadedRecord
+from plumbline.schema.fact import Statement
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
@@ -42,9 +43,9 @@ def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
     return learn is not None and any(at <= (learn.steps if step is None else step) for at in learn.resumed_at)
 
 
-def machine_changes(side: LoadedRecord, rerun: LoadedRecord) -> tuple[str, ...]:
-    """Return the differences of the rerun's machine that explain different rounding."""
-    return explains_rounding(differences(side.record.fingerprint, rerun.record.fingerprint))
+def machine_changes(side: LoadedRecord, rerun: LoadedRecord) -> tuple[Statement, ...]:
+    """Return what explains that the rerun rounds differently."""
+    return rounds_differently(side.record, rerun.record, "learn")
 
 
 def _has_equal_losses(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:

@@ -1,4 +1,4 @@
-"""Fingerprint differences that could explain a cause: suspects, never verdicts."""
+"""Fingerprint differences that could explain a cause: suspects, never verdicts, and never an excuse."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from collections.abc import Iterable
 
 from plumbline.schema.fingerprint import Fingerprint
-from plumbline.schema.rounding import ARITHMETIC, flat_fields, is_field_of
 from plumbline.schema.verdict import CauseCode
 
+_ARITHMETIC = (
+    r"cpu\.(model|isa|num_threads)|gpus|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*|mantissa_bits\..*"
+    r"|packages\.(torch|triton|pytorch-triton|transformers|mkl|intel-openmp|onednn|nvidia-.*)|environment\..*"
+    r"|container_image|lock_sha256"
+)
 _MODEL = r"packages\.(transformers|torch|accelerate|peft)|container_image|lock_sha256"
 _LOADER = (
     r"packages\.(datasets|pyarrow|pandas|fsspec|tokenizers|torch|numpy)|environment\.(OMP|HF_|TOKENIZERS).*|cpu\..*"
@@ -23,22 +27,22 @@ _EXPLAIN: dict[CauseCode, str] = {
     "model.architecture": _MODEL,
     "weights.init": rf"{_MODEL}|packages\.(safetensors|numpy)|cpu\.isa",
     "rng": r"packages\.(torch|numpy|transformers)|python|gpus|cuda|num_processes|lock_sha256|environment\.PYTHONHASH.*",
-    "precision": ARITHMETIC,
-    "operator": ARITHMETIC,
-    "kernel": ARITHMETIC,
+    "precision": _ARITHMETIC,
+    "operator": _ARITHMETIC,
+    "kernel": _ARITHMETIC,
     "loss": rf"{_MODEL}|packages\.numpy",
     "gradient": rf"{_MODEL}|num_processes|nccl|topology\..*|packages\.(accelerate|deepspeed)",
     "optimizer": rf"{_MODEL}|packages\.(bitsandbytes|apex)",
     "schedule": _MODEL,
     "evaluation": rf"{_MODEL}|packages\.(evaluate|scikit-learn|numpy)|num_processes",
-    "nondeterminism": ARITHMETIC,
+    "nondeterminism": _ARITHMETIC,
     "device": _MACHINE,
     "loader": rf"{_LOADER}|{_MACHINE}",
     "transfer": _MACHINE,
     "throttling": _MACHINE,
     "slow-device": _MACHINE,
     "contention": r"cpu\..*|num_processes|hostname|os|environment\.OMP.*",
-    "software": ARITHMETIC,
+    "software": _ARITHMETIC,
     "environment": r".*",
     "unattributed": r".*",
 }
@@ -46,7 +50,7 @@ _EXPLAIN: dict[CauseCode, str] = {
 
 def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
     """Return each different field as `path: reference → candidate`."""
-    left, right = flat_fields(reference), flat_fields(candidate)
+    left, right = _flat(reference), _flat(candidate)
     names = [*left, *(name for name in right if name not in left)]
     return tuple(
         f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"
@@ -58,15 +62,30 @@ def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ..
 def suspects_for(code: CauseCode, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the differences that could explain a cause of this code."""
     pattern = re.compile(_EXPLAIN[code])
-    return tuple(line for line in lines if is_field_of(pattern, line.partition(": ")[0]))
+    return tuple(line for line in lines if _matches(pattern, line.partition(": ")[0]))
 
 
-def explains_rounding(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the differences that explain different kernels, and so rounding."""
-    return tuple(line for line in suspects_for("kernel", lines) if not _unmeasured(line))
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    if re.fullmatch(r"hostname|gpus\.\d+\.(uuid|pci)", name):
+        return False
+    return bool(pattern.fullmatch(name) or pattern.fullmatch(re.sub(r"\.\d+\..*", "", name)))
 
 
-def _unmeasured(line: str) -> bool:
-    """Return whether one side did not measure the field, as experiments do."""
-    name, _, values = line.partition(": ")
-    return name.startswith(("mantissa_bits.", "numerics.")) and "absent" in values.split(" → ")
+def _flat(fingerprint: Fingerprint) -> dict[str, str]:
+    """Return every field of a fingerprint by path, but for its digests of operations."""
+    flat: dict[str, str] = {}
+
+    def walk(path: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, item in sorted(value.items()):
+                walk(f"{path}.{key}", item)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                walk(f"{path}.{index}", item)
+        else:
+            flat[path] = str(value)
+
+    for name, value in fingerprint.to_json().items():
+        if name not in ("schema_version", "operations"):
+            walk(name, value)
+    return flat

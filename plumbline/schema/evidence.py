@@ -46,6 +46,7 @@ __all__ = [
     "Evidence",
     "LearnEvidence",
     "ModelEvidence",
+    "NativeOperation",
     "OptimizerGroup",
     "Parameter",
     "PortableEvidence",
@@ -200,6 +201,16 @@ SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8), F
 """See `plumbline.sketch.small_sketch`."""
 NamedDigests = Annotated[tuple[tuple[Label, ShortDigest | None], ...], Field(max_length=_MANY), FailFast()]
 """(name, digest) of tensors; `None` if not finite."""
+
+
+class NativeOperation(Model):
+    """One native operation on inputs that are equal everywhere: how this machine rounds it."""
+
+    name: Label
+    sha256: ShortDigest
+    """Digest of its outputs and of the gradients of its inputs."""
+    sketch: SmallSketch
+    """Shows whether different bits are the same numbers."""
 
 
 class PortableStep(Model):

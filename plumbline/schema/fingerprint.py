@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from plumbline.schema.base import Count, Label, Model, Scalar, Text
+from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.machines import accelerator_names, accelerator_text
 
 _MANY = 10_000
@@ -66,6 +67,10 @@ class Fingerprint(Model):
     """Every precision and determinism setting, as read back from torch."""
     mantissa_bits: dict[Label, Count] = Field(default={}, max_length=_MANY)
     """Bits of mantissa that operands keep inside an operator, measured: `linear`, `matmul`, `softmax` ..."""
+    operations: dict[Label, Annotated[tuple[NativeOperation, ...], Field(max_length=1000)]] = Field(
+        default={}, max_length=16
+    )
+    """For each part (`probe`, `speed`, `learn`), how this machine rounds native operations in the part's settings."""
     environment: dict[Label, Annotated[str, Field(max_length=_MAX_CHARACTERS)]] = Field(default={}, max_length=_MANY)
     """The variables that can change numerics or speed (CUBLAS_*, NVIDIA_*, OMP_*, NCCL_* ...); no secrets."""
     container_image: Label = ""

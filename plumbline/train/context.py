@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from plumbline.schema.base import Scalar
+from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
+from plumbline.train.engine import Engine
 from plumbline.train.failure import StoppedError
+from plumbline.train.native_operations import measure_operations
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
 
@@ -36,6 +39,7 @@ class Context:
     weights: dict[str, torch.Tensor]
     stop: threading.Event
     numerics: dict[str, Scalar] = field(default_factory=dict)
+    operations: dict[str, tuple[NativeOperation, ...]] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     place: tuple[str, int | None] = ("", None)
 
@@ -82,6 +86,18 @@ class Context:
         requested.
         """
         gc.collect()
+        if self.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def measure(self, part: str, engine: Engine, evaluation_rows: int = 0, at_once: int = 0) -> None:
+        """Keep for the fingerprint how native operations round in a part's settings.
+
+        The part evaluates `at_once` rows in a batch; 0 means those of a training batch.
+        """
+        evaluated = min(evaluation_rows, self.plan.num_evaluation_rows)
+        self.operations[part] = measure_operations(engine, evaluated, at_once or self.spec.batch_size)
+        group = engine.optimizer.param_groups[0]
+        self.note(part, {f"optimizer.{name}": group.get(name) for name in ("fused", "foreach")})
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -16,6 +16,7 @@ import torch
 
 from plumbline.digest import digest_file
 from plumbline.schema.base import Scalar
+from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.train.ranks import Ranks
 from plumbline.variables import variable
@@ -139,7 +140,10 @@ def ask_devices(ranks: Ranks) -> None:
     _topology(ranks)
 
 
-def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int]) -> Fingerprint:
+def read_fingerprint(
+    ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: dict[str, int],
+    operations: Mapping[str, tuple[NativeOperation, ...]] | None = None,
+) -> Fingerprint:  # fmt: skip
     """Return the fingerprint of this run."""
     from plumbline import __version__
 
@@ -164,6 +168,7 @@ def read_fingerprint(ranks: Ranks, numerics: dict[str, Scalar], mantissa_bits: d
         packages=_packages(),
         numerics=numerics,
         mantissa_bits=mantissa_bits,
+        operations=dict(operations or {}),
         environment=recorded_variables(os.environ),
         container_image=variable("PLUMBLINE_IMAGE"),
         lock_sha256=_lock_sha256(),

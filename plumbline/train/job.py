@@ -138,7 +138,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             DataFile(key=name, size=(job.out / name).stat().st_size, sha256=digest_file(job.out / name))
             for name in names
         ]
-    numerics = context.numerics if context else {}
+    numerics, operations = (context.numerics, context.operations) if context else ({}, {})
     write_record(
         job.out,
         RunRecord(
@@ -152,7 +152,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             experiment=findings.bundle.experiment if findings.bundle else None,
             started_at=findings.started_at,
             finished_at=datetime.now(timezone.utc),
-            fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits),
+            fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits, operations),
             evidence=evidence,
             timings=findings.timings,
             exit=ending,

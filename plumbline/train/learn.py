@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.curve_places import curve_places
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
-from plumbline.schema.rounding import rounding_fields
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
@@ -28,7 +28,6 @@ from plumbline.train.engine import Engine, Observer, Outcome, read_losses
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
-from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.generators import digest_states, read_states
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.moments import read_moments
@@ -98,10 +97,8 @@ class LearnRun:
         A checkpoint of a machine with different kernels is not continued: the record would have the fingerprint of its
         last machine and the bits of another, and the judge would take their rounding for drift.
         """
-        context = self.context
-        return digest_json([
-            context.spec.digest, rounding_fields(read_fingerprint(context.ranks, context.numerics, {})),
-        ])  # fmt: skip
+        operations = [[each.name, each.sha256] for each in self.context.operations["learn"]]
+        return digest_json([self.context.spec.digest, torch.__version__, transformers.__version__, operations])
 
     def _engine(self) -> Engine:
         context, learn = self.context, self.learn
@@ -116,10 +113,12 @@ class LearnRun:
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)})
         model.train()
         self._setter = _DropoutSetter(clock, context)
-        return Engine(
+        engine = Engine(
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
             observer=self._setter,
         )  # fmt: skip
+        context.measure("learn", engine, learn.evaluation_rows)
+        return engine
 
     def _check_dropout(self) -> None:
         family = self.context.spec.model.family

@@ -172,7 +172,9 @@ class ProbeRun:
         model.train()
         spec = of_probe(context.spec, context.ranks.world)
         self._fit(model, spec)
-        return Engine(spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+        engine = Engine(spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
+        context.measure("probe", engine, probe.evaluation_rows, self._evaluated_at_once)
+        return engine
 
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:
         """Recompute layers whose activations are too large to keep."""
@@ -182,10 +184,15 @@ class ProbeRun:
         """Return the observer of this run."""
         return ProbeObserver(self.context, engine, self.book, tap_steps(self.probe, self.steps))
 
+    @property
+    def _evaluated_at_once(self) -> int:
+        """Return the number of rows in a batch of the evaluation."""
+        return min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size)
+
     def _evaluate(self, engine: Engine) -> None:
         self._found["evaluation"], self.evaluation = self._evaluator()(
             engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), step=self.steps,
-            batch_size=min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size),
+            batch_size=self._evaluated_at_once,
             precision=self.probe.precision, device=engine.ranks.device,
         )  # fmt: skip
 

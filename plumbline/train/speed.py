@@ -90,6 +90,7 @@ class SpeedRun:
             ranks=context.ranks, clock=self._clock,
         )  # fmt: skip
         context.note("speed", settings | _noted(context.spec) | {"attention": attention_of(engine.bare)})
+        context.measure("speed", engine)
         engine.observer = trail
         self._clock.watch(engine.model)
         compile_model(engine, speed)

@@ -167,6 +167,26 @@ def test_a_fault_of_learn_is_named_where_rounding_differs(
     assert not judgement.first_divergence.at.endswith(" input")
 
 
+def test_variables_that_change_no_bit_excuse_no_fault(
+    workshop: Workshop, reference: Trained, monkeypatch: Patch
+) -> None:
+    """The native operations of both trainings have the same bits, so that those of the curve are due."""
+    variables = {
+        "NCCL_DEBUG": "INFO", "KMP_BLOCKTIME": "0", "TORCH_LOGS": "", "MKL_VERBOSE": "0", "CUDA_HOME": "/opt/cuda",
+        "PYTORCH_ALLOC_CONF": "backend:native", "NCCL_IB_TIMEOUT": "22", "OMP_DISPLAY_ENV": "true",
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        honest = workshop.train(spec_of(workshop))
+        no_decay(patch)
+        candidate = workshop.train(spec_of(workshop))
+    assert judged(reference, honest).verdict == "pass"
+    judgement = judged(reference, candidate)
+    assert judgement.verdict == "drift"
+    assert judgement.findings[0].check == "learn.bits"
+
+
 def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Trained) -> None:
     with other_rounding():
         candidate = workshop.train(spec_of(workshop))

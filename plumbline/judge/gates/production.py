@@ -170,7 +170,7 @@ def _bits_due(pair: Pair) -> bool:
     sides = [side.record for side in (pair.reference, pair.candidate)]
     replays = [side.evidence.speed.production if side.evidence.speed else None for side in sides]
     steady = all(replay is not None and replay.repeated for replay in replays)
-    return steady and not any(side.fingerprint.gpus for side in sides) and not other_kernels(pair)
+    return steady and not any(side.fingerprint.gpus for side in sides) and not other_kernels(pair, "speed")
 
 
 def _different_bit(pair: Pair, reference: SpeedEvidence, candidate: SpeedEvidence) -> GateResult | None:

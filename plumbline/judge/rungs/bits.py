@@ -7,11 +7,11 @@ place of the cause, however small the difference is there.
 from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
-from plumbline.judge.suspects import differences, explains_rounding
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
@@ -27,19 +27,15 @@ RUNGS: dict[str, tuple[Stage, str]] = {
 """Stage of each rung, and the step's field that shows its bits."""
 
 _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
-_IMPLEMENTATION = ("foreach", "fused", "capturable")
 
 
-def other_kernels(pair: Pair) -> tuple[Statement, ...]:
-    """List the recorded differences that explain different rounding."""
+def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
+    """List what explains different rounding in a part: measured operations, and other modules."""
     left, right = pair.reference.record, pair.candidate.record
     lines: list[Statement] = list(pair.rounding)
-    lines += list(explains_rounding(differences(left.fingerprint, right.fingerprint)))
+    lines += list(rounds_differently(left, right, left.experiment.part if left.experiment else part))
     if left.evidence.model and right.evidence.model:
         lines += [line for _, line in other_modules(left.evidence.model, right.evidence.model)]
-    for group, other in zip(*(probe.optimizer for probe in pair.probes), strict=False) if pair.probes else ():
-        keys = [key for key in _IMPLEMENTATION if group.settings.get(key) != other.settings.get(key)]
-        lines += [f"optimizer.{key}: {group.settings.get(key)} → {other.settings.get(key)}" for key in keys]
     return tuple(lines)
 
 

@@ -12,6 +12,7 @@ import math
 
 from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.native import SOFTWARE
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import PortableEvidence, PortableStep
@@ -56,7 +57,12 @@ def proven_steps(pair: Pair) -> int:
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None or any(leg.unportable for leg in legs):
         return 0
-    return 0 if next(leg_parts(*legs), None) else min(len(leg.steps) for leg in legs)
+    return 0 if next(leg_parts(*legs), None) else min(_first_steps(leg) for leg in legs)
+
+
+def _first_steps(leg: PortableEvidence) -> int:
+    """Return the number of steps from the first on, without the later ones that a leg has behind them."""
+    return next((place for place, step in enumerate(leg.steps) if step.step != place), len(leg.steps))
 
 
 def portable(pair: Pair) -> Mismatch | None:
@@ -119,24 +125,21 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
     return reordered(pair) if is_small or other_software(pair) else None
 
 
-_SOFTWARE = ("accelerate", "apex", "bitsandbytes", "flash-attn", "peft", "torch", "transformers", "triton")
-"""Packages whose code decides the order of a model's or an optimizer's operations."""
-
-
 def other_software(pair: Pair) -> bool:
     """Return whether a version differs of the packages that decide the order of operations.
 
     The same code computes in the same order on every device: without a different version, no difference is excused.
     """
     left, right = (side.record.fingerprint.packages for side in (pair.reference, pair.candidate))
-    return any(left.get(name) != right.get(name) for name in _SOFTWARE)
+    return any(left.get(name) != right.get(name) for name in SOFTWARE)
 
 
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
-    """Return the maximum effect of a different order; products have all slices only where outputs were tapped."""
+    """Return the maximum effect of a different order; products have all slices at tapped steps of the first only."""
     if stage == "optimizer":
         return limits.ORDER_OF_UPDATE
-    return limits.ORDER if leg.slices > 1 and step.outputs else limits.ORDER_OF_ONE_SLICE
+    is_exact = leg.slices > 1 and step.outputs and step.step < _first_steps(leg)
+    return limits.ORDER if is_exact else limits.ORDER_OF_ONE_SLICE
 
 
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:

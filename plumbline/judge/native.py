@@ -1,0 +1,94 @@
+"""Whether two runs may round differently: measured by native operations that both executed.
+
+Equal digests of all operations: equal bits are due, whatever else differs. Different ones of nearly equal numbers: the
+difference of the training's bits is excused, and its size decides. An operation whose numbers differ by more than
+rounding computes something else, and excuses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from plumbline.judge.suspects import differences, suspects_for
+from plumbline.judge.tolerance import floor_of
+from plumbline.schema.evidence import NativeOperation
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, RunSpec, SpeedSpec
+from plumbline.sketch import relative_error
+
+SOFTWARE = ("accelerate", "apex", "bitsandbytes", "flash-attn", "peft", "torch", "transformers", "triton")
+"""Packages whose code decides the order of a model's or an optimizer's operations."""
+_IDENTITY = re.compile(r"hostname|gpus\.\d+\.(uuid|pci)")
+"""Fields that name a machine: equal machines differ in them."""
+_MACHINE = re.compile(
+    r"cpu\.(model|isa|num_threads)|gpus\..*|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*"
+    r"|mantissa_bits\..*"
+)
+"""Fields of a machine, without its variables: they excuse rounding where a record has no digests of operations."""
+_NUM_NAMED = 3
+
+
+def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
+    """Return the reasons for different bits of a part; empty where equal bits are due."""
+    lines = [line for line in differences(left.fingerprint, right.fingerprint) if _counts(line)]
+    software = [line for line in lines if _name(line) in {f"packages.{name}" for name in SOFTWARE}]
+    ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))
+    if not lines:
+        return ()  # of equal machines, different operations are a fault, too
+    if not ours or not theirs:
+        return tuple(line for line in lines if line in software or _MACHINE.fullmatch(_name(line)))
+    if _is_compiled(left.spec, part):
+        return tuple(lines)  # a compiler's own kernels are not among the operations
+    if processes := [line for line in lines if _name(line) == "num_processes"]:
+        return tuple(processes)  # their batches, and so their operations, have other shapes
+    changed = list(_changed(ours, theirs, _precision(left.spec, part)))
+    if not changed:
+        return tuple(software)
+    names = ", ".join(changed[:_NUM_NAMED]) + (", …" if len(changed) > _NUM_NAMED else "")
+    measured = fact("native.operations", num=len(changed), total=len(ours), part=part, names=names)
+    return (measured, *suspects_for("kernel", lines))
+
+
+def _name(line: str) -> str:
+    return line.partition(": ")[0]
+
+
+def _counts(line: str) -> bool:
+    """Return whether a difference is more than a machine's name, and measured on both sides, as experiments do not."""
+    name, _, values = line.partition(": ")
+    if name.startswith(("mantissa_bits.", "numerics.")) and "absent" in values.split(" → "):
+        return False
+    return not _IDENTITY.fullmatch(name)
+
+
+def _part_of(spec: RunSpec, part: str) -> ProbeSpec | SpeedSpec | LearnSpec | None:
+    return {"probe": spec.probe, "speed": spec.speed, "learn": spec.learn}[part]
+
+
+def _precision(spec: RunSpec, part: str) -> Precision:
+    of_part = _part_of(spec, part)
+    return of_part.precision if of_part is not None else "fp32"
+
+
+def _is_compiled(spec: RunSpec, part: str) -> bool:
+    return bool(getattr(_part_of(spec, part), "compile", False))
+
+
+def _changed(
+    ours: tuple[NativeOperation, ...], theirs: tuple[NativeOperation, ...], precision: Precision
+) -> Iterator[str]:
+    """Yield the operations that both sides round differently."""
+    known = {operation.name: operation for operation in theirs}
+    for operation in ours:
+        other = known.get(operation.name, operation)
+        if operation.sha256 != other.sha256 and _is_rounding(operation, other, precision):
+            yield operation.name
+
+
+def _is_rounding(operation: NativeOperation, other: NativeOperation, precision: Precision) -> bool:
+    error = relative_error(np.array(operation.sketch), np.array(other.sketch))
+    return error is not None and error <= floor_of("gradient", precision)

@@ -1,0 +1,268 @@
+"""Digests of a fixed set of native operations, at the shapes and in the settings of a part of a training.
+
+Which kernels a machine takes, and how they round, follows from processor, GPU, libraries, threads and variables in
+ways that nobody can list. So the operations are executed: on inputs that are the same bits everywhere, by torch's own
+functions, never by the model's or the trainer's code, whose faults would otherwise excuse themselves. Equal digests
+show equal rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from plumbline.digest import digest_json
+from plumbline.schema.evidence import NativeOperation
+from plumbline.sketch import small_sketch
+from plumbline.train.compat.transformers import attention_of
+from plumbline.train.digests import digest_tensors, host_array
+from plumbline.train.engine import Engine
+from plumbline.train.numerics import autocast
+
+__all__ = ["measure_operations"]
+
+Tensors = dict[str, torch.Tensor]
+Computed = tuple[torch.Tensor, Tensors]
+"""An operation's result, and its inputs by name."""
+_MOST_SAMPLES = 4096
+_REDUCED = 1 << 18
+"""Number of elements that processes add up."""
+_MOST_TABLE = 1 << 13
+"""Maximum number of rows of an embedding table, whose other rows an update leaves alone."""
+_IGNORED = -100
+
+
+def _hashed(shape: tuple[int, ...], salt: int, device: torch.device) -> torch.Tensor:
+    """Return 24-bit integers that depend on place and salt alone; integer arithmetic is the same everywhere."""
+    place = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + salt * 0x9E3779B1
+    mixed = place * 0x5851F42D4C957F2D
+    mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
+    return ((mixed >> 33) & 0xFFFFFF).reshape(shape)
+
+
+def _values(shape: tuple[int, ...], salt: int, device: torch.device, scale: float = 1.0) -> torch.Tensor:
+    """Return values in [-1, 1) with all bits of fp32, times a power of two near `scale`."""
+    exact = 2.0 ** round(math.log2(scale))
+    values = _hashed(shape, salt, device).float() / 2**23 - 1.0
+    return (values * exact).requires_grad_()
+
+
+def _shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """Return the distinct shapes of linear layers, normalisations and tables, by name."""
+    linear: dict[str, tuple[int, ...]] = {}
+    norm: dict[str, tuple[int, ...]] = {}
+    table: dict[str, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            linear[f"{module.in_features}x{module.out_features}"] = (module.in_features, module.out_features)
+        elif isinstance(module, nn.LayerNorm):
+            norm["x".join(map(str, module.normalized_shape))] = tuple(module.normalized_shape)
+        elif isinstance(module, nn.Embedding):
+            table[f"{module.num_embeddings}x{module.embedding_dim}"] = (module.num_embeddings, module.embedding_dim)
+    return linear, norm, table
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Differentiable operations of a training on batches of `rows`."""
+
+    engine: Engine
+    rows: int
+
+    @property
+    def _device(self) -> torch.device:
+        return self.engine.ranks.device
+
+    @property
+    def _length(self) -> int:
+        return self.engine.spec.data.sequence_length
+
+    @property
+    def _classes(self) -> int:
+        """Return the number of classes of a row, or of a token."""
+        spec = self.engine.spec
+        return (spec.model.num_labels or 2) if spec.has_row_labels else spec.model.vocab_size
+
+    def _values(self, *shape: int, salt: int = 1, scale: float = 1.0) -> torch.Tensor:
+        return _values(shape, salt, self._device, scale)
+
+    def named(self) -> Iterator[tuple[str, Callable[[], Computed]]]:
+        """Yield (name, function) of each operation."""
+        model, tokens = self.engine.spec.model, (self.rows, self._length)
+        linear, norm, table = _shapes(self.engine.bare)
+        for name, (width, out) in linear.items():
+            yield f"linear {name}", partial(self._linear, tokens, width, out)
+            if self.engine.spec.has_row_labels or out != self._classes:
+                yield f"linear {name} of sequences", partial(self._linear, (self.rows,), width, out)
+        for name, shape in norm.items():
+            yield f"layer_norm {name}", partial(self._norm, shape)
+        for name, (num, width) in table.items():
+            yield f"embedding {name}", partial(self._table, num, width)
+        softmax, scores = partial(nn.functional.softmax, dim=-1), (model.num_attention_heads, self._length)
+        yield "gelu", partial(self._elements, nn.functional.gelu, *tokens, model.intermediate_size)
+        yield "tanh", partial(self._elements, torch.tanh, self.rows, model.hidden_size)
+        yield "softmax", partial(self._elements, softmax, self.rows, *scores, self._length)
+        yield "sum", self._sum
+        yield "attention", self._attention
+        yield "cross_entropy", self._loss
+
+    def _linear(self, outer: tuple[int, ...], width: int, out: int) -> Computed:
+        x, w = self._values(*outer, width), self._values(out, width, salt=2, scale=width**-0.5)
+        b = self._values(out, salt=3)
+        return nn.functional.linear(x, w, b), {"x": x, "w": w, "b": b}
+
+    def _norm(self, shape: tuple[int, ...]) -> Computed:
+        x, w, b = self._values(self.rows, self._length, *shape), self._values(*shape, salt=2), self._values(*shape)
+        return nn.functional.layer_norm(x, shape, w, b, 1e-12), {"x": x, "w": w, "b": b}
+
+    def _table(self, num: int, width: int) -> Computed:
+        num = min(num, _MOST_TABLE)
+        w, ids = self._values(num, width), _hashed((self.rows, self._length), 2, self._device) % num
+        return nn.functional.embedding(ids, w), {"w": w}
+
+    def _elements(self, function: Callable[..., torch.Tensor], *shape: int) -> Computed:
+        x = self._values(*shape, scale=4.0)
+        return function(x), {"x": x}
+
+    def _sum(self) -> Computed:
+        """Return a sum over rows in the backward pass, as of position embeddings."""
+        width = self.engine.spec.model.hidden_size
+        x, y = self._values(self.rows, self._length, width), self._values(1, self._length, width, salt=2)
+        return x + y, {"x": x, "y": y}
+
+    def _attention(self) -> Computed:
+        """Return the attention of the model's kind, with padding at the end of most rows."""
+        rows, length, model, device = self.rows, self._length, self.engine.spec.model, self._device
+        outer = (rows, length, model.num_attention_heads, model.hidden_size // model.num_attention_heads)
+        inputs = {name: self._values(*outer, salt=salt) for salt, name in enumerate("qkv", start=4)}
+        # As linear layers of mixed precision leave them.
+        short = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+        q, k, v = (value.to(short).transpose(1, 2) for value in inputs.values())
+        used = torch.arange(length, device=device) <= torch.arange(rows, device=device)[:, None] % length + length // 2
+        mask = used[:, None, None, :].expand(rows, 1, length, length)
+        if attention_of(self.engine.bare) != "eager":
+            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), inputs
+        hidden = torch.where(mask, torch.zeros((), device=device), torch.finfo(torch.float32).min)
+        scores = torch.matmul(q, k.transpose(2, 3)) * outer[-1] ** -0.5 + hidden
+        return torch.matmul(nn.functional.softmax(scores, dim=-1).to(v.dtype), v), inputs
+
+    def _loss(self) -> Computed:
+        of_rows = self.engine.spec.has_row_labels
+        num = self.rows if of_rows else self.rows * self._length
+        logits, labels = self._values(num, self._classes, scale=4.0), _hashed((num,), 2, self._device) % self._classes
+        if not of_rows:
+            labels = torch.where(_hashed((num,), 3, self._device) % 7 == 0, labels, _IGNORED)
+        return nn.functional.cross_entropy(logits, labels, ignore_index=_IGNORED), {"logits": logits}
+
+
+def _backward(result: torch.Tensor, inputs: Tensors) -> Tensors:
+    """Return an operation's output and the gradients of its inputs."""
+    if not result.dim():
+        result.backward()
+    else:
+        slope = _values(tuple(result.shape), 9, result.device).detach().to(result.dtype)
+        result.backward(slope)
+    gradients = {name: value.grad for name, value in inputs.items() if value.grad is not None}
+    return {"output": result.detach(), **gradients}
+
+
+def _update(engine: Engine, device: torch.device) -> Tensors:
+    """Return the weights of the model's shapes after clipping and three updates, in which each term of AdamW counts."""
+    shapes = {
+        f"{kind} {name}": shape
+        for kind, sizes in zip(("linear", "norm", "table"), _shapes(engine.bare), strict=True)
+        for name, shape in sizes.items()
+    }
+    weights = {
+        name: nn.Parameter(_values((min(shape[0], _MOST_TABLE), *shape[1:]), 1, device).detach())
+        for name, shape in shapes.items()
+    }
+    group = engine.optimizer.param_groups[0]
+    optimizer = torch.optim.AdamW(
+        list(weights.values()), lr=0.125, betas=(0.75, 0.875), eps=0.125, weight_decay=0.5,
+        fused=group.get("fused"), foreach=None if group.get("fused") else group.get("foreach"),
+    )  # fmt: skip
+    norms = {}
+    for step in range(3):
+        for weight in weights.values():
+            weight.grad = _values(tuple(weight.shape), 10 + step, device).detach()
+        norms[f"norm {step}"] = torch.nn.utils.clip_grad_norm_(list(weights.values()), 8.0).detach()
+        optimizer.step()
+    return {**{name: weight.detach() for name, weight in weights.items()}, **norms}
+
+
+def _reduce(engine: Engine, device: torch.device) -> Tensors:
+    """Return the sum over all processes of one tensor of each."""
+    total = _values((_REDUCED,), 1 + engine.ranks.rank, device).detach()
+    dist.all_reduce(total)
+    return {"sum": total}
+
+
+def _measured(name: str, found: Tensors) -> NativeOperation:
+    """Return digest and sketch; each tensor counts alike in the sketch, whatever its size."""
+    samples = []
+    for tensor in found.values():
+        flat = host_array(tensor).reshape(-1).astype(np.float64)
+        flat = flat[:: max(1, flat.size // _MOST_SAMPLES)]
+        largest = float(np.abs(flat).max(initial=0.0))
+        samples.append(flat * 2.0 ** -math.frexp(largest)[1] if math.isfinite(largest) else np.zeros(1))
+    sketch = tuple(map(float, small_sketch(np.concatenate(samples))))
+    return NativeOperation(name=name, sha256=digest_tensors(found)[:16], sketch=sketch)
+
+
+def _micro_rows(engine: Engine) -> int:
+    return engine.spec.batch_size // (engine.ranks.world * engine.spec.optimizer.accumulation_steps)
+
+
+def _forward(engine: Engine, function: Callable[[], Computed]) -> Tensors:
+    with torch.no_grad(), autocast(engine.precision, engine.ranks.device):
+        return {"output": function()[0]}
+
+
+def _both(engine: Engine, function: Callable[[], Computed]) -> Tensors:
+    with autocast(engine.precision, engine.ranks.device):
+        result, inputs = function()
+    return _backward(result, inputs)
+
+
+def _operations(engine: Engine, evaluated: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Tensors]]]:
+    """Yield (name, function) of each operation; names have the number of rows, so that other shapes are not compared.
+
+    Evaluations may have batches of another size, which go forward only.
+    """
+    device, micro = engine.ranks.device, _micro_rows(engine)
+    for name, function in _Batch(engine, micro).named():
+        yield f"{name}, {micro} rows", partial(_both, engine, function)
+    for rows in evaluated:
+        for name, function in _Batch(engine, rows).named():
+            yield f"{name}, {rows} rows evaluated", partial(_forward, engine, function)
+    yield "update", partial(_update, engine, device)
+    if engine.ranks.world > 1:
+        yield f"reduce, {engine.ranks.world} processes", partial(_reduce, engine, device)
+
+
+def measure_operations(engine: Engine, evaluation_rows: int, at_once: int) -> tuple[NativeOperation, ...]:
+    """Return digest and sketch of each operation in the settings in force; the processes' are joined.
+
+    An operation that this machine cannot compute has none, and excuses nothing.
+    """
+    evaluated = {min(at_once, evaluation_rows), evaluation_rows % at_once} - {0, _micro_rows(engine)}
+    found = []
+    for name, function in _operations(engine, tuple(sorted(evaluated))):
+        with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
+            found.append(_measured(name, function()))
+    if engine.ranks.world == 1:
+        return tuple(found)
+    everyone = engine.ranks.gather({operation.name: operation.sha256 for operation in found})
+    return tuple(
+        operation.replace(sha256=digest_json([digests.get(operation.name) for digests in everyone])[:16])
+        for operation in found
+    )
