@@ -50,12 +50,15 @@ def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]
         ("bmm", torch.bmm),
     )
     for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes, strict=False):
-        values = [1 + 2.0 ** -(1 + row % _MOST) for row in range(min(rows, _MOST))]
-        left = torch.ones((matrices, rows, inner), dtype=torch.float64, device=device)
-        left[:, : len(values)] = torch.tensor(values, dtype=torch.float64, device=device)[:, None]
         right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
-        product = multiply(left.to(dtype), right).reshape(-1, columns)
-        yield name, _kept_bits(_kept(product[row, :1], value) for row, value in enumerate(values))
+        kept: list[float] = []
+        for first in range(0, _MOST, rows):  # a product of fewer rows shows some of the steps
+            values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
+            left = torch.ones((matrices, rows, inner), dtype=torch.float64, device=device)
+            left[:, : len(values)] = torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+            product = multiply(left.to(dtype), right).reshape(-1, columns)
+            kept += [_kept(product[row, :1], value) for row, value in enumerate(values)]
+        yield name, _kept_bits(kept)
 
 
 def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
