@@ -94,7 +94,9 @@ def summarise(
     past = decided.past
     scores = np.append(past.values, metric.scores(history.values[-1:]))
     end_of_reference = past.question.since if past.question else None
-    reference = reference_of(past.values[past.level : end_of_reference], floor=past.floor, prior=past.prior)
+    is_open = past.question is not None
+    nights = past.values[past.level : end_of_reference]
+    reference = reference_of(nights, floor=past.floor, prior=past.prior, is_whole=is_open)
     return LineSummary(
         platform=history.platform,
         workload=history.workload,
