@@ -118,6 +118,8 @@ class LearnRun:
             observer=self._setter,
         )  # fmt: skip
         context.measure("learn", engine, learn.evaluation_rows)
+        # A library may change settings as it computes: what was measured leaves nothing behind.
+        apply_settings(learn.precision, strict=True, part="learn")
         return engine
 
     def _check_dropout(self) -> None:

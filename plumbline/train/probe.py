@@ -174,6 +174,8 @@ class ProbeRun:
         self._fit(model, spec)
         engine = Engine(spec, model, context.ranks, steps=probe.steps, precision=probe.precision, part="probe")
         context.measure("probe", engine, probe.evaluation_rows, self._evaluated_at_once)
+        # A library may change settings as it computes: what was measured leaves nothing behind.
+        apply_settings(probe.precision, strict=True, part="probe")
         return engine
 
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:

@@ -91,6 +91,8 @@ class SpeedRun:
         )  # fmt: skip
         context.note("speed", settings | _noted(context.spec) | {"attention": attention_of(engine.bare)})
         context.measure("speed", engine)
+        # A library may change settings as it computes: what was measured leaves nothing behind.
+        apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         engine.observer = trail
         self._clock.watch(engine.model)
         compile_model(engine, speed)
