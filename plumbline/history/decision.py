@@ -137,12 +137,9 @@ class Decision:
 
     @property
     def noise(self) -> float:
-        """Return the SD of a run of tonight in units of the loss, by tonight's reruns and the spread of a night."""
+        """Return the SD of tonight's reruns in units of their loss."""
         loss = self.rerun.mean - self.reference.centre if self.rerun and self.reference else 0.0
-        if self.rerun is None or self.reference is None or loss <= 0:
-            return 0.0
-        # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.
-        return math.sqrt((3 * self.rerun.spread**2 + self.reference.spread**2) / 4) / loss
+        return self.rerun.spread / loss if self.rerun and loss > 0 else 0.0
 
 
 def decide(
@@ -164,8 +161,7 @@ def decide(
     values = np.clip(past.values[kept], -HUGE, HUGE)
     tonight = min(max(tonight, -HUGE), HUGE)
     level = int(kept[: past.level].sum())
-    is_open = past.question is not None
-    reference = reference_of(values[level : _end(past, kept)], floor=past.floor, prior=past.prior, is_whole=is_open)
+    reference = reference_of(values[level : _end(past, kept)], floor=past.floor, prior=past.prior)
     if past.question is not None and reference is not None:
         fresh = np.append(values[int(kept[: past.question.asked + 1].sum()) :], tonight)
         if is_ruled_out(past.question.size, fresh, reference):
@@ -393,8 +389,7 @@ class _SuspectedLoss:
         if not is_cleared:
             return self._decided("inconclusive", "unconfirmed", rerun, difference)
         # A slow night of the machine is no person's work within the team's limit, and is called once it lasts.
-        has_limit = self.allowed.is_limited or self.allowed.margin is not None
-        is_tolerated = not has_limit or rerun.mean - self.reference.centre <= self.allowed.drop
+        is_tolerated = rerun.mean - self.reference.centre <= self.allowed.drop
         verdict: Literal["pass", "inconclusive"] = "pass" if is_tolerated else "inconclusive"
         return replace(self._decided(verdict, "machine", rerun, difference), is_cleared=True)
 

@@ -20,10 +20,8 @@ __all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"
 
 NIGHTS_A_YEAR = 365
 _DETECTORS = 2
-_RESOLVING = 8.5 * 1.5
-"""Twice the quantiles of Student's interval and of a power of 97.5%, and what the SD of four runs may be too small."""
-_MOST_BLOCKS = 4
-"""Maximum number of blocks, in units of the least."""
+_RESOLVING = 8.5
+"""Twice the quantiles of Student's interval and of a power of 97.5%."""
 _EXPERIMENT_SHARE = 0.8
 """Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
 
@@ -89,11 +87,11 @@ class Allowed:
     def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
         """Return how many blocks an A/B of so many series takes: at least one more than reach its level.
 
-        `noise` is the SD of four runs on this machine, in units of the loss. Up to four times as many blocks rule out
-        half of the loss in most experiments of equal environments.
+        `noise` is the SD of a run on this machine, in units of the loss. Up to twice as many blocks rule out half of
+        the loss in most experiments of equal environments.
         """
         least = max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
-        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), _MOST_BLOCKS * least)
+        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), 2 * least)
 
     def of(self, metric: str) -> Allowed:
         """Return the limits of one metric."""

@@ -108,7 +108,7 @@ def judge_lines(
     return tuple(
         replace(judged, shifted=True)
         if judged.line.metric.part_of
-        and (judged.decision.verdict != "pass" or judged.decision.reason == "machine")
+        and judged.decision.verdict != "pass"
         and judged.decision.reason not in ("missing", "learning")
         and verdicts.get((judged.line.workload, judged.line.metric.part_of)) == "pass"
         else judged

@@ -20,13 +20,12 @@ Values = NDArray[np.float64]
 
 _NEWEST = 5
 """Maximum number of nights that rule out a loss."""
-_RULED_OUT = 0.001
+_RULED_OUT = 0.05
 """Level at which these nights rule out the loss."""
-_SHOWN = 0.0003
+_SHOWN = 0.01
 """Level at which the nights since show the loss of a machine, which then passes no longer."""
 _LEAST = 3
-_RECENT = 10
-_MOST = 40
+_MOST = 20
 """Maximum number of nights that show a loss."""
 
 
@@ -61,15 +60,11 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
 
 
 def is_shown(here: Values, num_fresh: int, reference: Reference) -> bool:
-    """Return whether the nights after the question, or the newest of them, show the loss: no matter of single nights.
-
-    The newest show a loss that begins while the question of an earlier one is open.
-    """
-    lengths = {min(num_fresh, most) for most in (_RECENT, _MOST)}
-    return num_fresh >= _LEAST and any(overdue_loss(here, num, reference, _SHOWN).holds for num in lengths)
+    """Return whether the nights after the question show the loss: it is no matter of single nights."""
+    return num_fresh >= _LEAST and overdue_loss(here, num_fresh, reference, _SHOWN).holds
 
 
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:
     """Test whether the nights after the question show the loss."""
     length = min(num_fresh, _MOST)
-    return lasting_loss(here, reference.pooled(here[-length:], here[: reference.count]), alpha, lengths=(length,))
+    return lasting_loss(here, reference.pooled(here[-length:]), alpha, lengths=(length,))

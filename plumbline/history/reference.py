@@ -24,9 +24,7 @@ LEAST = 5
 MOST = 60
 """Maximum number of nights: later nights, which may creep, never change the reference."""
 _LAG = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
-_FIRST = 8
-"""Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning creep."""
 ENOUGH = 20
 """Minimum number of nights for a trend, an autocorrelation and outer quantiles: fewer do not know their own noise."""
 _OWN_SPREAD = 10
@@ -85,36 +83,34 @@ class Reference:
         """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
         return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
 
-    def pooled(self, later: Values, first: Values | None = None) -> Reference:
+    def pooled(self, later: Values) -> Reference:
         """Return the reference with the spread of these nights about their own median as well.
 
-        Few nights do not know their own noise. With `first`, the nights of the reference, all of them tell the
-        autocorrelation.
+        Few nights do not know their own spread.
         """
         if len(later) < LEAST:
             return self
         own = _spread(np.sort(later), _middle(np.sort(later)))
         squares = (self.count * self.spread**2 + len(later) * own**2) / (self.count + len(later))
-        rho = 0.0 if first is None else autocorrelation(_without_trend(first), _without_trend(later))
-        return replace(self, spread=math.sqrt(squares), later=len(later), rho=max(self.rho, rho))
+        return replace(self, spread=math.sqrt(squares), later=len(later))
 
 
-def reference_of(
-    values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
-) -> Reference | None:
+def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
     """Return the reference of one level, oldest night first.
 
-    `None` if fewer than `LEAST` nights are finite. With `is_whole` the newest nights count, too: no loss has begun in
-    them. `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the
-    level before, one night is enough: the spread is that level's until the new level has its own, and the centre's
-    error is as wide.
+    `None` if fewer than `LEAST` nights are finite. `floor` is the minimum spread, also of a constant series. With
+    `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
+    its own, and the centre's error is as wide.
     """
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < _OWN_SPREAD:
         return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
+    if len(kept) > ENOUGH + _LAG:
+        kept = kept[: min(MOST, len(kept) - _LAG)]
+    elif len(kept) > LEAST + _LAG:
+        kept = kept[: max(len(kept) - _LAG, min(ENOUGH, len(kept) - 1))]
     if len(kept) < LEAST:
         return None
-    kept = kept[: min(MOST, len(kept) if is_whole else max(len(kept) - _LAG, _FIRST))]
     centre = _middle(np.sort(kept))
     level = _without_trend(kept)
     spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)
@@ -155,26 +151,26 @@ def _between(ordered: Values, place: float) -> float:
     return float(ordered[below] * (1 - share) + ordered[above] * share)
 
 
-def autocorrelation(*levels: Values) -> float:
-    """Return the lag-1 autocorrelation of the nights of one or more levels, in [0, 0.9].
+def autocorrelation(values: Values) -> float:
+    """Return the lag-1 autocorrelation of one level, in [0, 0.9].
 
-    Each level is winsorised about its own centre. With a line removed, a level's value is too small by about
-    (2 + 4 rho) / n, which is added.
+    Winsorised and bias-corrected: with a line removed, the sample's value is too small by about (2 + 4 rho) / n, which
+    is added.
     """
-    count = sum(map(len, levels))
+    count = len(values)
     if count < ENOUGH:
         return 0.0
-    parts = [_centred(level) for level in levels]
-    square = math.fsum(float(part @ part) for part in parts)
+    ordered = np.sort(values)
+    centre = _middle(ordered)
+    width = 3 * 1.4826 * _middle(np.sort(np.abs(values - centre)))
+    if width <= 0:
+        return 0.0
+    centred = np.clip(values - centre, -width, width)
+    centred = centred - centred.mean()
+    square = float(centred @ centred)
     if square <= 0:
         return 0.0
-    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
-    corrected = (sample * count + 2 * len(parts)) / (count - 4 * len(parts))
-    return min(max(corrected, 0.0), 0.9) if sample > 1 / math.sqrt(count) else 0.0
-
-
-def _centred(level: Values) -> Values:
-    centre = _middle(np.sort(level))
-    width = 3 * 1.4826 * _middle(np.sort(np.abs(level - centre)))
-    centred = np.clip(level - centre, -width, width)
-    return np.asarray(centred - centred.mean())
+    sample = float(centred[1:] @ centred[:-1]) / square
+    noise = 1 / math.sqrt(count)
+    corrected = (sample * count + 2) / (count - 4)
+    return min(max(corrected, 0.0), 0.9) if sample > noise else 0.0

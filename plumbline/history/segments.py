@@ -183,7 +183,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
         for boundary in history.boundaries
         if boundary.ends_comparison and machine <= boundary.index < begins
     ]
-    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor, is_whole=True)
+    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor)
     anchor = _anchor(history, scores, machine) if level > machine else None
     return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, question, prior)
 
@@ -229,4 +229,4 @@ def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -
         boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
     ]
     end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
-    return reference_of(scores[first:end], floor=history.metric.floor, is_whole=True)
+    return reference_of(scores[first:end], floor=history.metric.floor)

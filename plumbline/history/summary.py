@@ -94,9 +94,7 @@ def summarise(
     past = decided.past
     scores = np.append(past.values, metric.scores(history.values[-1:]))
     end_of_reference = past.question.since if past.question else None
-    is_open = past.question is not None
-    nights = past.values[past.level : end_of_reference]
-    reference = reference_of(nights, floor=past.floor, prior=past.prior, is_whole=is_open)
+    reference = reference_of(past.values[past.level : end_of_reference], floor=past.floor, prior=past.prior)
     return LineSummary(
         platform=history.platform,
         workload=history.workload,

@@ -154,7 +154,7 @@ def test_the_newest_five_nights_count_against_an_anchor() -> None:
 @pytest.mark.parametrize("count", [5, 7, 12])
 def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
     """At this level five nights need ten more, seven need seven, and twelve need five."""
-    reference = reference_of(steady(count), floor=1e-3, is_whole=True)
+    reference = reference_of(steady(count), floor=1e-3)
     assert reference is not None
     here = np.append(steady(count), CENTRE + 0.1 + np.arange(10) ** 2 * 0.001)
     lengths = [

@@ -12,16 +12,13 @@ from plumbline.cli.main import main
 from plumbline.history import Answers, Decision, Past, decide
 from plumbline.history.decision import Software, advance
 from plumbline.history.metrics import METRICS
-from plumbline.history.reference import reference_of
 from plumbline.history.segments import lines_of, past_of
 from plumbline.history.series import CallEntry, extended
 from plumbline.schema.suite import Gates
-from tests.unit.history import nights
-from tests.unit.history.nights import night, noise, run_nights
+from tests.unit.history.nights import ALLOWED, night, noise, run_nights
 
 pytestmark = pytest.mark.timeout(120)
 
-ALLOWED = nights.ALLOWED.of("throughput")
 NUM_LOST = 40
 ROADS = ("no experiment", "no environment", "machine")
 
@@ -84,40 +81,6 @@ def test_a_machine_that_stays_slow_passes_only_within_the_limit_and_is_called_as
             assert decision.rerun.mean - decision.reference.centre <= ALLOWED.drop
 
 
-def judged_machine(levels: np.ndarray) -> list[Decision]:
-    """Judge nights whose reruns and A/B runs are of the night's machine: equal software."""
-    generator, past, decisions = np.random.Generator(np.random.Philox(key=[7, 7])), Past(np.zeros(0)), []
-    for level in levels.tolist():
-        answers = Answers(tuple((level + generator.normal(0, 0.003, 4)).tolist()))
-        decision = decide(past, level, ALLOWED, answers, software="equal")
-        past = advance(past, level, decision)
-        decisions.append(decision)
-    return decisions
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_faster_first_nights_are_no_question_without_end(seed: int) -> None:
-    levels = np.random.default_rng(seed).normal(0, 0.01, 200)
-    levels[:30] -= 0.03
-    decisions = judged_machine(levels)
-    assert sum(decision.verdict == "inconclusive" for decision in decisions[30:]) <= 14
-    called = [decision for decision in decisions if decision.verdict == "drift"]
-    assert all(decision.is_cleared for decision in called)
-
-
-@pytest.mark.parametrize("kind", ["season", "slow node"])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_season_and_a_slow_node_are_the_machines(kind: str, seed: int) -> None:
-    days = np.arange(200)
-    levels = np.random.default_rng(seed).normal(0, 0.01, 200)
-    levels += 0.014 * np.sin(2 * np.pi * days / 90) if kind == "season" else 0.03 * ((days >= 90) & (days < 110))
-    decisions = judged_machine(levels)
-    called = [decision for decision in decisions if decision.verdict == "drift"]
-    assert all(decision.is_cleared and decision.reason in ("lasting", "open-call") for decision in called)
-    assert kind == "season" or any(decision.verdict != "pass" for decision in decisions[93:110])
-    assert decisions[-1].verdict == "pass"
-
-
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize(("size", "history"), [(0.05, 20), (0.05, 60), (0.1, 12), (0.1, 20), (0.1, 60)])
 def test_an_unanswered_loss_is_drift_soon_after_its_deadline(road: str, size: float, history: int) -> None:
@@ -160,13 +123,6 @@ def test_the_series_file_holds_an_open_loss_as_the_engine_does() -> None:
     assert ("pass", "machine") in loud.values()
     assert ("drift", "lasting") in loud.values()
     assert len(series.calls) > 3
-
-
-def test_seven_nights_of_a_loss_nobody_has_asked_about_move_no_reference_of_eight() -> None:
-    values = np.append(np.random.default_rng(1).normal(0, 0.01, 8), np.random.default_rng(2).normal(0.03, 0.01, 7))
-    reference = reference_of(values, floor=1e-3)
-    assert reference is not None
-    assert reference.centre == np.median(values[:8])
 
 
 def test_an_accepted_baseline_closes_an_open_loss() -> None:
