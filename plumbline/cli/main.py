@@ -152,7 +152,7 @@ def _run(argv: Sequence[str]) -> int:
     level = logging.DEBUG if args.debug else logging.INFO if args.verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(message)s")
     if args.quiet:
-        os.environ[QUIET] = "1"  # a command that starts others, such as `run`, hands it on
+        os.environ.update({QUIET: "1"})  # a command that starts others, such as `run`, hands it on
     return int(args.run(args))
 
 

@@ -17,6 +17,7 @@ from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.escape import one_line
 from plumbline.exports.runs import NightRun, curves_of, parameters_of
 from plumbline.exports.stored import stored_record, stored_report
+from plumbline.variables import variable
 
 __all__ = ["write_mlflow_runs"]
 
@@ -38,8 +39,8 @@ def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun
     """Write the runs into the experiment of the suite's name; a finished run gets a new verdict at most."""
     if not runs:
         return
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)  # before MLflow is imported
+    # Before MLflow is imported.
+    os.environ.update({name: value for name, value in _DEFAULTS.items() if not variable(name)})
     from mlflow import MlflowClient
 
     with _mlflow_errors(uri):

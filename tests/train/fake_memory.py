@@ -93,6 +93,9 @@ class Drawn:
     def note(self, part: str, settings: dict[str, Any]) -> None:
         """Do nothing."""
 
+    def measure(self, part: str, engine: Any, evaluation_rows: int = 0, at_once: int = 0) -> None:
+        """Do nothing: what is counted are the part's own steps."""
+
 
 def sized(size: str, *, layers: int, length: int, batch_size: int, vocabulary: int = 1000, **parts: Any) -> RunSpec:
     """Return a spec of the shape of BERT-base or BERT-large, with fewer layers."""

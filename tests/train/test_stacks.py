@@ -66,6 +66,7 @@ READERS = {
     "plumbline/upgrade/base.py",  # the markers of locks
     "plumbline/train/families.py",  # the message about a model that cannot be built
     "plumbline/train/fingerprint.py",  # the record
+    "plumbline/train/learn.py",  # the identity of a checkpoint
     "plumbline/train/selfcheck.py",  # the range of each set of golden digests
 }
 """Files that may read a library's version, to say it and not to branch by it."""

@@ -103,7 +103,8 @@ def test_a_claimed_run_that_does_not_start_is_tried_again() -> None:
     assert play.at(100.5, PENDING) is Action.CANCEL
     play.all((101, child(ChildState.CANCELLED)), (101, ABSENT))
     assert (play.run.phase, play.run.attempt) == (Phase.SEEKING, 1)
-    assert play.run.notes == ("attempt 1 failed: a worker claimed the run and did not start it within 100 s",)
+    why = "a worker claimed the run and did not start it within 100 s: message of pending"
+    assert play.run.notes == (f"attempt 1 failed: {why}",)
 
 
 def test_the_deadline_of_a_server_that_does_not_answer_after_the_start() -> None:
