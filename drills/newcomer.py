@@ -212,6 +212,8 @@ PARTS = {"make-run": make_run, "own-suite": own_suite, "drift": drift}
 
 def main() -> int:
     """Walk the path, or the parts named; return the number of parts that failed."""
+    # A shell that starts the drill in the background ignores SIGINT, and its children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--environment", type=Path, metavar="DIR", help="an installed checkout: leave make-run out")
