@@ -3,8 +3,8 @@
     PYTHONPATH=. python bench/train/memory.py --out bench/results/train-memory.json
 
 A probe and its portable leg, each with and without taps of their first step, at 2 to 24 layers of width 128. Each is a
-process of its own, whose largest resident size the kernel states. With taps minus without is what the taps hold: it has
-to be that of one layer, whatever the number of layers. All variants take turns, so that one run holds every pair.
+process of its own, and the kernel states its largest resident size. The difference with and without taps is the memory
+of the taps. It should be that of one layer, whatever the number of layers. The variants take turns.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ excerpts in the shape of published files, for neither tool runs without a conda 
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -297,8 +296,9 @@ def test_an_unknown_group_is_no_reason_to_pass():
         read_lock(FILES / "pixi" / "pixi.lock", extras=["gpu"])
 
 
-OTHER = {"python_version": "3.13", "python_full_version": "3.13.1", "implementation_version": "3.13.1"}
-"""Markers of a team's interpreter; this process runs on another version."""
+OLD = {"python_version": "3.12", "python_full_version": "3.12.4", "implementation_version": "3.12.4"}
+NEW = {"python_version": "3.13", "python_full_version": "3.13.1", "implementation_version": "3.13.1"}
+"""Markers of two interpreters of a team, whatever this process runs on."""
 MARKED = {
     "requirements.txt": "old==1.0 ; python_version < '3.13'\nnew==2.0 ; python_full_version >= '3.13.1'\n",
     "poetry.lock": """
@@ -345,8 +345,7 @@ wheels = [{ name = "new-2.0-cp313-cp313-linux_x86_64.whl", url = "https://a.b/n.
 
 
 @pytest.mark.parametrize("name", MARKED)
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="this interpreter is the other one")
 def test_a_lock_is_read_for_the_interpreter_whose_environment_it_is(name):
     files = LockFiles(name=name, files={name: MARKED[name]})
-    assert set(parse_lock(files).pins) == {"old"}
-    assert set(parse_lock(files, markers=OTHER).pins) == {"new"}
+    assert set(parse_lock(files, markers=OLD).pins) == {"old"}
+    assert set(parse_lock(files, markers=NEW).pins) == {"new"}
