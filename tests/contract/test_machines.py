@@ -9,13 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
-import boto3
 import pytest
 import requests
-from moto.server import ThreadedMotoServer
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 from plumbline.machines import azure, gcp, open_group
+from tests.scaling_group import scaling_group
 
 SUBSCRIPTION = "01234567-89ab-cdef-0123-456789abcdef"
 AZURE = f"azure://{SUBSCRIPTION}/ml/gpus"
@@ -26,23 +25,9 @@ MANAGER = "/compute/v1/projects/acme/zones/europe-west4-a/instanceGroupManagers/
 
 @pytest.fixture
 def scaling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Yield a client of moto's server, which has one group of at most four machines."""
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    requests.post(f"http://{host}:{port}/moto-api/reset", timeout=30)  # its state is the process's
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("autoscaling", region_name="eu-west-1")
-    client.create_launch_configuration(LaunchConfigurationName="gpu", ImageId="ami-12c6146b", InstanceType="g5.2xlarge")
-    client.create_auto_scaling_group(
-        AutoScalingGroupName="gpus", LaunchConfigurationName="gpu", MinSize=0, MaxSize=4, DesiredCapacity=0,
-        AvailabilityZones=["eu-west-1a"],
-    )  # fmt: skip
-    yield client
-    server.stop()
+    """Yield a client of moto's server, which has one group."""
+    with scaling_group(monkeypatch) as client:
+        yield client
 
 
 def test_an_auto_scaling_group_goes_up_and_down(scaling: Any) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import boto3
 import pytest
-import requests
-from moto.server import ThreadedMotoServer
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Running
@@ -21,6 +18,7 @@ from plumbline.tasks.open_round import take_over
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds
 from tests.flows.webhook_server import receiver
+from tests.scaling_group import scaling_group
 
 GROUP = "aws://eu-west-1/gpus"
 GONE = "aws://eu-west-1/gone"
@@ -29,23 +27,9 @@ GONE = "aws://eu-west-1/gone"
 @pytest.fixture
 def on_machines(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Suite]:
     """Yield the suite with two trainings at once on a group of machines."""
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    requests.post(f"http://{host}:{port}/moto-api/reset", timeout=30)  # its state is the process's
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    api = boto3.client("autoscaling", region_name="eu-west-1")
-    api.create_launch_configuration(LaunchConfigurationName="gpu", ImageId="ami-12c6146b", InstanceType="g5.2xlarge")
-    api.create_auto_scaling_group(
-        AutoScalingGroupName="gpus", LaunchConfigurationName="gpu", MinSize=0, MaxSize=4, DesiredCapacity=0,
-        AvailabilityZones=["eu-west-1a"],
-    )  # fmt: skip
     aws = suite.platforms["aws"].replace(machines=GROUP, concurrency=2)
-    yield suite.replace(platforms={**suite.platforms, "aws": aws})
-    server.stop()
+    with scaling_group(monkeypatch):
+        yield suite.replace(platforms={**suite.platforms, "aws": aws})
 
 
 @pytest.mark.usefixtures("client")
