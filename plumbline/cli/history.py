@@ -187,7 +187,12 @@ def _worse(args: argparse.Namespace) -> dict[str, Worse]:
     return named
 
 
-_SOURCES = {"option": "by option", "name": "by name", "assumed": "assumed; --{other}-is-worse METRIC changes it"}
+_SOURCES = {
+    "option": "by option",
+    "name": "by name",
+    "tool": "as the tool that wrote the file has it",
+    "assumed": "assumed; --{other}-is-worse METRIC changes it",
+}
 
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:

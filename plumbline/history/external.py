@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.history.external_formats import holds_rows, read_rows
+from plumbline.history.external_formats import dates_of_revisions, holds_rows, read_rows
 from plumbline.history.external_values import time_of, value_of
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import MetricHistory
@@ -30,7 +30,7 @@ class Direction(Model):
 
     metric: str
     worse: Worse
-    source: Literal["option", "name", "assumed"]
+    source: Literal["option", "name", "tool", "assumed"]
     has_sign: bool = False
     """Whether a value is zero or negative, so that differences are shares of the typical size."""
 
@@ -85,11 +85,14 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
     """
     ignored: dict[str, None] = {}
     rows = []
+    by_tool: dict[str, Worse] = {}
     texts = {where: text} if isinstance(text, str) else text
-    left_out = tuple(place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content))
+    left_out = tuple(place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place))
+    dates = {revision: date for place in left_out for revision, date in dates_of_revisions(texts[place]).items()}
     for place, content in ((place, content) for place, content in texts.items() if place not in left_out):
-        raw, others = read_rows(content, place)
+        raw, others = read_rows(content, place, dates)
         ignored |= dict.fromkeys(others)
+        by_tool |= {row.metric: row.worse for row in raw if row.worse}
         rows += [
             _Row(time_of(row.time, row.where), (row.platform, row.workload, row.metric), value_of(row.value, row.where))
             for row in raw
@@ -99,7 +102,7 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
     series: dict[_Key, list[_Row]] = {}
     for row in sorted(rows, key=lambda row: row.time):
         series.setdefault(row.key, []).append(row)
-    directions = _directions(rows, worse, where)
+    directions = _directions(rows, worse, by_tool, where)
     last = max(row.time for row in rows)
     kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
     ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}
@@ -141,21 +144,27 @@ def _metric(name: str, direction: Direction, values: Iterable[float | None]) -> 
     return replace(metric, scale="linear", typical=max(median(sizes), 1e-300) if sizes else 1.0)
 
 
-def _directions(rows: Sequence[_Row], worse: Mapping[str, Worse], where: str) -> dict[str, Direction]:
+def _directions(
+    rows: Sequence[_Row], worse: Mapping[str, Worse], by_tool: Mapping[str, Worse], where: str
+) -> dict[str, Direction]:
     signed = {row.key[2] for row in rows if row.value is not None and row.value <= 0}
     names = sorted({row.key[2] for row in rows})
     for name, way in worse.items():
         if name not in names:
             hint = suggest_or_list(name, names)
             raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
-    return {name: _direction(name, worse.get(name), has_sign=name in signed) for name in names}
+    return {name: _direction(name, worse.get(name), by_tool.get(name), has_sign=name in signed) for name in names}
 
 
-def _direction(name: str, named: Worse | None, *, has_sign: bool) -> Direction:
+def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sign: bool) -> Direction:
     metric = metric_of(name)
-    states = metric.unit or metric.scale == "absolute" or worse_by_name(name)
-    source: Literal["option", "name", "assumed"] = "option" if named else "name" if states else "assumed"
-    return Direction(metric=name, worse=named or metric.worse, source=source, has_sign=has_sign)
+    if named:
+        return Direction(metric=name, worse=named, source="option", has_sign=has_sign)
+    if metric.unit or metric.scale == "absolute" or worse_by_name(name):
+        return Direction(metric=name, worse=metric.worse, source="name", has_sign=has_sign)
+    if by_tool:
+        return Direction(metric=name, worse=by_tool, source="tool", has_sign=has_sign)
+    return Direction(metric=name, worse=metric.worse, source="assumed", has_sign=has_sign)
 
 
 def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:

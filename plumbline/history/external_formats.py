@@ -1,4 +1,4 @@
-"""Rows of the files that benchmark tools write: CSV, JSON, JSON lines, asv, Bencher, Conbench. Pure.
+"""Rows of the files that benchmark tools write: CSV, JSON, JSON lines, Otava, asv, Bencher, Conbench. Pure.
 
 A file becomes rows of a time, a metric and a value, with a platform and a workload where it names them. A wide table,
 as Otava reads it, has one column for each metric.
@@ -12,20 +12,21 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import PurePath
 from typing import Any
 
 from plumbline.errors import InvalidInputError
 from plumbline.history.external_values import number_of
-from plumbline.history.metrics import worse_by_name
+from plumbline.history.metrics import Worse, worse_by_name
 
-__all__ = ["ExternalRow", "holds_rows", "read_rows"]
+__all__ = ["ExternalRow", "dates_of_revisions", "holds_rows", "read_rows"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
     "metric": ("metric", "measure", "benchmark_name", "benchmark", "name"),
     "value": ("value", "single_value_summary", "mean"),
     "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
-    "workload": ("workload", "case_text_id"),
+    "workload": ("workload", "case_text_id", "case_id"),
     "branch": ("branch",),
     "unit": ("unit", "units"),
 }
@@ -35,6 +36,10 @@ _ATTRIBUTES = frozenset({"commit", "commit_hash", "hash", "sha", "revision", "ve
 _DELIMITERS = ",;\t|"
 
 Content = Mapping[Any, object]
+
+
+class _AsvRow(dict[str, object]):
+    """Row of asv, for which a larger value of every benchmark is a regression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +52,19 @@ class ExternalRow:
     value: object
     platform: str
     workload: str
+    worse: Worse | None = None
+    """Direction that the tool gives to each metric whose name states none."""
 
 
-def read_rows(text: str, where: str) -> tuple[list[ExternalRow], tuple[str, ...]]:
-    """Return the rows of a file, and the columns that are ignored."""
-    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where)]
+def read_rows(text: str, where: str, dates: Mapping[str, object] = {}) -> tuple[list[ExternalRow], tuple[str, ...]]:
+    """Return the rows of a file, and the columns that are ignored.
+
+    `dates` are those of the revisions that a graph of asv counts.
+    """
+    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates)]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     columns = _columns(keys)
-    if "metric" in columns:
+    if {"metric", "value"} & columns.keys():
         used = set(columns.values())
         return [_long(place, content, columns) for place, content in contents], _others(keys, used)
     metrics = _wide_metrics(keys, columns, [content for _, content in contents])
@@ -62,13 +72,26 @@ def read_rows(text: str, where: str) -> tuple[list[ExternalRow], tuple[str, ...]
     return rows, _others(keys, {*columns.values(), *metrics})
 
 
-def holds_rows(text: str) -> bool:
-    """Return `False` for a JSON object without a time or a metric, such as asv writes beside its results."""
+def dates_of_revisions(text: str) -> Mapping[str, object]:
+    """Return the dates of the revisions that the index of a site of asv has; empty for any other file."""
+    try:
+        dates = _get(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
+    except (ValueError, RecursionError):
+        return {}
+    return dates if isinstance(dates, dict) else {}
+
+
+def holds_rows(text: str, where: str) -> bool:
+    """Return `False` for a file of asv without measurements of its own: no time or no metric, or a summary graph."""
+    if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
+        return False
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return True  # another format, or damaged: reading it says so
-    if not isinstance(document, dict) or {"results", "data"} & document.keys():
+    if isinstance(document, list):
+        return not all(isinstance(item, str) for item in document)
+    if not isinstance(document, dict) or {"results", "data", "stats"} & document.keys():
         return True
     columns = _columns([str(key) for key in document])
     return "time" in columns and ("metric" in columns or bool(_wide_metrics(list(document), columns, [document])))
@@ -86,23 +109,25 @@ def _columns(keys: Sequence[str]) -> dict[str, str]:
         name = next((name for name in names if name in by_name), None)
         if name is not None:
             found[column] = by_name[name]
-    if "metric" not in found:
+    if "metric" not in found and not {"value", "unit"} <= found.keys():  # Conbench's history names no benchmark
         found.pop("value", None)
         found.pop("unit", None)
     return found
 
 
 def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
-    for column in ("time", "metric", "value"):
+    for column in ("time", *({"metric"} & columns.keys()), "value"):
         if columns.get(column) not in content:
             raise InvalidInputError("missing", where=place, key=column)
-    metric = str(content[columns["metric"]] or "").strip()
+    metric = str(content[columns["metric"]] or "").strip() if "metric" in columns else columns["value"]
     if not metric:
         raise InvalidInputError("missing", where=place, key="metric")
     unit = str(content.get(columns.get("unit", ""), "") or "").strip()
     if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
         metric = f"{metric} ({unit})"
-    return ExternalRow(place, content[columns["time"]], metric, content[columns["value"]], *_series(content, columns))
+    worse: Worse | None = "higher" if isinstance(content, _AsvRow) else None
+    time, value = content[columns["time"]], content[columns["value"]]
+    return ExternalRow(place, time, metric, value, *_series(content, columns), worse)
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
@@ -132,7 +157,7 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
         yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
-def _contents(text: str, where: str) -> Iterator[tuple[int, Content]]:
+def _contents(text: str, where: str, dates: Mapping[str, object]) -> Iterator[tuple[int, Content]]:
     start = text.lstrip()[:1]
     if start not in ("{", "["):
         yield from _csv(text, where)
@@ -144,20 +169,20 @@ def _contents(text: str, where: str) -> Iterator[tuple[int, Content]]:
             raise InvalidInputError("not JSON", where=where) from error
         yield from _json_lines(text, where)
         return
-    yield from enumerate(_objects(document, where), start=1)
+    yield from enumerate(_objects(document, where, dates), start=1)
 
 
 def _csv(text: str, where: str) -> Iterator[tuple[int, Content]]:
     # Newlines of all systems, and no others.
-    lines = io.StringIO(text, newline=None)
-    first = text.lstrip().split("\n", maxsplit=1)[0]
-    delimiter = max(_DELIMITERS, key=first.count)
-    reader = csv.DictReader(lines, delimiter=delimiter)
+    lines = io.StringIO(text, newline=None).readlines()
+    start = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
+    delimiter = max(_DELIMITERS, key=lines[start].count) if lines else ","
+    reader = csv.DictReader(lines[start:], delimiter=delimiter)
     try:
         if "time" not in _columns([name for name in reader.fieldnames or () if name]):
             hint = "the first row names the columns: time, platform, metric, value"
             raise InvalidInputError("the column does not exist", where=where, key="time", hint=hint)
-        for number, content in enumerate(reader, start=2):
+        for number, content in enumerate(reader, start=start + 2):
             yield number, content if delimiter == "," else {key: _point(value) for key, value in content.items()}
     except csv.Error as error:
         raise InvalidInputError(f"not CSV: {error}", where=where) from error
@@ -184,7 +209,7 @@ def _json_lines(text: str, where: str) -> Iterator[tuple[int, Content]]:
         yield number, content
 
 
-def _objects(document: object, where: str) -> Iterator[Content]:
+def _objects(document: object, where: str, dates: Mapping[str, object]) -> Iterator[Content]:
     """Yield the rows of one JSON document, by the tool that wrote it."""
     if isinstance(document, dict):
         results = document.get("results")
@@ -193,17 +218,62 @@ def _objects(document: object, where: str) -> Iterator[Content]:
         elif isinstance(results, list):
             yield from _bencher(results)
         elif isinstance(document.get("data"), list):  # a page of Conbench's API
-            yield from _objects(document["data"], where)
+            yield from _objects(document["data"], where, dates)
         else:
-            yield document
+            yield from _objects([document], where, dates)
         return
     for place, item in enumerate(document if isinstance(document, list) else [document], start=1):
-        if isinstance(item, list) and len(item) == 2:  # a graph that asv has published
-            yield {"time": item[0], "metric": "value", "value": item[1]}
-        elif isinstance(item, dict):
-            yield item
-        else:
+        if isinstance(item, list) and len(item) == 2:
+            yield from _point_of_graph(item, where, dates)
+        elif not isinstance(item, dict):
             raise InvalidInputError("not a JSON object", where=f"{where}: row {place}")
+        elif isinstance(item.get("metrics"), list):
+            yield from _otava(item, item["metrics"])
+        elif isinstance(item.get("stats"), dict):
+            yield _conbench(item)
+        else:
+            yield item
+
+
+def _point_of_graph(item: Sequence[object], where: str, dates: Mapping[str, object]) -> Iterator[Content]:
+    """Yield the rows of one point of a graph that asv has published: one for each set of parameters.
+
+    The file's path names machine, branch, environment and benchmark.
+    """
+    path = PurePath(where)
+    folders = path.parts[path.parts.index("graphs") + 1 : -1] if "graphs" in path.parts[:-1] else ()
+    machine = next((name.removeprefix("machine-") for name in folders if name.startswith("machine-")), "")
+    others = " ".join(name for name in folders if not name.startswith("machine-"))
+    values = item[1] if isinstance(item[1], list) else [item[1]]
+    for number, value in enumerate(values, start=1):
+        name = f"{path.stem}({number} of {len(values)})" if len(values) > 1 else path.stem
+        number_or_interval = value.get("v") if isinstance(value, dict) else value
+        series = {"platform": machine, "workload": others}
+        time = dates.get(str(item[0]), item[0])
+        yield _AsvRow(time=time, metric=name, value=number_or_interval, **series)
+
+
+def _otava(item: Content, metrics: Sequence[object]) -> Iterator[Content]:
+    """Yield the rows of one run as Otava reads it from JSON."""
+    time, branch = item.get("timestamp"), _get(item.get("attributes"), "branch")
+    for metric in metrics:
+        yield {"time": time, "metric": _get(metric, "name"), "value": _get(metric, "value"), "branch": branch}
+
+
+def _conbench(item: Content) -> Content:
+    """Return the row of one benchmark result of Conbench's API."""
+    tags = item.get("tags")
+    named = {str(key): value for key, value in tags.items()} if isinstance(tags, dict) else {}
+    case = ", ".join(f"{key}={value}" for key, value in named.items() if key not in ("name", "id"))
+    stats = item["stats"]
+    return {
+        "time": _get(item.get("commit"), "timestamp") or item.get("timestamp"),
+        "metric": named.get("name"),
+        "value": _get(stats, "mean"),
+        "unit": _get(stats, "unit"),
+        "platform": _name(item, "hardware"),
+        "workload": case,
+    }
 
 
 def _bencher(results: Sequence[object]) -> Iterator[Content]:
@@ -247,4 +317,4 @@ def _asv(document: Content, results: Mapping[str, object]) -> Iterator[Content]:
         sets = [parameter for parameter in parameters or [] if isinstance(parameter, list)] if parameters else []
         names = [f"{name}({', '.join(map(str, chosen))})" if chosen else name for chosen in product(*sets)]
         for metric, value in zip(names, values, strict=False):
-            yield {"time": document.get("date"), "metric": metric, "value": value, **series}
+            yield _AsvRow(time=document.get("date"), metric=metric, value=value, **series)

@@ -102,14 +102,12 @@ def test_a_loss_is_drift_and_quiet_nights_pass_in_every_format(
 ) -> None:
     path, lost = tmp_path / "series", VALUES.copy()
     lost[60:] *= 1.1
-    # A graph of asv has no name that states a direction.
-    options = ["--higher-is-worse", "value"] if name == "a graph of asv" else []
     path.write_text(FORMATS[name](VALUES), encoding="utf-8")
-    code, document = _judged(path, capsys, *options)
+    code, document = _judged(path, capsys)
     assert (code, document["verdict"], document["receipt"]["first"]) == (0, "pass", "2025-01-01")
     assert {line["nights"] for line in document["lines"]} == {70}
     path.write_text(FORMATS[name](lost), encoding="utf-8")
-    code, document = _judged(path, capsys, *options)
+    code, document = _judged(path, capsys)
     assert (code, document["verdict"]) == (1, "drift")
     assert {line["verdict"] for line in document["lines"]} == {"drift"}
     assert all("since 2025-03-02" in line["sentence"] for line in document["lines"])
