@@ -103,12 +103,13 @@ class Platform(Model):
     """Work queue of the pool, for a pool that several platforms share; empty: its default queue. A worker that starts
     with `--work-queue` serves that one alone."""
     job_variables: dict[str, Any] = {}
-    """Variables of the pool's base job template for every run on this platform, such as `image`, `memory` or `env`; no
-    secrets. `gpus` has a key of its own; `plumbline doctor` names a variable that the template does not have."""
+    """Values for variables of the pool's base job template, such as `image`, `memory` or `env`. They apply to every run
+    on this platform. Set no secrets here, and use the key `gpus` for the number of GPUs. `plumbline doctor` reports a
+    name that the template does not have."""
     concurrency: int = Field(default=1, ge=1, le=256)
-    """Trainings at once, where the pool has as many devices. `plumbline deploy` gives a new pool room for them; each
-    worker of a process pool needs a device of its own (`CUDA_VISIBLE_DEVICES`, `--limit 1`). Trainings of one machine
-    disturb each other's throughput."""
+    """Maximum number of trainings that run on this platform at the same time. Set it to the number of devices of the
+    pool. `plumbline deploy` creates a new pool with this concurrency limit. In a process pool start one worker for each
+    device, with `--limit 1` and its own `CUDA_VISIBLE_DEVICES`. Trainings on one machine slow each other down."""
     machines: MachineGroupUrl | Literal[""] = ""
     """Group of virtual machines that is up for a round alone, `concurrency` of them:
     `aws://REGION/AUTO-SCALING-GROUP`, `azure://SUBSCRIPTION/RESOURCE-GROUP/SCALE-SET` or
