@@ -1,14 +1,14 @@
-"""Rounds through Prefect's own Kubernetes worker, on a fake Kubernetes API whose pods are processes.
+"""A round through Prefect's own Kubernetes worker, on a fake Kubernetes API whose pods are processes.
 
 The server, the worker with its observer, the template of `infra/kubernetes`, the flows and the trainings are real.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import FlowRun
 
-from drills.expectations import expect_no_leftovers, expect_pass, open_client, read_trainings
+from drills.expectations import expect_settled, open_client, read_controller_run, read_trainings
 from drills.transcript import expect, say, wait_until
 from plumbline.central import CentralStore
 from plumbline.central.outbox import checked_record, record_key
@@ -30,7 +31,7 @@ from plumbline.schema.suite import Suite
 from plumbline.stores import open_store, read_bytes
 from tests.fakekubernetes.cluster import Cluster
 from tests.fakekubernetes.server import kubernetes_api, write_kubeconfig
-from tests.flows.local_stack import RunningStack
+from tests.flows.local_stack import RunningRound, RunningStack
 from tests.flows.small_suite import small_suite
 
 __all__ = ["DRILLS", "kubernetes"]
@@ -39,23 +40,37 @@ _ROOT = Path(__file__).resolve().parents[1]
 _TEMPLATE = _ROOT / "infra/kubernetes/gpu-job-template.json"
 _TOOLS = _ROOT / ".venv/kubernetes-tools"
 _IMAGE = "registry.example.org/plumbline@sha256:" + "0" * 64
+_GONE = "registry.example.org/gone@sha256:" + "1" * 64
 _POOL, _PRODUCT = "gke-gpu", "NVIDIA-A10G"
+_FULL = "plumbline-full"
+"""Namespace whose quota is used up."""
+_REASONS = {"gke-image": ("Image pull failed", _GONE), "gke-quota": ("exceeded quota: gpu-jobs",)}
+"""By platform what its reason has to name."""
 
 
 def kubernetes(stack: RunningStack) -> None:
-    """A pod is evicted, an image cannot be pulled, and a quota refuses the job."""
+    """In one round a pod is evicted, an image cannot be pulled, and a quota refuses the job."""
     _install_worker()
     state = stack.stack.state
     cluster = Cluster(state / "pods", {_IMAGE: _image_environment(stack)}, {_PRODUCT: 1})
+    cluster.max_jobs = {_FULL: 0}
     (state / "pods").mkdir(exist_ok=True)
-    with kubernetes_api(cluster) as address, _worker(stack, address):
-        with open_client(stack) as client:
-            _create_pool(client)
-            wait_until(lambda: any(client.read_workers_for_work_pool(_POOL)), "the Kubernetes worker is online", 60)
-        _evicted(stack, cluster)
-        _not_pulled(stack)
-        cluster.max_jobs = 0
-        _over_quota(stack)
+    with kubernetes_api(cluster) as address, _worker(stack, address), open_client(stack) as client:
+        _create_pool(client)
+        wait_until(lambda: any(client.read_workers_for_work_pool(_POOL)), "the Kubernetes worker is online", 60)
+        suite = _suite(stack)
+        round_ = stack.start_round(suite)
+        round_.until("gke", "trains probe", 400)
+        (run,) = read_trainings(client, round_.round_id, "platform:gke")
+        cluster.evict(str(run.id))
+        say("the pod of gke is evicted while it trains")
+        verdict = round_.verdict(600)
+        expect(verdict["verdict"] == "inconclusive", f"verdict inconclusive (is {verdict['verdict']})")
+        expect(round_.child.returncode == 3, f"exit code 3 (is {round_.child.returncode})")
+        _expect_unharmed(client, cluster, suite, verdict, run)
+        for name, words in _REASONS.items():
+            _expect_unavailable(client, round_, verdict, name, words)
+        expect_settled(stack, round_, verdict)
 
 
 DRILLS = (kubernetes,)
@@ -117,26 +132,30 @@ def _worker(stack: RunningStack, address: str) -> Iterator[None]:
             process.wait(60)
 
 
-def _suite(stack: RunningStack, name: str, *, steps: int = 6, **gke: Any) -> Suite:
+def _suite(stack: RunningStack) -> Suite:
     state = stack.stack.state
     limits = {"start_seconds": 240, "run_seconds": 600}
-    base = small_suite(state, name, ("aws",), steps=steps, **limits).model_dump(mode="json", exclude_none=True)
-    own = {
-        "work_pool": _POOL, "data": f"file://{state}/gke/data", "outbox": f"file://{state}/gke/outbox",
-        **limits, **gke,
+    base = small_suite(state, "drill-kubernetes", ("aws",), steps=150, **limits)
+    own = {"work_pool": _POOL, "data": f"file://{state}/gke/data", "outbox": f"file://{state}/gke/outbox", **limits}
+    pods = {
+        "gke": {"job_variables": {"memory": "16Gi"}},
+        "gke-image": {"start_seconds": 30, "retries": 0, "job_variables": {"image": _GONE}},
+        "gke-quota": {"job_variables": {"namespace": _FULL}},
     }  # fmt: skip
-    return Suite.model_validate({**base, "platforms": {**base["platforms"], "gke": own}})
+    content = base.model_dump(mode="json", exclude_none=True)
+    return Suite.model_validate(
+        {**content, "platforms": {**content["platforms"], **{name: {**own, **keys} for name, keys in pods.items()}}}
+    )
 
 
-def _evicted(stack: RunningStack, cluster: Cluster) -> None:
-    suite = _suite(stack, "drill-evicted", steps=150, job_variables={"memory": "16Gi"})
-    round_ = stack.start_round(suite)
-    round_.until("gke", "trains probe", 300)
-    with open_client(stack) as client:
-        (run,) = read_trainings(client, round_.round_id, "platform:gke")
-    cluster.evict(str(run.id))
-    say("the pod of gke is evicted while it trains")
-    verdict = expect_pass(stack, round_, notes="lost its machine, and was scheduled again", platform="gke", seconds=600)
+def _expect_unharmed(
+    client: SyncPrefectClient, cluster: Cluster, suite: Suite, verdict: dict[str, Any], run: FlowRun
+) -> None:
+    """Check that the evicted pod's training was repeated, and what its record and its log have."""
+    result = verdict["platforms"]["gke"]
+    expect(result["verdict"] == "pass" == verdict["platforms"]["aws"]["verdict"], "gke and aws pass")
+    notes = [note["text"] for note in result["notes"]]
+    expect(any("lost its machine, and was scheduled again" in note for note in notes), f"gke says so: {notes}")
     gke, aws = (_record(suite, verdict, name) for name in ("gke", "aws"))
     expect(gke.attempt == 0, "the second pod is the same attempt")
     expect(_evidence(gke) == _evidence(aws), "the evidence is that of the platform without an eviction, bit by bit")
@@ -144,35 +163,30 @@ def _evicted(stack: RunningStack, cluster: Cluster) -> None:
     jobs = [job for job in cluster.list("jobs") if job["metadata"]["labels"]["prefect.io/flow-run-id"] == str(run.id)]
     limits = [job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] for job in jobs]
     expect([limit["memory"] for limit in limits] == ["16Gi", "16Gi"], "two pods, each with the suite's job variables")
-    with open_client(stack) as client:
-        logs = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])), limit=200)
-    said = [log.message for log in logs]
-    expect(sum(line.startswith("probe") for line in said) > 1, "both pods' output is in Prefect's log of the run")
+    trained = [line for line in _log(client, run) if line.startswith("probe")]
+    expect(len(trained) > 1, f"both pods' output is in Prefect's log of the run: {trained[0]!r}, {trained[-1]!r}")
 
 
-def _not_pulled(stack: RunningStack) -> None:
-    missing = "registry.example.org/gone@sha256:" + "1" * 64
-    _expect_unavailable(
-        stack, _suite(stack, "drill-image", start_seconds=30, retries=0, job_variables={"image": missing}),
-        "Image pull failed", missing,
-    )  # fmt: skip
-
-
-def _over_quota(stack: RunningStack) -> None:
-    _expect_unavailable(stack, _suite(stack, "drill-quota", retries=1), "exceeded quota: gpu-jobs")
-
-
-def _expect_unavailable(stack: RunningStack, suite: Suite, *words: str) -> None:
-    round_ = stack.start_round(suite)
-    began = time.monotonic()
-    verdict = round_.verdict(480)
-    result = verdict["platforms"]["gke"]
-    expect(verdict["verdict"] == "inconclusive", f"verdict inconclusive (is {verdict['verdict']})")
+def _expect_unavailable(
+    client: SyncPrefectClient, round_: RunningRound, verdict: dict[str, Any], platform: str, words: tuple[str, ...]
+) -> None:
+    """Check that one line names the reason, in the verdict, the report, the command's output and Prefect's logs."""
+    result = verdict["platforms"][platform]
     reason = result["unavailable"]
-    expect(all(word in reason for word in words) and "\n" not in reason, f"gke is unavailable: {reason}")
-    expect(verdict["platforms"]["aws"]["verdict"] == "pass", "aws is judged all the same")
-    expect_no_leftovers(stack, round_.round_id)
-    say(f"after {time.monotonic() - began:.0f} s")
+    expect(result["verdict"] == "inconclusive", f"{platform} is inconclusive (is {result['verdict']})")
+    expect(all(word in reason for word in words) and "\n" not in reason, f"{platform} is unavailable: {reason}")
+    page = html.unescape(Path(verdict["report"].removeprefix("file://")).read_text(encoding="utf-8"))
+    expect(reason in page, "its reason is in the report")
+    logged = " ".join(" ".join(_log(client, read_controller_run(client, round_))).split())
+    expect(f"{platform}: {reason}"[:200] in logged, "and in Prefect's log of the round")
+    (*_, run) = read_trainings(client, round_.round_id, f"platform:{platform}")
+    named = [line for line in _log(client, run) if words[0] in line]
+    expect(bool(named), f"and in that of its run: {named[:1]}")
+
+
+def _log(client: SyncPrefectClient, run: FlowRun) -> list[str]:
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    return [log.message for log in client.read_logs(wanted, limit=200)]
 
 
 def _record(suite: Suite, verdict: dict[str, Any], platform: str) -> RunRecord:

@@ -1,6 +1,6 @@
 """Controller's CPU time and memory for 2 to 50 platforms.
 
-    python bench/dispatch/growth.py --out bench/results/dispatch-growth.json
+    python bench/dispatch/growth.py --counts 50 --workloads 4 --out bench/results/dispatch-growth.json
 
 A stock Prefect server, a stock worker of the controllers and real flow runs; stub workers deliver copies of one real
 record at once, so that the measured cost is the controller's. The CPU time is that of the round's flow run process
@@ -38,17 +38,18 @@ from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite
 from tests.flows.stubs import StubWorkers, deploy, model_record
 
-_ROUND_SECONDS = 300
+_ROUND_SECONDS = 900
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def suite_of(state: Path, count: int) -> Suite:
-    """Return a suite of so many platforms on shared stores."""
+def suite_of(state: Path, count: int, num_workloads: int) -> Suite:
+    """Return a suite of so many platforms on shared stores, each of which trains all workloads."""
     base = small_suite(state, f"grow-{count}", ("onprem",)).model_dump(mode="json", exclude_none=True)
+    workloads = {f"w{number:02}": base["workloads"]["tiny"] for number in range(num_workloads)}
     store = {"data": f"file://{state}/onprem/data", "outbox": f"file://{state}/onprem/outbox"}
-    limits = {"start_seconds": 120, "run_seconds": 120}
+    limits = {"start_seconds": 300, "run_seconds": 120}
     platforms = {f"p{n:02}": {"work_pool": f"grow-{n:02}", **store, **limits} for n in range(count)}
-    return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
+    return Suite.model_validate({**base, "reference": "p00", "platforms": platforms, "workloads": workloads})
 
 
 def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, record: Path) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, reco
         raise SystemExit(f"{suite.name}: {verdict.verdict}: {verdict.notes}")
     return {
         "platforms": len(suite.platforms),
+        "workloads": len(suite.workloads),
         "wall_seconds": round(run.total_run_time.total_seconds(), 2),
         "cpu_seconds": round(cpu, 2),
         "peak_mib": peak // 1024,
@@ -97,6 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--counts", type=int, nargs="*", default=[2, 5, 10, 20, 50])
+    parser.add_argument("--workloads", type=int, default=1)
     args = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="plumbline-growth-"))
     rounds = []
@@ -110,8 +113,9 @@ def main() -> int:
             get_client(sync_client=True) as client,
         ):
             for count in args.counts:
-                grown = suite_of(state, count)
-                write_specs(CentralStore(open_store(grown.store)), grown, specs)
+                grown = suite_of(state, count, args.workloads)
+                own = {name: specs["tiny"].replace(workload=name) for name in grown.workloads}
+                write_specs(CentralStore(open_store(grown.store)), grown, own)
                 rounds.append(one_round(stack, client, grown, record))
                 print(json.dumps(rounds[-1]), flush=True)
     finally:

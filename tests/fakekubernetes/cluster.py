@@ -1,4 +1,4 @@
-"""Cluster of a fake Kubernetes API: jobs, pods, nodes with GPUs, images, a quota and evictions.
+"""Cluster of a fake Kubernetes API: jobs, pods, nodes with GPUs, images, quotas and evictions.
 
 What Prefect's Kubernetes worker and its observer use is there: a job makes one pod, the pod waits for a node of its
 selector with enough GPUs and for its image, then its command runs as a process, and the job ends as the pod did.
@@ -55,15 +55,15 @@ class _Pod:
 
 
 class Cluster:
-    """Jobs and pods of one namespace; `changes` has every event since the start, for watches."""
+    """Jobs and pods; `changes` has every event since the start, for watches."""
 
     def __init__(self, folder: Path, images: Mapping[str, Mapping[str, str]], nodes: Mapping[str, int]) -> None:
         self.images = dict(images)
         """Environment of the processes of each image that can be pulled."""
         self.nodes = dict(nodes)
         """GPUs by the node's label `nvidia.com/gpu.product`."""
-        self.max_jobs: int | None = None
-        """Quota of the namespace."""
+        self.max_jobs: dict[str, int] = {}
+        """Quota of unfinished jobs by namespace."""
         self.changed = threading.Condition(threading.RLock())
         self.changes: list[tuple[str, str, Object]] = []
         """Kind, type and object of every event; its place is the resource version."""
@@ -86,11 +86,10 @@ class Cluster:
         """Create a job and its pod; raise `ApiError` for what the API refuses."""
         _validate(job)
         with self.changed:
-            active = sum(not _is_over(each) for each in self._jobs.values())
-            if self.max_jobs is not None and active >= self.max_jobs:
-                text = (
-                    f"exceeded quota: gpu-jobs, requested: count/jobs.batch=1, used: {active}, limited: {self.max_jobs}"
-                )
+            own = [each for each in self._jobs.values() if each["metadata"]["namespace"] == namespace]
+            active, limit = sum(not _is_over(each) for each in own), self.max_jobs.get(namespace)
+            if limit is not None and active >= limit:
+                text = f"exceeded quota: gpu-jobs, requested: count/jobs.batch=1, used: {active}, limited: {limit}"
                 raise ApiError(403, "Forbidden", f"jobs.batch is forbidden: {text}")
             name = f"{job['metadata']['generateName']}{uuid4().hex[:5]}"
             made = {**job, "metadata": _metadata(job["metadata"], name, namespace), "status": {"active": 1}}

@@ -82,7 +82,7 @@ def test_an_image_that_is_not_there_and_a_quota_start_no_pod(cluster: Cluster) -
     cluster.create_job("plumbline", job_of(job_variables={"image": "registry.example.org/gone:1"}))
     (container,) = pods(cluster)[0]["containerStatuses"]
     assert container["state"]["waiting"]["reason"] == "ImagePullBackOff"
-    cluster.max_jobs = 1
+    cluster.max_jobs = {"plumbline": 1}
     with pytest.raises(ApiError, match="exceeded quota") as refused:
         cluster.create_job("plumbline", job_of())
     assert refused.value.status == 403
