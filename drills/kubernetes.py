@@ -49,10 +49,10 @@ _REASONS = {"gke-image": ("Image pull failed", _GONE), "gke-quota": ("exceeded q
 
 
 def kubernetes(stack: RunningStack) -> None:
-    """In one round a pod is evicted, an image cannot be pulled, and a quota refuses the job."""
+    """In one round a pod is evicted, an image cannot be pulled, a quota refuses a job, and two pods train together."""
     _install_worker()
     state = stack.stack.state
-    cluster = Cluster(state / "pods", {_IMAGE: _image_environment(stack)}, {_PRODUCT: 1})
+    cluster = Cluster(state / "pods", {_IMAGE: _image_environment(stack)}, {_PRODUCT: 3})
     cluster.max_jobs = {_FULL: 0}
     (state / "pods").mkdir(exist_ok=True)
     with kubernetes_api(cluster) as address, _worker(stack, address), open_client(stack) as client:
@@ -68,6 +68,7 @@ def kubernetes(stack: RunningStack) -> None:
         expect(verdict["verdict"] == "inconclusive", f"verdict inconclusive (is {verdict['verdict']})")
         expect(round_.child.returncode == 3, f"exit code 3 (is {round_.child.returncode})")
         _expect_unharmed(client, cluster, suite, verdict, run)
+        _expect_two_machines(cluster, suite, verdict)
         for name, words in _REASONS.items():
             _expect_unavailable(client, round_, verdict, name, words)
         expect_settled(stack, round_, verdict)
@@ -138,6 +139,7 @@ def _suite(stack: RunningStack) -> Suite:
     base = small_suite(state, "drill-kubernetes", ("aws",), steps=150, **limits)
     own = {"work_pool": _POOL, "data": f"file://{state}/gke/data", "outbox": f"file://{state}/gke/outbox", **limits}
     pods = {
+        "gke-nodes": {"nodes": 2},
         "gke": {"job_variables": {"memory": "16Gi"}},
         "gke-image": {"start_seconds": 30, "retries": 0, "job_variables": {"image": _GONE}},
         "gke-quota": {"job_variables": {"namespace": _FULL}},
@@ -165,6 +167,17 @@ def _expect_unharmed(
     expect([limit["memory"] for limit in limits] == ["16Gi", "16Gi"], "two pods, each with the suite's job variables")
     trained = [line for line in _log(client, run) if line.startswith("probe")]
     expect(len(trained) > 1, f"both pods' output is in Prefect's log of the run: {trained[0]!r}, {trained[-1]!r}")
+
+
+def _expect_two_machines(cluster: Cluster, suite: Suite, verdict: dict[str, Any]) -> None:
+    """Check that one training took two pods, and left one record."""
+    result = verdict["platforms"]["gke-nodes"]
+    expect(result["verdict"] == "pass", f"gke-nodes passes (is {result['verdict']} {result['unavailable']})")
+    record = _record(suite, verdict, "gke-nodes")
+    topology = record.fingerprint.topology
+    expect(topology["nodes"] == "2" == topology["processes"], f"its record is that of two machines: {topology}")
+    (job,) = [job for job in cluster.list("jobs") if job["spec"]["completions"] == 2]
+    expect(job["status"]["succeeded"] == 2, "both pods of its job have succeeded")
 
 
 def _expect_unavailable(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from plumbline.control_groups import memory_kills, memory_limit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError, TrainingError, UnavailableError, memory_hint
 from plumbline.extras import require
 from plumbline.interpreter import refuse_crash, trainer_python
+from plumbline.nodes import ONE_NODE, Nodes
 from plumbline.parent_watch import PARENT_WATCH
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
@@ -163,10 +164,8 @@ def _wait(
     return child.returncode
 
 
-def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], num_processes: int) -> list[str]:
-    start = [python, "-m"]
-    if num_processes > 1:
-        start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "-m"]
+def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], launcher: Sequence[str]) -> list[str]:
+    start = [python, "-m", *launcher]
     given = [part for name, value in options.items() if value not in {None, ""} for part in (f"--{name}", str(value))]
     return [*start, "plumbline.train", str(spec), str(out), *given]
 
@@ -189,7 +188,7 @@ def run_training(
     on_progress: Callable[[dict[str, Any]], None] | None = None, timeout_seconds: float | None = None,
     num_processes: int = 1, should_stop: Callable[[], bool] = lambda: False,
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
-    trainer: str = "",
+    trainer: str = "", nodes: Nodes = ONE_NODE,
 ) -> int:  # fmt: skip
     """Run one training in its own process, under torchrun if several; return its exit code.
 
@@ -200,7 +199,8 @@ def run_training(
     `echo`, and to `on_progress` in any case.
 
     `python` is the interpreter of an environment with a Plumbline of its own. `trainer` names a team's environment
-    instead, without Plumbline: it is checked, and its files are staged by this process.
+    instead, without Plumbline: it is checked, and its files are staged by this process. Of several `nodes`, each
+    calls this for itself.
     """
     options: dict[str, object] = {
         "data": _absolute(data), "cache": cache.absolute(), "platform": platform, "record-id": record_id,
@@ -220,7 +220,7 @@ def run_training(
                 spec_read = read_spec(spec)
                 options |= {"data": None, "manifest": stack.enter_context(_staged(spec_read, data, cache, on_progress))}
         started_by = str(python or sys.executable)
-        command = _command(started_by, spec.absolute(), out.absolute(), options, num_processes)
+        command = _command(started_by, spec.absolute(), out.absolute(), options, nodes.launcher(num_processes))
         kills, last = memory_kills(), _Last(on_progress)
         child = stack.enter_context(_started(command, trainer_environment(variables), folder))
         code = _followed(child, last.on_progress, deadline, should_stop, echo=echo)

@@ -20,6 +20,7 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
+from plumbline.nodes import own_node
 from plumbline.schema.ab import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.schema.spec import write_spec
@@ -35,7 +36,7 @@ from plumbline.variables import variable
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters
 
-__all__ = ["orphan_watch", "train_and_publish"]
+__all__ = ["cache_folder", "orphan_watch", "shared_learning", "train_and_publish", "train_ordered", "work_folder"]
 
 _SPARE_SECONDS = 120.0
 """Seconds after the controller's deadline, for a training without a controller."""
@@ -48,52 +49,18 @@ _CONTROLLER_POLL_SECONDS = 15.0
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
     """Train and publish the record; return its exit code and error, or the last output line."""
     began = time.monotonic()
-    cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
+    cache = cache_folder()
     outbox = open_store(order.outbox)
     logger = get_run_logger()
     sweep_workspaces()
     _keep_lock(cache, logger)
     # Around the upload too: the controller treats a training without progress for a minute as lost.
     with (
-        _work_folder(cache, order.record_id) as work, ProgressReporter(logger) as progress,
+        work_folder(cache, order.record_id) as work, ProgressReporter(logger) as progress,
         orphan_watch() as is_orphaned,
     ):  # fmt: skip
-        with disk_errors(cache):
-            write_spec(order.spec, work / "spec.json")
-        experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
-
-        def run(out: Path, python: Path | None = None) -> int:
-            try:
-                return run_training(
-                    work / "spec.json",
-                    out,
-                    data=order.data,
-                    cache=cache,
-                    platform=order.platform,
-                    record_id=order.record_id,
-                    round_id=order.round_id,
-                    attempt=order.attempt,
-                    nonce=order.nonce,
-                    expected=order.expected,
-                    num_processes=order.expected.gpus,
-                    experiment=experiment,
-                    python=python,
-                    trainer=order.python,
-                    on_progress=progress.on_progress,
-                    timeout_seconds=order.run_seconds + _SPARE_SECONDS,
-                    should_stop=is_orphaned.is_set,
-                )
-            except (ConfigurationError, InvalidInputError) as error:
-                # An environment that cannot train, or data that is wrong: what the trainer would have said.
-                progress.on_progress({"event": "said", "line": str(error)})
-                return int(error.exit_code)
-
-        record: Path | None = work / "record"
-        with _checkpoint(order, outbox, work / "record" / "checkpoint", logger) as checkpoint:
-            if order.ab is None:
-                code = run(work / "record")
-            else:
-                code, record = _run_ab(order.ab, cache, work, run)
+        with shared_learning(order, outbox, work, logger) as checkpoint:
+            code, record = train_ordered(order, outbox, work, progress.on_progress, is_orphaned.is_set)
         why = progress.last_line
         if record is not None and (record / RECORD_NAME).is_file():
             why = read_record(record, verify=False).exit.message or why
@@ -102,6 +69,53 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
         if code == ExitCode.PASS and checkpoint is not None:
             _clear(checkpoint, logger)
     return code, why
+
+
+def cache_folder() -> Path:
+    """Return this machine's cache."""
+    return Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
+
+
+def train_ordered(
+    order: TrainingOrder, outbox: Store, work: Path, on_progress: Callable[[dict[str, Any]], None],
+    should_stop: Callable[[], bool],
+) -> tuple[int, Path | None]:  # fmt: skip
+    """Train as ordered, on this machine of the training; return the exit code and the record's folder, if any."""
+    cache = cache_folder()
+    with disk_errors(cache):
+        write_spec(order.spec, work / "spec.json")
+    experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
+
+    def run(out: Path, python: Path | None = None) -> int:
+        try:
+            return run_training(
+                work / "spec.json",
+                out,
+                data=order.data,
+                cache=cache,
+                platform=order.platform,
+                record_id=order.record_id,
+                round_id=order.round_id,
+                attempt=order.attempt,
+                nonce=order.nonce,
+                expected=order.expected,
+                num_processes=order.expected.gpus,
+                nodes=own_node(order.expected.nodes),
+                experiment=experiment,
+                python=python,
+                trainer=order.python,
+                on_progress=on_progress,
+                timeout_seconds=order.run_seconds + _SPARE_SECONDS,
+                should_stop=should_stop,
+            )
+        except (ConfigurationError, InvalidInputError) as error:
+            # An environment that cannot train, or data that is wrong: what the trainer would have said.
+            on_progress({"event": "said", "line": str(error)})
+            return int(error.exit_code)
+
+    if order.ab is not None:
+        return _run_ab(order.ab, cache, work, run)
+    return run(work / "record"), work / "record"
 
 
 def _keep_lock(cache: Path, logger: Any) -> None:
@@ -117,7 +131,7 @@ def _keep_lock(cache: Path, logger: Any) -> None:
 
 
 @contextmanager
-def _work_folder(cache: Path, record_id: str) -> Iterator[Path]:
+def work_folder(cache: Path, record_id: str) -> Iterator[Path]:
     """Yield a training's folder in the cache; remove those that killed trainings left there."""
     with ExitStack() as stack:
         with disk_errors(cache):
@@ -142,13 +156,13 @@ def _run_ab(
     return run_ab(order, lambda wanted: build_environments(wanted, cache / "upgrade"), train, work / "ab")
 
 
-def _checkpoint(
-    order: TrainingOrder, outbox: Store, folder: Path, logger: Any
+def shared_learning(
+    order: TrainingOrder, outbox: Store, work: Path, logger: Any
 ) -> AbstractContextManager[CheckpointExchange | None]:
     """Share the checkpoints of `learn` with the next attempt."""
     if order.spec.learn is None or order.experiment_id is not None or order.ab is not None:
         return nullcontext()
-    return shared_checkpoint(outbox, order.job, folder, on_problem=logger.warning)
+    return shared_checkpoint(outbox, order.job, work / "record" / "checkpoint", on_problem=logger.warning)
 
 
 def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
@@ -160,10 +174,10 @@ def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
 
 
 @contextmanager
-def orphan_watch() -> Iterator[threading.Event]:
-    """Yield an event that is set once the controller is gone."""
+def orphan_watch(run_id: str = "") -> Iterator[threading.Event]:
+    """Yield an event that is set once a run is gone: the controller's, or the given one."""
     is_orphaned, is_over = threading.Event(), threading.Event()
-    parent = flow_run.parent_flow_run_id
+    parent = run_id or flow_run.parent_flow_run_id
     if parent:
         thread = threading.Thread(target=_watch_parent, args=(UUID(str(parent)), is_orphaned, is_over), daemon=True)
         thread.start()

@@ -52,6 +52,20 @@ resource "kubernetes_service_account_v1" "worker" {
   }
 }
 
+# Where the pods of a training on several machines meet (`nodes` of a platform).
+resource "kubernetes_service_v1" "nodes" {
+  metadata {
+    name      = "plumbline-nodes"
+    namespace = kubernetes_namespace_v1.this.metadata[0].name
+  }
+
+  spec {
+    cluster_ip                  = "None"
+    selector                    = { app = "plumbline-nodes" }
+    publish_not_ready_addresses = true
+  }
+}
+
 resource "helm_release" "server" {
   name       = "prefect-server"
   repository = local.charts

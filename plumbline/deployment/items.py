@@ -94,9 +94,11 @@ def job_variables(platform: Platform, image: str = "") -> dict[str, Any] | None:
     if "image" in variables:
         # With this variable, the record names the image in which the trainer ran.
         variables["env"] = {**variables.get("env", {}), "PLUMBLINE_IMAGE": variables["image"]}
+    # A pool whose template has no such variable ignores it.
     if platform.gpus > 1:
-        # A pool whose template has no such variable ignores it.
         variables["gpus"] = platform.gpus
+    if platform.nodes > 1:
+        variables["nodes"] = platform.nodes
     return variables or None
 
 

@@ -40,6 +40,9 @@ def pool_misfits(pool: WorkPoolView, platform: Platform, needed: int) -> Iterato
     if platform.gpus > 1 and pool.kind != "process" and "gpus" not in pool.variables:
         text = f"gpus is {platform.gpus}, and {pool.name}'s base job template has no variable gpus"
         yield text, "use infra/kubernetes/gpu-job-template.json, or add the variable"
+    if platform.nodes > 1 and "nodes" not in pool.variables:
+        text = f"nodes is {platform.nodes}, and {pool.name} starts one machine for a run"
+        yield text, "use a Kubernetes pool with infra/kubernetes/gpu-job-template.json"
     if pool.limit is not None and 0 < pool.limit < needed:
         text = f"{pool.name} starts {pool.limit} at once, the suite's platforms there train {needed}"
         yield text, f"`prefect work-pool set-concurrency-limit {pool.name} {needed}`"

@@ -65,8 +65,8 @@ def _plain(speed: SpeedSpec) -> SpeedSpec:
 
 def _here(platform: Platform) -> Platform:
     return platform.replace(
-        api="", data=_local_url(platform.data), outbox=_local_url(platform.outbox), accelerator="cpu", gpus=1, lock="",
-        queue="", job_variables={}, concurrency=1, machines="",
+        api="", data=_local_url(platform.data), outbox=_local_url(platform.outbox), accelerator="cpu", gpus=1, nodes=1,
+        lock="", queue="", job_variables={}, concurrency=1, machines="",
     )  # fmt: skip
 
 

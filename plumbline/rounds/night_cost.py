@@ -75,6 +75,7 @@ def _platform_cost(suite: Suite, name: str, nights: Sequence[RoundVerdict]) -> P
     seconds = [result.machine_seconds for result in results if result.machine_seconds is not None]
     sizes = [result.record_bytes for result in results if result.record_bytes is not None]
     hours = (median(seconds) if seconds else platform.run_seconds * len(suite.workloads_of(name))) / _HOUR
+    hours *= platform.nodes
     gib = (median(sizes) if sizes else 0) / _GIB
     outbox, store = urlsplit(platform.outbox).scheme, urlsplit(suite.store).scheme
     machine = machine_of(outbox, platform.accelerator) if platform.price_per_hour is None else None

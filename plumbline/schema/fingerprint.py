@@ -104,11 +104,18 @@ class Expected(Model):
     accelerator: str = ""
     """`cpu`, the GPU's whole name as its driver gives it, as in `NVIDIA A10G`, or a family of `machines.toml`."""
     gpus: int = Field(default=1, ge=1, le=64)
-    """Processes on the machine, one for each GPU."""
+    """Processes on each machine, one for each GPU."""
+    nodes: int = Field(default=1, ge=1, le=64)
+    """Machines of one training."""
     lock_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of the environment's lock file."""
     accelerator_names: tuple[str, ...] = Field(default=(), max_length=1000)
     """Names of GPUs that `accelerator` accepts, for a trainer whose Python cannot read the table of machines."""
+
+    @property
+    def num_processes(self) -> int:
+        """Return the number of processes of a training, on all its machines."""
+        return self.gpus * self.nodes
 
     def with_names(self) -> Expected:
         """Return it with the names that `accelerator` accepts by this installation's table."""
@@ -143,7 +150,7 @@ def _mismatches(expected: Expected, fingerprint: Fingerprint) -> Iterator[Machin
         yield MachineMismatch("accelerator", devices_found, accelerator_text(expected.accelerator, accepted))
     elif used and len(used) < expected.gpus:
         yield MachineMismatch("gpus", str(len(used)), str(expected.gpus))
-    if fingerprint.num_processes != expected.gpus:
-        yield MachineMismatch("gpus", f"{fingerprint.num_processes} processes", str(expected.gpus))
+    if fingerprint.num_processes != expected.num_processes:
+        yield MachineMismatch("gpus", f"{fingerprint.num_processes} processes", str(expected.num_processes))
     if expected.lock_sha256 and fingerprint.lock_sha256 != expected.lock_sha256:
         yield MachineMismatch("lock", fingerprint.lock_sha256 or "no lock", expected.lock_sha256)

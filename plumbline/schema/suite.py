@@ -89,8 +89,11 @@ class Platform(Model):
     `plumbline/schema/machines.toml` (`A10` accepts `NVIDIA A10` and its vGPU profile `NVIDIA A10-24Q`, never `NVIDIA
     A10G`); empty for any. A record of a different device is `invalid`."""
     gpus: int = Field(default=1, ge=1, le=64)
-    """Processes on the machine, one for each GPU: the number goes to the pool as the job variable `gpus`, to torchrun
+    """Processes on each machine, one for each GPU: the number goes to the pool as the job variable `gpus`, to torchrun
     and to the doctor. A record of a different number is `invalid`."""
+    nodes: int = Field(default=1, ge=1, le=64)
+    """Machines of one training, for a pool whose base job template has the variable `nodes`
+    (`infra/kubernetes/gpu-job-template.json`): torchrun starts `gpus` processes on each."""
     lock: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """The lock file that the environment was built from (`PLUMBLINE_LOCK` on the worker names it); a path is relative
     to the suite or to the working folder; empty for any."""
@@ -136,7 +139,7 @@ class Platform(Model):
     @property
     def expected(self) -> Expected:
         """Return the required machine of this platform's trainings."""
-        return Expected(accelerator=self.accelerator, gpus=self.gpus, lock_sha256=self.lock)
+        return Expected(accelerator=self.accelerator, gpus=self.gpus, nodes=self.nodes, lock_sha256=self.lock)
 
 
 class Gates(Model):

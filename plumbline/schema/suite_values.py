@@ -95,6 +95,7 @@ def api_key_variable(platform: str) -> str:
 _OWNED = {
     "command": "a deployment decides what a worker runs",
     "gpus": "set the platform's own key `gpus`",
+    "nodes": "set the platform's own key `nodes`",
 }
 """Job variables that a suite does not set here, with the reason."""
 

@@ -91,6 +91,8 @@ def _topology(ranks: Ranks) -> dict[str, str]:
     import torch.distributed as dist
 
     topology = {"backend": str(dist.get_backend()), "processes": str(ranks.world)}
+    if (on_each := int(variable("LOCAL_WORLD_SIZE", str(ranks.world)))) < ranks.world:
+        topology["nodes"] = str(ranks.world // on_each)
     for name in ("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET"):
         if dist.get_backend() == "nccl":
             topology[name] = variable(name, "unset")

@@ -164,11 +164,12 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
 def _check_machine(job: TrainJob, ranks: Ranks) -> None:
     """Raise `TrainingFailedError` if the machine is not the expected one."""
     wrong = machine_mismatches(job.expected, read_fingerprint(ranks, {}, {})) if job.expected else ()
-    if wrong:
-        raise TrainingFailedError("; ".join(map(str, wrong)), code="device", where=job.platform)
-    if ranks.num_missing:
+    what = "; ".join(map(str, wrong))
+    if ranks.num_missing and not what:
         what = f"gpus: found {ranks.world - ranks.num_missing}, {ranks.world} processes need one each"
-        raise TrainingFailedError(what, code="device", where=job.platform)
+    # The machine of another process may be the wrong one, and the first process writes the record.
+    if reasons := [reason for reason in ranks.gather(what) if reason]:
+        raise TrainingFailedError(reasons[0], code="device", where=job.platform)
 
 
 def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:

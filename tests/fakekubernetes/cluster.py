@@ -1,12 +1,14 @@
 """Cluster of a fake Kubernetes API: jobs, pods, nodes with GPUs, images, quotas and evictions.
 
-What Prefect's Kubernetes worker and its observer use is there: a job makes one pod, the pod waits for a node of its
-selector with enough GPUs and for its image, then its command runs as a process, and the job ends as the pod did.
+What Prefect's Kubernetes worker and its observer use is there: a job makes its pods, each pod waits for a node of its
+selector with enough GPUs and for its image, then its command runs as a process, and the job ends as its pods did. All
+pods share one address, so that a name of the cluster's DNS in a pod's variables is that address.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -25,7 +27,7 @@ _GPU = "nvidia.com/gpu"
 _GRACE_SECONDS = 30.0
 _POD_KEYS = {
     "containers", "restartPolicy", "serviceAccountName", "terminationGracePeriodSeconds", "nodeSelector", "tolerations",
-    "securityContext", "volumes",
+    "securityContext", "volumes", "subdomain",
     # Kubernetes ignores these two with a warning; prefect-kubernetes demands them.
     "parallelism", "completions",
 }  # fmt: skip
@@ -95,7 +97,8 @@ class Cluster:
             made = {**job, "metadata": _metadata(job["metadata"], name, namespace), "status": {"active": 1}}
             self._jobs[name] = made
             self._emit("jobs", "ADDED", made)
-            self._create_pod(name, namespace, job["spec"]["template"])
+            for index in range(job["spec"]["completions"]):
+                self._create_pod(name, namespace, job["spec"]["template"], index)
         self.schedule()
         return made
 
@@ -111,9 +114,9 @@ class Cluster:
         return job
 
     def evict(self, flow_run: str) -> None:
-        """Evict the running pod of a flow run, as a drained node does: SIGTERM, then a failed pod."""
+        """Evict the first running pod of a flow run, as a drained node does: SIGTERM, then a failed pod."""
         with self.changed:
-            (pod,) = [
+            pod, *_ = [
                 pod
                 for pod in self._pods.values()
                 if pod.object["metadata"]["labels"].get("prefect.io/flow-run-id") == flow_run
@@ -138,10 +141,11 @@ class Cluster:
                         os.killpg(pod.process.pid, signal.SIGKILL)
                     pod.process.wait()
 
-    def _create_pod(self, job: str, namespace: str, template: Object) -> None:
-        name = f"{job}-{uuid4().hex[:5]}"
+    def _create_pod(self, job: str, namespace: str, template: Object, index: int) -> None:
+        name = f"{job}-{index}-{uuid4().hex[:5]}"
         labels = {**template["metadata"]["labels"], "job-name": job, "batch.kubernetes.io/job-name": job}
-        metadata = _metadata({**template["metadata"], "labels": labels}, name, namespace)
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
+        metadata = _metadata({**template["metadata"], "labels": labels, "annotations": annotations}, name, namespace)
         pod = _Pod({
             "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"],
             "status": {"phase": "Pending", "containerStatuses": []},
@@ -164,7 +168,7 @@ class Cluster:
             waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{container["image"]}"'}
             self._set(pod, {**status, "containerStatuses": [_container(container, waiting=waiting)]})
             return
-        environment = {**self.images[container["image"]], **{one["name"]: one["value"] for one in container["env"]}}
+        environment = {**self.images[container["image"]], **_variables(pod.object)}
         with pod.log.open("wb") as log:
             pod.process = subprocess.Popen(
                 [*container.get("command", []), *container["args"]], env=environment, stdout=log,
@@ -201,12 +205,22 @@ class Cluster:
             is_good = code == 0 and not pod.evicted
             more = {"reason": "Evicted", "message": "The node was drained."} if pod.evicted else {}
             self._set(pod, {"phase": "Succeeded" if is_good else "Failed", "containerStatuses": [ended], **more})
-            job = self._jobs.get(pod.job)
-            if job is not None:
-                condition = {"type": "Complete" if is_good else "Failed", "status": "True"}
-                job["status"] = {"succeeded" if is_good else "failed": 1, "conditions": [condition]}
-                self._emit("jobs", "MODIFIED", job)
+            self._end_job(pod.job, is_good=is_good)
         self.schedule()
+
+    def _end_job(self, name: str, *, is_good: bool) -> None:
+        """End a job whose pods have all succeeded, or one of whose pods has failed: then the others are terminated."""
+        job = self._jobs.get(name)
+        if job is None or _is_over(job):
+            return
+        own = [pod for pod in self._pods.values() if pod.job == name]
+        if is_good and any(pod.object["status"]["phase"] != "Succeeded" for pod in own):
+            return
+        condition = {"type": "Complete" if is_good else "Failed", "status": "True"}
+        job["status"] = {"succeeded" if is_good else "failed": len(own), "conditions": [condition]}
+        self._emit("jobs", "MODIFIED", job)
+        for pod in [pod for pod in own if pod.object["status"]["phase"] in {"Pending", "Running"}]:
+            self._terminate(pod)
 
     def _set(self, pod: _Pod, status: Object) -> None:
         if pod.object["status"] != status:
@@ -241,9 +255,11 @@ def _validate(job: Object) -> None:
             *(
                 f"spec.template.spec.containers[0].env: {one}"
                 for one in container["env"]
-                if set(one) != {"name", "value"}
+                if set(one) not in ({"name", "value"}, {"name", "valueFrom"})
             ),
             *(["apiVersion, kind"] if (job["apiVersion"], job["kind"]) != ("batch/v1", "Job") else []),
+            *(["completionMode"] if job["spec"]["completionMode"] != "Indexed" else []),
+            *(["parallelism"] if job["spec"]["parallelism"] != job["spec"]["completions"] else []),
             *(["restartPolicy"] if pod["restartPolicy"] not in {"Never", "OnFailure"} else []),
             *(["limits of nvidia.com/gpu"] if resources["limits"].get(_GPU) != resources["requests"].get(_GPU) else []),
             *(["image"] if not container["image"] else []),
@@ -252,6 +268,21 @@ def _validate(job: Object) -> None:
         problems = [f"{type(error).__name__}: {error}"]
     if problems:
         raise ApiError(422, "Invalid", f"Job is invalid: {'; '.join(problems)}")
+
+
+def _variables(pod: Object) -> dict[str, str]:
+    """Return the variables of a pod's container, with its fields and with references to earlier variables."""
+    metadata, container = pod["metadata"], pod["spec"]["containers"][0]
+    values = {"JOB_COMPLETION_INDEX": metadata["annotations"]["batch.kubernetes.io/job-completion-index"]}
+    hosts = re.compile(rf"[\w.-]+\.{re.escape(pod['spec']['subdomain'])}\b")
+    for one in container["env"]:
+        if "value" in one:
+            text = re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), one["value"])
+        else:
+            label = re.fullmatch(r"metadata\.labels\['(.+)'\]", one["valueFrom"]["fieldRef"]["fieldPath"])
+            text = metadata["labels"][label[1]] if label else ""
+        values[one["name"]] = hosts.sub("127.0.0.1", text)
+    return values
 
 
 def _metadata(given: Object, name: str, namespace: str) -> Object:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import socket
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,9 @@ from plumbline.judge import compare
 from plumbline.judge.canary import prove
 from plumbline.judge.spec_precision import different_precision
 from plumbline.launch import run_training
+from plumbline.nodes import Nodes
 from plumbline.records import load_record
+from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from plumbline.schema.suite import Gates
@@ -103,17 +107,27 @@ def test_another_process_hash_seed_folder_and_user_give_the_same_bits(
     assert apart.record.fingerprint.environment["PYTHONHASHSEED"] == "12345"
 
 
-def test_rounding_of_two_processes_stays_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
+def test_rounding_of_two_machines_stays_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
     """Of threads and instruction sets the fault benchmark has controls."""
     spec, out = workshop.spec(), workshop.out()
     write_spec(spec, out.with_suffix(".json"))
-    code = run_training(
-        out.with_suffix(".json"), out, data=workshop.url, cache=workshop.folder / "cache", platform="two",
-        record_id="two", environment={"OMP_NUM_THREADS": "1"}, timeout_seconds=120, num_processes=2,
-    )  # fmt: skip
-    assert code == 0
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        first = f"127.0.0.1:{found.getsockname()[1]}"
+
+    def train(rank: int) -> int:
+        return run_training(
+            out.with_suffix(".json"), out.with_name(f"{out.name}-{rank}"), data=workshop.url,
+            cache=workshop.folder / f"cache-{rank}", platform="two", record_id="two", timeout_seconds=120,
+            environment={"OMP_NUM_THREADS": "1"}, expected=Expected(nodes=2), nodes=Nodes(2, rank, first),
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as machines:
+        assert list(machines.map(train, range(2))) == [0, 0]
+    assert not out.with_name(f"{out.name}-1").joinpath("record.json").exists()
+    out = out.with_name(f"{out.name}-0")
     other = Trained(out, read_record(out))
     assert other.record.fingerprint.num_processes == 2
+    assert other.record.fingerprint.topology["nodes"] == "2"
     for field in ("batch", "rng", "learning_rates"):
         assert not differing_steps(baseline, other, field)
     assert other.record.evidence.model.weights_sha256 == baseline.record.evidence.model.weights_sha256

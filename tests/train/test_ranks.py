@@ -46,6 +46,11 @@ def test_two_processes_on_one_gpu_are_a_failure_of_the_machine(monkeypatch: pyte
     monkeypatch.setattr(job_module, "read_fingerprint", lambda *_: pytest.fail("not needed"))
     job = cast("TrainJob", SimpleNamespace(expected=None, platform="aws", out=tmp_path))
     crowded: Any = Ranks(0, 2, torch.device("cuda", 0), None, 1)
+    monkeypatch.setattr(Ranks, "gather", lambda _, value: [value, ""])
     with pytest.raises(TrainingFailedError, match=r"^aws: gpus: found 1, 2 processes need one each$") as caught:
         job_module._check_machine(job, crowded)
     assert caught.value.code == "device"
+    monkeypatch.setattr(Ranks, "gather", lambda _, value: [value, "accelerator: found cpu"])
+    fits: Any = Ranks(0, 2, torch.device("cuda", 0), None, 0)
+    with pytest.raises(TrainingFailedError, match=r"^aws: accelerator: found cpu$"):  # on the second machine
+        job_module._check_machine(job, fits)

@@ -36,7 +36,7 @@ def items_of(suite: Suite) -> dict[str, Item]:
     ("keys", "image", "variables"),
     [
         ({}, "", None),
-        ({"gpus": 2}, "", {"gpus": 2}),
+        ({"gpus": 8, "nodes": 2}, "", {"gpus": 8, "nodes": 2}),
         ({}, "worker:1", {"image": "worker:1", "env": {"PLUMBLINE_IMAGE": "worker:1"}}),
         (
             {"job_variables": {"image": "worker:1", "env": {"A": "b"}, "memory": "64Gi"}, "gpus": 4}, "",

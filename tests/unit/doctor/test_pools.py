@@ -52,6 +52,13 @@ def test_a_template_without_gpus_starts_no_training_of_two() -> None:
     assert not [*pool_misfits(WorkPoolView("vm", "process", None, without), two, 1)]
 
 
+def test_a_pool_that_starts_one_machine_is_named() -> None:
+    two = Platform.model_validate({**BASE, "nodes": 2})
+    ((said, _),) = pool_misfits(WorkPoolView("vm", "process", None, {}), two, 1)
+    assert said == "nodes is 2, and vm starts one machine for a run"
+    assert not [*pool_misfits(WorkPoolView("gke", "kubernetes", None, TEMPLATE), two, 1)]
+
+
 def test_what_fits_is_well_and_a_platforms_own_value_counts() -> None:
     fits = Platform.model_validate({
         **BASE, "gpus": 8, "concurrency": 2, "start_seconds": 3600,

@@ -33,9 +33,12 @@ ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
 POD_KEYS = {
     "containers", "nodeSelector", "restartPolicy", "securityContext", "serviceAccountName", "tolerations", "volumes",
-    "terminationGracePeriodSeconds",
+    "terminationGracePeriodSeconds", "subdomain",
 }  # fmt: skip
-JOB_KEYS = {"backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "template"}
+JOB_KEYS = {
+    "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "template", "completionMode", "completions",
+    "parallelism",
+}  # fmt: skip
 
 
 def requirements(name):
@@ -385,7 +388,7 @@ def test_the_job_gives_one_training_its_gpu_and_repeats_nothing(template):
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
     # Prefect's worker adds these to its own variables, because they are a list.
-    assert container["env"] == [{"name": "PLUMBLINE_IMAGE", "value": "registry/worker:1"}]
+    assert container["env"][0] == {"name": "PLUMBLINE_IMAGE", "value": "registry/worker:1"}
     suite = read_suite(ROOT / "deployments" / "suites" / "cross-cloud.toml")
     assert values["pod_watch_timeout_seconds"] >= max(place.start_seconds for place in suite.platforms.values())
     volumes = {volume["name"]: volume["emptyDir"] for volume in pod["volumes"]}

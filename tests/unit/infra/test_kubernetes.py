@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,41 @@ def test_the_suites_gpus_are_those_of_the_pod_and_two_trainings_share_none(clust
     assert [status["phase"] for status in pods(cluster)] == ["Running", "Pending"]
     assert pods(cluster)[1]["conditions"][0]["reason"] == "Unschedulable"
     cluster.delete_job(cluster.list("jobs")[0]["metadata"]["name"])
+    until_over(cluster)
+    assert cluster.list("jobs")[0]["status"]["succeeded"] == 1
+
+
+def until_over(cluster: Cluster) -> None:
     deadline = time.monotonic() + 30
-    while {status["phase"] for status in pods(cluster)} != {"Failed", "Succeeded"}:
+    while not {status["phase"] for status in pods(cluster)} <= {"Failed", "Succeeded"}:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert cluster.list("jobs")[0]["status"]["succeeded"] == 1
+
+
+def test_the_first_of_several_machines_executes_the_run_and_the_others_join_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "bin/python").chmod(0o755)
+    cluster.images[IMAGE] = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    where = "import os; print('first', os.environ['PLUMBLINE_FIRST_NODE'])"
+    job = cluster.create_job("plumbline", job_of(where, nodes=2, gpus=1))
+    until_over(cluster)
+    first, second = (cluster.log(pod["metadata"]["name"]) for pod in cluster.list("pods"))
+    assert (first, second) == ("first 127.0.0.1:29400\n", "-m plumbline.tasks.join_node\n")
+    assert find_spec("plumbline.tasks.join_node") is not None
+    assert cluster.list("jobs")[0]["status"]["succeeded"] == 2
+    # The name that Kubernetes gives the first pod under a headless service of this name.
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    address = next(one["value"] for one in container["env"] if one["name"] == "PLUMBLINE_FIRST_NODE")
+    assert address == f"$(PLUMBLINE_JOB)-0.{job['spec']['template']['spec']['subdomain']}:29400"
+
+
+def test_a_training_ends_with_the_loss_of_one_of_its_machines(cluster: Cluster) -> None:
+    cluster.create_job("plumbline", job_of("import time; time.sleep(60)", nodes=2, gpus=1))
+    until_over(cluster)  # the second has no `python` on its path
+    assert cluster.list("jobs")[0]["status"]["failed"] == 2
 
 
 def test_a_nightly_pod_has_its_image_in_its_environment(cluster: Cluster) -> None:
