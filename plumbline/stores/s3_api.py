@@ -49,11 +49,14 @@ def credential_errors(where: str) -> Iterator[None]:
     A role's token service answers with its own `ClientError`. Files and tools of credentials fail with errors of the
     system, and botocore raises `RuntimeError` for renewed credentials that have ended already.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, MissingDependencyException
     from botocore.parsers import ResponseParserError
 
     try:
         yield
+    except MissingDependencyException as error:
+        text = "a session of `aws login` needs a further package of botocore"
+        raise no_credentials(S3, where, why=text, hint="`pip install awscrt`, or use a different profile") from error
     except ClientError as error:
         status, code, retry = _answer(error)
         text = f"{error.operation_name} answered HTTP {status} {code}"

@@ -174,10 +174,10 @@ def _row(service: Service, answer: Answer) -> tuple[_Kind, str]:
     return _Kind.SETTING, service.conflict if status == 409 else ""
 
 
-def no_credentials(service: Service, where: str, key: str = "", why: str = "") -> AccessError:
+def no_credentials(service: Service, where: str, key: str = "", why: str = "", hint: str = "") -> AccessError:
     """Return the error of missing or damaged credentials."""
     text = f"no usable credentials: {why}" if why else "no usable credentials"
-    return AccessError(text, where=where, key=key, hint=service.credentials, refusal=Refusal.CREDENTIALS)
+    return AccessError(text, where=where, key=key, hint=hint or service.credentials, refusal=Refusal.CREDENTIALS)
 
 
 def unsendable(error: BaseException | None, where: str) -> AccessError | None:

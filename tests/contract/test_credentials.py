@@ -190,18 +190,23 @@ def test_credentials_that_have_ended_when_they_arrive_are_refused_access(tokens:
 
 
 @pytest.mark.parametrize(
-    ("variables", "content"),
+    ("variables", "content", "words"),
     [
-        ({"AWS_PROFILE": "gone"}, ""),
-        ({"AWS_PROFILE": "login"}, "[profile login]\nlogin_session = arn:aws:iam::1:user/me\n"),
-        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = /gone/tool\n"),
-        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = echo no-json\n"),
-        ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/gone/token", "AWS_ROLE_ARN": "arn:aws:iam::1:role/pod"}, ""),
+        ({"AWS_PROFILE": "gone"}, "", "check the credentials"),
+        # The locks have no awscrt, without which botocore reads no session of `aws login`.
+        ({"AWS_PROFILE": "login"}, "[profile login]\nlogin_session = arn:aws:iam::1:user/me\n", "pip install awscrt"),
+        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = /gone/tool\n", "check the credentials"),
+        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = echo no-json\n", "check the credentials"),
+        (
+            {"AWS_WEB_IDENTITY_TOKEN_FILE": "/gone/token", "AWS_ROLE_ARN": "arn:aws:iam::1:role/pod"},
+            "",
+            "check the credentials",
+        ),
     ],
-    ids=["no profile", "expired login", "no tool", "damaged tool", "no token"],
+    ids=["no profile", "login", "no tool", "damaged tool", "no token"],
 )
 def test_credentials_that_this_machine_does_not_have_are_refused_access(
-    clean_environment: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], content: str
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], content: str, words: str
 ) -> None:
     """A machine without its profile or login says nothing about a training: `setting` would make it invalid."""
     (tmp_path / "aws").write_text(content)
@@ -212,6 +217,7 @@ def test_credentials_that_this_machine_does_not_have_are_refused_access(
     error = failing(USES["open"], s3())
     assert isinstance(error, AccessError), error
     assert (error.refusal, record_code(error)) == (Refusal.CREDENTIALS, "access")
+    assert words in str(error)
 
 
 @pytest.mark.usefixtures("tokens")

@@ -37,6 +37,10 @@ from tests.flows.webhook_server import Receiver, receiver
 pytestmark = pytest.mark.slow
 _CONTROLLERS = "one-road-ctl"
 _ROUND_SECONDS = 200
+_LIBRARY = """import sys
+if sys.orig_argv[1:3] == ["-m", "plumbline.train"]:
+    print("library: a deprecated call", file=sys.stderr)
+"""
 
 
 @dataclass
@@ -70,10 +74,12 @@ class Team:
         )  # fmt: skip
 
     def start_worker(self, name: str, pool: str) -> None:
-        cache = {"PLUMBLINE_CACHE": str(self.folder / "cache" / name)}
+        (self.folder / "site").mkdir(exist_ok=True)
+        (self.folder / "site/sitecustomize.py").write_text(_LIBRARY, encoding="utf-8")
+        own = {"PLUMBLINE_CACHE": str(self.folder / "cache" / name), "PYTHONPATH": str(self.folder / "site")}
         self.workers[name] = start(
             name, services.worker_command(pool, f"one-road-{name}", limit=None if name == "controllers" else 1),
-            log=self.folder / f"{name}.log", environment={**self.environment, **cache}, folder=self.folder / name,
+            log=self.folder / f"{name}.log", environment={**self.environment, **own}, folder=self.folder / name,
         )  # fmt: skip
 
     def checks(self, *options: str) -> dict[str, dict[str, object]]:
@@ -137,7 +143,16 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
         assert time.monotonic() < deadline, "the log has no verdict"
         time.sleep(0.5)
     assert [name for _, name in central.list_rounds()] == ["by-hand"]
-    assert central.get_round("one-road", "by-hand").verdict == "pass"
+    verdict = central.get_round("one-road", "by-hand")
+    assert verdict.verdict == "pass"
+    phases = {"opening", "training", "gathering", "judging", "confirming", "reporting", "alerting"}
+    assert verdict.timings.keys() == phases | {"total"}
+    assert verdict.timings["total"] == pytest.approx(sum(verdict.timings[name] for name in phases))
+    # What a library prints in a training is in the log of the training's run.
+    trainings = [runs_of(client, "plumbline-training", f"one-road-{name}")[0].id for name in team.suite.platforms]
+    printed = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=trainings)), limit=200)
+    saying = {log.flow_run_id for log in printed if log.message == "library: a deprecated call"}
+    assert saying == set(trainings)
     # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and
     # each that waits starts a process again and again.
     minutes = ",".join(str((time.gmtime().tm_min + ahead) % 60) for ahead in (2, 4, 6))
