@@ -42,6 +42,11 @@ _TOOLS = _ROOT / ".venv/kubernetes-tools"
 _IMAGE = "registry.example.org/plumbline@sha256:" + "0" * 64
 _GONE = "registry.example.org/gone@sha256:" + "1" * 64
 _POOL, _PRODUCT = "gke-gpu", "NVIDIA-A10G"
+_PRINTED = "library: a deprecated call"
+_LIBRARY = f"""import sys
+if sys.orig_argv[1:3] == ["-m", "plumbline.train"]:
+    print({_PRINTED!r}, file=sys.stderr)
+"""
 _FULL = "plumbline-full"
 """Namespace whose quota is used up."""
 _REASONS = {"gke-image": ("Image pull failed", _GONE), "gke-quota": ("exceeded quota: gpu-jobs",)}
@@ -52,9 +57,10 @@ def kubernetes(stack: RunningStack) -> None:
     """In one round a pod is evicted, an image cannot be pulled, a quota refuses a job, and two pods train together."""
     _install_worker()
     state = stack.stack.state
-    cluster = Cluster(state / "pods", {_IMAGE: _image_environment(stack)}, {_PRODUCT: 3})
+    cluster = Cluster(state / "pods", {_IMAGE: _image_environment(stack)}, {_PRODUCT: 4})
     cluster.max_jobs = {_FULL: 0}
     (state / "pods").mkdir(exist_ok=True)
+    (state / "pods/sitecustomize.py").write_text(_LIBRARY, encoding="utf-8")
     with kubernetes_api(cluster) as address, _worker(stack, address), open_client(stack) as client:
         _create_pool(client)
         wait_until(lambda: any(client.read_workers_for_work_pool(_POOL)), "the Kubernetes worker is online", 60)
@@ -71,6 +77,8 @@ def kubernetes(stack: RunningStack) -> None:
         _expect_two_machines(cluster, suite, verdict)
         for name, words in _REASONS.items():
             _expect_unavailable(client, round_, verdict, name, words)
+        waiting = [job for job in cluster.list("jobs") if job["status"].get("active")]
+        expect(not waiting, "no job is left that waits for its image")
         expect_settled(stack, round_, verdict)
 
 
@@ -102,6 +110,7 @@ def _image_environment(stack: RunningStack) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PLUMBLINE_CACHE": str(stack.stack.state / "cache" / "gke"),
         "PLUMBLINE_LOCK": str(lock_in_use()),
+        "PYTHONPATH": str(stack.stack.state / "pods"),
         "PREFECT_HOME": str(stack.stack.state / "workers" / "gke-pods"),
         MARK: stack.stack.mark,
     }
@@ -121,6 +130,7 @@ def _worker(stack: RunningStack, address: str) -> Iterator[None]:
     environment = {
         **stack.stack.environment(), "PYTHONPATH": str(_TOOLS), "KUBECONFIG": str(state / "kubeconfig"),
         "PREFECT_HOME": str(state / "workers" / "gke"), "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
         "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES": "plumbline",
     }  # fmt: skip
     command = ["-m", "prefect", "worker", "start", "--pool", _POOL, "--type", "kubernetes", "--name", "gke-1"]
@@ -165,8 +175,11 @@ def _expect_unharmed(
     jobs = [job for job in cluster.list("jobs") if job["metadata"]["labels"]["prefect.io/flow-run-id"] == str(run.id)]
     limits = [job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] for job in jobs]
     expect([limit["memory"] for limit in limits] == ["16Gi", "16Gi"], "two pods, each with the suite's job variables")
-    trained = [line for line in _log(client, run) if line.startswith("probe")]
-    expect(len(trained) > 1, f"both pods' output is in Prefect's log of the run: {trained[0]!r}, {trained[-1]!r}")
+    log = _log(client, run)
+    trained = [line for line in log if line.startswith("probe")]
+    expect(len(trained) == 2, f"both pods' progress is in Prefect's log of the run: {trained}")
+    printed = [line for line in log if line == _PRINTED]
+    expect(len(printed) == 2, f"and so is what a library printed in each training: {_PRINTED!r}")
 
 
 def _expect_two_machines(cluster: Cluster, suite: Suite, verdict: dict[str, Any]) -> None:
