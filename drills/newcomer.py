@@ -23,13 +23,14 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from drills.transcript import expect, say
 from tests.flows.webhook_server import Receiver, receiver
 
-__all__ = ["main"]
+__all__ = ["Newcomer", "Part", "copy_of_the_repository", "main", "walk"]
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,6 +61,8 @@ class Newcomer:
         self.variables = {**kept, "HOME": str(home), "PATH": path, "TERM": "dumb"}
         self.steps: list[dict[str, Any]] = []
         self.background: list[subprocess.Popen[str]] = []
+        self.errors = ""
+        """What the last line wrote to stderr."""
 
     def type(self, line: str, code: int, where: Path | None = None) -> str:
         """Run one line; check its exit code; return what it printed."""
@@ -69,7 +72,7 @@ class Newcomer:
             ["bash", "-c", line if where else command], cwd=where or self.work, env=self.variables,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=MOST_SECONDS,
         )  # fmt: skip
-        seconds = round(time.monotonic() - began, 1)
+        seconds, self.errors = round(time.monotonic() - began, 1), done.stderr
         self.steps.append({"command": line, "exit_code": done.returncode, "seconds": seconds, "found": []})
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         expect(done.returncode == code, f"`{line}`: exit code {done.returncode} of {code}, {seconds} s: {last}")
@@ -114,7 +117,8 @@ def _visible(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)).split())
 
 
-def _copy_of_the_repository(into: Path) -> Path:
+def copy_of_the_repository(into: Path) -> Path:
+    """Copy the files that a clone has."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
         target = into / name
@@ -143,7 +147,7 @@ def _write_reviews(path: Path, rows: int = 1200) -> None:
 
 def make_run(person: Newcomer, _hook: Receiver) -> None:
     """Set everything up and run the first round, from a copy without an environment."""
-    _copy_of_the_repository(person.checkout)
+    copy_of_the_repository(person.checkout)
     expect("make run " in README, "the README begins with make run")
     said = person.type("make run", 0, where=person.checkout)
     person.found("✓ PASS local" in said, "make run prints the verdict pass")
@@ -207,29 +211,35 @@ def drift(person: Newcomer, hook: Receiver) -> None:
     person.found("Evidence:" in said and "Do:" in said, "explain gives the evidence and the action")
 
 
-PARTS = {"make-run": make_run, "own-suite": own_suite, "drift": drift}
+Part = Callable[[Newcomer, Receiver], None]
+PARTS: dict[str, Part] = {"make-run": make_run, "own-suite": own_suite, "drift": drift}
 
 
 def main() -> int:
     """Walk the path, or the parts named; return the number of parts that failed."""
+    return walk(PARTS, __doc__, MOST_SECONDS)
+
+
+def walk(parts: Mapping[str, Part], about: str | None, most_seconds: float) -> int:
+    """Walk the parts that the command line names; return the number that failed, or 1 if they took too long."""
     # A shell that starts the drill in the background ignores SIGINT, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)} (default: all)")
     parser.add_argument("--environment", type=Path, metavar="DIR", help="an installed checkout: leave make-run out")
     parser.add_argument("--home", type=Path, metavar="DIR", help="the newcomer's home (default: a temporary folder)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep the steps in this file")
     args = parser.parse_args()
-    if unknown := set(args.parts) - set(PARTS):
+    if unknown := set(args.parts) - set(parts):
         parser.error(f"no part of this name: {', '.join(sorted(unknown))}")
-    chosen = args.parts or [name for name in PARTS if name != "make-run" or args.environment is None]
+    chosen = args.parts or [name for name in parts if name != "make-run" or args.environment is None]
     with tempfile.TemporaryDirectory(prefix="newcomer-", ignore_cleanup_errors=True) as folder, receiver() as hook:
         home = (args.home or Path(folder)).resolve()
         person = Newcomer(home, (args.environment or home / "plumbline").resolve())
         try:
             outcomes = []
             for name in chosen:
-                outcomes.append(_walk(name, person, hook))
+                outcomes.append(_walk(name, parts[name], person, hook))
                 if args.out:
                     _keep(args.out, outcomes[-1], home)
                 if not outcomes[-1]["passed"]:
@@ -237,17 +247,17 @@ def main() -> int:
         finally:
             person.end()
     seconds = sum(outcome["seconds"] for outcome in outcomes)
-    say(f"{', '.join(chosen)}: {seconds:.0f} s, wanted {MOST_SECONDS}")
-    return sum(not outcome["passed"] for outcome in outcomes) or int(seconds > MOST_SECONDS)
+    say(f"{', '.join(chosen)}: {seconds:.0f} s, wanted {most_seconds:.0f}")
+    return sum(not outcome["passed"] for outcome in outcomes) or int(seconds > most_seconds)
 
 
-def _walk(name: str, person: Newcomer, hook: Receiver) -> dict[str, Any]:
+def _walk(name: str, part: Part, person: Newcomer, hook: Receiver) -> dict[str, Any]:
     """Walk one part; return its outcome."""
     print(name, flush=True)
     began, failed = time.monotonic(), ""
     person.steps = []
     try:
-        PARTS[name](person, hook)
+        part(person, hook)
     except (AssertionError, subprocess.TimeoutExpired) as error:
         failed = str(error)
         say(f"FAILED: {failed}")
