@@ -12,10 +12,10 @@ _PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(path for folder in ("docs", "infra", "examples") for path in sorted((ROOT / folder).rglob("*.md"))),
 ]
-_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("bash", "sh", "shell", "console")
 _SETTING = re.compile(r"(?:export )?(?:[A-Z_]+=(?:\"[^\"]*\"|\$\(.*\)|\S)*\s*)+")
-_PROGRAMS = (
+PROGRAMS = (
     "apt-get", "aws", "az", "bash", "docker", "gcloud", "git", "jq", "kubectl", "make", "npm", "pip", "plumbline",
     "pre-commit", "prefect", "printf", "python", "python3", "source", "sudo", "systemctl", "tofu", "uv",
 )  # fmt: skip
@@ -53,8 +53,8 @@ def commands() -> list[Command]:
 
 def _of_page(page: Path) -> list[Command]:
     text = page.read_text("utf-8")
-    whole = [command for kind, block in _BLOCK.findall(text) if kind in _SHELL for command in _of_shell(page, block)]
-    spans = re.findall(r"`([^`\n]+)`", _BLOCK.sub("", text))
+    whole = [command for kind, block in BLOCK.findall(text) if kind in _SHELL for command in _of_shell(page, block)]
+    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
     return whole + [command for span in spans for command in _of_line(page, span, is_whole=False)]
 
 
@@ -73,6 +73,6 @@ def _of_line(page: Path, line: str, *, is_whole: bool) -> list[Command]:
         if not words or (not is_whole and (len(words) == 1 or (len(words) == 2 and words[0] in ("npm", "pip", "uv")))):
             continue
         name = words[0].removeprefix(".venv/bin/").rpartition("/opt/plumbline/venv/bin/")[2]
-        if is_whole or name in _PROGRAMS:
+        if is_whole or name in PROGRAMS:
             found.append(Command(str(page.relative_to(ROOT)), (name, *words[1:]), is_whole))
     return found
