@@ -119,6 +119,7 @@ PROGRAMS_RUN_BY = {
     "python -m drills.tutorials": "bench/results/tutorials.json",
     "python -m drills.upgrade": "bench/results/upgrade-drill.json",
     "python -m drills": "bench/results/drill.json",
+    "python -m plumbline.tasks.join_node": "tests/unit/infra/test_kubernetes.py",
     "python -m plumbline.train.weights": "tests/train/test_pieces.py",
     "python -m plumbline.train": "tests/train/test_cli.py",
     "python -m pytest": "CI: .github/workflows/ci.yml",
