@@ -8,7 +8,10 @@ pair with its verdict, and what explained its different bits. Pairs of earlier r
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -17,22 +20,28 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from bench.faults.bench import two_cores
 from bench.faults.machine import commit, machine
 from bench.faults.trainer import Side, Trainer
 from bench.faults.world import EVALUATION_ROWS, LENGTH, World
+from plumbline.data.shards import store_bytes
+from plumbline.digest import canonical_json
 from plumbline.judge import compare
 from plumbline.judge.native import rounds_differently
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = ROOT / "bench" / "results" / "benign-pairs.json"
 PRECISIONS = ("fp32", "bf16", "fp16")
 PARTS = ("probe", "speed", "learn")
+_SPLITS = ("train", "evaluation")
 
-_NOISE = {
+HARMLESS = {
     "NCCL_DEBUG": "INFO", "KMP_BLOCKTIME": "0", "TORCH_LOGS": "", "MKL_VERBOSE": "0", "CUDA_HOME": "/opt/cuda",
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
 }  # fmt: skip
@@ -48,8 +57,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "other-attention": {"inject": "controls.other_attention"},
     "other-optimizer": {"inject": "controls.foreach_everywhere"},
     "compiled": {"inject": "controls.other_compiler"},
-    "harmless-variables": {"environment": _NOISE},
-    "variables-and-threads": {"inject": "controls.two_threads", "environment": _NOISE},
+    "harmless-variables": {"environment": HARMLESS},
+    "variables-and-threads": {"inject": "controls.two_threads", "environment": HARMLESS},
+    "re-published-data": {"re-published": True},
+    "re-published-and-avx2": {"re-published": True, "environment": {"ATEN_CPU_CAPABILITY": "avx2"}},
 }  # fmt: skip
 
 
@@ -60,13 +71,34 @@ def spec_of(world: World, precision: str) -> Path:
     spec = RunSpec.model_validate({
         **plain.to_json(), "workload": f"benign-{precision}", "batch_size": 8,
         "data": {**plain.data.to_json(), "sequence_length": LENGTH},
-        "probe": {"steps": 5, "portable_steps": 2, "evaluation_rows": EVALUATION_ROWS},
+        "probe": {"steps": 6, "portable_steps": 4, "evaluation_rows": EVALUATION_ROWS},
         "speed": {**every, "production_steps": 2},
         "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS},
     })  # fmt: skip
     path = world.root / "specs" / f"benign-{precision}.json"
     write_spec(spec, path)
     return path
+
+
+def _republished(world: World) -> str:
+    """Return the URL of the same rows in Parquet files of other bytes."""
+    source, folder = world.root / "data", world.root / "re-published"
+    if not folder.is_dir():
+        shutil.copytree(source / "weights", folder / "weights", copy_function=os.link)
+        shutil.copytree(source / "labelled", folder / "labelled")
+        manifest = world.manifests["labelled"]
+        changed = {split: tuple(_rewritten(folder, shard) for shard in getattr(manifest, split)) for split in _SPLITS}
+        (folder / "labelled" / "manifest.json").write_bytes(canonical_json(manifest.replace(**changed).to_json()))
+    return f"file://{folder}"
+
+
+def _rewritten(folder: Path, shard: Shard) -> Shard:
+    """Write a shard with another compression, under a key of its own."""
+    base, sink = folder / "labelled", io.BytesIO()
+    pq.write_table(pq.read_table(base / shard.key), sink, compression="gzip")
+    split, name = shard.key.split("/")
+    file = store_bytes(base, f"{split}/{name[:5]}", ".parquet", sink.getvalue())
+    return shard.replace(**file.model_dump())
 
 
 def _bits(record: LoadedRecord) -> dict[str, Any]:
@@ -101,7 +133,7 @@ def _train_all(
     world: World, root: Path, todo: list[tuple[str, str]], on_record: Callable[[str, str, LoadedRecord], None]
 ) -> None:
     specs = {precision: spec_of(world, precision) for precision in dict.fromkeys(each for each, _ in todo)}
-    waiting, lock = list(reversed(todo)), threading.Lock()
+    waiting, lock, republished = list(reversed(todo)), threading.Lock(), _republished(world)
 
     def drive(core: int) -> None:
         with Trainer(core, root / f"work-{core}") as trainer:
@@ -112,7 +144,9 @@ def _train_all(
                     precision, name = waiting.pop()
                 # A trainer keeps no record of a name that it trains again.
                 record_id = f"{precision}-{name}"
-                record = trainer.train(Side(specs[precision], world.data, "here", **SETTINGS[name]), record_id)
+                keys = dict(SETTINGS[name])
+                data = republished if keys.pop("re-published", False) else world.data
+                record = trainer.train(Side(specs[precision], data, "here", **keys), record_id)
                 if record is None or record.record.exit.status != "completed":
                     log = (trainer.folder / f"{record_id}.log").read_text(errors="replace")[-2000:]
                     raise RuntimeError(f"{precision} {name} did not complete:\n{log}")

@@ -115,9 +115,56 @@ def learn_with_hidden_tokens() -> None:
     _on("learn", Engine, "_forward", narrow, first=5)
 
 
+def learn_with_class_weights() -> None:
+    """The curve's loss weighs its second class by 1.2."""
+
+    def weighted(plain: Any, scores: torch.Tensor, labels: torch.Tensor, **named: Any) -> Any:
+        return plain(scores, labels, **named | {"weight": torch.tensor([1.0, 1.2])})
+
+    _on("learn", nn.functional, "cross_entropy", weighted)
+
+
+def learn_with_frozen_encoder() -> None:
+    """The curve trains its head and embeddings alone."""
+
+    def wrap(init: Any) -> Any:
+        def made(self: Engine, *given: Any, **named: Any) -> None:
+            init(self, *given, **named)
+            for name, value in self.bare.named_parameters():
+                if self.part == "learn" and ".encoder." in name:
+                    value.requires_grad_(False)
+
+        return made
+
+    wrap_method(Engine, "__init__", wrap)
+
+
+def learn_evaluated_without_padding() -> None:
+    """The curve's evaluation attends to padding."""
+    wrap_method(
+        learn, "evaluate",
+        lambda plain: lambda model, rows, **named: _unmasked(lambda: plain(model, rows, **named)),
+    )  # fmt: skip
+
+
+def _unmasked(evaluate: Callable[[], Any]) -> Any:
+    """Evaluate batches whose mask is one everywhere, from the same rows."""
+    plain = evaluation.make_loader
+
+    def loader(*given: Any, **named: Any) -> Any:
+        for batch in plain(*given, **named):
+            yield {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
+
+    evaluation.make_loader = loader
+    try:
+        return evaluate()
+    finally:
+        evaluation.make_loader = plain
+
+
 def learn_evaluated_in_bf16() -> None:
     """The curve is evaluated in bf16."""
-    wrap_method(evaluation, "autocast", lambda plain: lambda _, device: plain("bf16", device))
+    wrap_method(learn, "evaluate", lambda plain: lambda *given, **named: plain(*given, **named | {"precision": "bf16"}))
 
 
 def speed_without_padding_mask() -> None:
