@@ -49,6 +49,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -
     return (final.to_str(pretty=True) + "\n").encode(), len(vocabulary)
 
 
+def word_tokenizer(vocabulary: dict[str, int]) -> bytes:
+    """Return a tokenizer of whole lowercase words as file bytes; `vocabulary` begins with the special tokens."""
+    return str(_bert_tokenizer(vocabulary, lowercase=True).to_str()).encode()
+
+
 def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 

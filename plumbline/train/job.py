@@ -36,6 +36,7 @@ from plumbline.train.replay import Bundle, read_bundle
 from plumbline.train.rows import Rows
 from plumbline.train.run_results import RunResults
 from plumbline.train.selfcheck import first_step
+from plumbline.train.selfcheck_learn import learn_difference_once
 from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
@@ -173,10 +174,13 @@ def _check_machine(job: TrainJob, ranks: Ranks) -> None:
 
 
 def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
-    """Check the device of every process before a round's training; return the first difference."""
+    """Check the stack and the device of every process before a round's training; return the first difference."""
     if job.expected is None or job.experiment or job.spec.probe is None or not job.spec.probe.portable_steps:
         return None
-    answers = ranks.gather(first_step(ranks.device, job.spec.task).model_dump_json())
+    check = first_step(ranks.device, job.spec.task)
+    if check.verdict != "drift" and (at := learn_difference_once(ranks, job.cache)):
+        check = SelfcheckEvidence(verdict="drift", at=at)
+    answers = ranks.gather(check.model_dump_json())
     checks = [SelfcheckEvidence.model_validate_json(answer) for answer in answers]
     return next((check for check in checks if check.verdict == "drift"), checks[0])
 

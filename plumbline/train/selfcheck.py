@@ -1,7 +1,7 @@
 """`python -m plumbline.train.selfcheck`: train a tiny BERT, and compare with shipped digests.
 
 The training uses portable arithmetic, and draws weights and rows from integer hashes: it needs no store, no file and no
-second machine. The output is one JSON document.
+second machine. A learning curve on the road of a real training follows. The output is one JSON document.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import Formulas, first_difference, read_golden
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
+from plumbline.train.selfcheck_learn import learn_difference
 
 __all__ = ["first_step", "main", "selfcheck", "shipped_spec"]
 
@@ -144,10 +145,12 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
     unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
     repeated = all(leg.repeated for leg in legs.values())
     verdict = "drift" if not repeated else "inconclusive" if unportable else judged.verdict
+    learned = learn_difference(device)
+    cause = "device" if not repeated else "operator" if verdict == "drift" else "software" if learned else ""
     return {
-        "verdict": verdict,
-        "cause": "device" if not repeated else "operator" if verdict == "drift" else "",
-        "first_divergence": judged.differences,
+        "verdict": "drift" if learned else verdict,
+        "cause": cause,
+        "first_divergence": judged.differences | ({"learn": learned} if learned else {}),
         "unportable": unportable,
         "formulas": str(judged.formulas),
         "torch": torch.__version__,
@@ -183,7 +186,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         if arguments.first_step:
-            evidence = first_step(torch.device(arguments.device), _TASKS["row"])
+            device = torch.device(arguments.device)
+            evidence = first_step(device, _TASKS["row"])
+            if evidence.verdict != "drift" and (at := learn_difference(device)):
+                evidence = SelfcheckEvidence(verdict="drift", at=at)
             sys.stdout.write(evidence.model_dump_json() + "\n")
             return int(_CODES.get(evidence.verdict, ExitCode.INCONCLUSIVE))
         document = selfcheck(torch.device(arguments.device), arguments.attention)
