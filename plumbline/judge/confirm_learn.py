@@ -153,6 +153,7 @@ class WindowSearch:
         if self._is_of_evaluation:
             return self._close("")
         problem = trace_problem(self.own, self.window) if self.own else ""
+        problem = fact("trace.compiled") if self._is_compiled else problem
         return self._close(fact("trace.incomplete", side="candidate", problem=problem)) if problem else self
 
     def _referenced(self, record: LoadedRecord) -> WindowSearch | Confirmation:
@@ -234,6 +235,12 @@ class WindowSearch:
         return self.mismatch.suspicions[0].code in _WAYS and not self.defined
 
     @property
+    def _is_compiled(self) -> bool:
+        """Return whether taps would change the compiled kernels, and so the bits."""
+        learn = self.reference.record.spec.learn
+        return learn is not None and learn.compile
+
+    @property
     def _traced_steps(self) -> str:
         return f"{self.window.first} to {self.window.until - 1}"
 
@@ -241,7 +248,7 @@ class WindowSearch:
         name = experiment_name(self.candidate.record.record_id, self.spent)
         experiment = Experiment(
             experiment_id=name, suspect=description, steps=self.window.until, part="learn",
-            trace=None if replays else self.window.first, replays=replays,
+            trace=None if replays or self._is_compiled else self.window.first, replays=replays,
         )  # fmt: skip
         return Request(side, experiment)
 

@@ -64,6 +64,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("speed", "ddp_static_graph", False),
     ("speed", "optimizer", "adamw"),
     ("speed", "distributed", "ddp"),
+    ("learn", "compile", False),
 )
 """Keys of later releases with their defaults, which a digest does not contain."""
 
@@ -249,6 +250,8 @@ class LearnSpec(Model):
     attention: Attention = "sdpa"
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Portable: the same masks on every device."""
+    compile: bool = False
+    """`torch.compile` for the steps; evaluations and legs run the plain model, and a compiled curve is not traced."""
     evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
     """Steps between evaluations; the last step is always evaluated."""
     checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)

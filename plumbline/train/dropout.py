@@ -157,6 +157,13 @@ class PortableDropout(nn.Module):
         return dropped
 
 
+@functools.cache
+def _uncompiled() -> type[PortableDropout]:
+    """Return the dropout that a compiled model calls as it is: the compiler would read the step as a constant."""
+    forward = torch.compiler.disable(PortableDropout.forward)
+    return type("UncompiledPortableDropout", (PortableDropout,), {"forward": forward})
+
+
 def _attention(  # noqa: PLR0917 - transformers calls it so
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
@@ -176,14 +183,15 @@ def use_plain_attention(model: nn.Module) -> None:
     use_attention_formula(model, ATTENTION, _attention)
 
 
-def use_portable_dropout(model: nn.Module, clock: DropoutClock) -> None:
+def use_portable_dropout(model: nn.Module, clock: DropoutClock, *, compiled: bool = False) -> None:
     """Replace every dropout of `model`, also inside attention."""
+    kind = _uncompiled() if compiled else PortableDropout
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Dropout):
-                setattr(module, name, PortableDropout(child.p, clock))
+                setattr(module, name, kind(child.p, clock))
         rate = getattr(module, "attention_dropout", None)
         if isinstance(rate, (int, float)) and not isinstance(getattr(module, "dropout", None), nn.Module):
             # ModernBERT's attention has a dropout rate without a dropout module.
-            module.dropout = PortableDropout(float(rate), clock)
+            module.dropout = kind(float(rate), clock)
     use_plain_attention(model)

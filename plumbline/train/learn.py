@@ -19,6 +19,7 @@ from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEv
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
+from plumbline.train.compat.torch import default_compiler
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
@@ -109,8 +110,9 @@ class LearnRun:
         clock = DropoutClock(context.spec.seed)
         if learn.dropout:
             self._check_dropout()
-            use_portable_dropout(model, clock)
-        context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)})
+            use_portable_dropout(model, clock, compiled=learn.compile)
+        compiler = {"compiler": default_compiler()} if learn.compile else {}
+        context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
         self._setter = _DropoutSetter(clock, context)
         engine = Engine(
@@ -120,6 +122,8 @@ class LearnRun:
         context.measure("learn", engine, learn.evaluation_rows)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(learn.precision, strict=True, part="learn")
+        if learn.compile:
+            engine.model = torch.compile(engine.model)  # legs and evaluations run the plain model
         return engine
 
     def _check_dropout(self) -> None:

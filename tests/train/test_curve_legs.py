@@ -236,3 +236,30 @@ def test_legs_leave_the_training_as_it_was(workshop: Workshop, monkeypatch: Patc
     assert [leg.at for leg in with_legs.legs.legs] == [0, 9]
     assert (with_legs.legs.unportable, with_legs.legs.lost) == ("", "")
     assert with_legs.replace(legs=None) == without.replace(legs=None)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="this torch has one compiler")
+def test_a_compiled_curve_has_the_masks_and_legs_of_a_plain_one(workshop: Workshop, reference: Trained) -> None:
+    """The compiler of this test keeps the operations as they are, so that bits show what it was given."""
+    graphs: list[Any] = []
+
+    def keep(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    before = torch.compiler.get_default_backend()
+    torch.compiler.set_default_backend(keep)
+    try:
+        compiled = workshop.train(spec_of(workshop, compile=True))
+    finally:
+        torch.compiler.set_default_backend(before)
+        torch.compiler.reset()
+    ours, theirs = (trained.record.evidence.learn for trained in (reference, compiled))
+    assert ours.losses == theirs.losses
+    assert ours.weights_sha256 == theirs.weights_sha256
+    assert ours.evaluations == theirs.evaluations
+    assert ours.legs == theirs.legs
+    assert compiled.record.fingerprint.numerics["learn.compiler"] == "keep"
+    # Ten steps with new masks need no graph of their own: a step that is a constant would be compiled ten times.
+    assert 0 < len(graphs) < 5 * 10

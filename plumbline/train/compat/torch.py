@@ -113,6 +113,13 @@ def _too_old(what: str, version: str, key: str) -> ConfigurationError:
     return ConfigurationError(text, where="speed", key=key, hint="install a newer torch, or leave the key out")
 
 
+def default_compiler() -> str:
+    """Return the name of the compiler that `torch.compile` takes; it can be chosen since 2.12."""
+    read = getattr(torch.compiler, "get_default_backend", None)
+    chosen = "inductor" if read is None else read()
+    return str(getattr(chosen, "__name__", chosen))
+
+
 def without_compiler() -> AbstractContextManager[Any]:
     """Return a context in which compiled functions run their own Python code.
 
