@@ -148,7 +148,7 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
         return Standing(rung, step, "beyond", _place(pair, step, rung) or number.at.at, _proven(number, step, proven))
     place = _place(pair, step, rung)
     if place is not None and not is_excused:
-        return Standing(rung, step, "beyond", place, bits(pair, step, rung))
+        return Standing(rung, step, "beyond", place, _named(bits(pair, step, rung), formula))
     if formula is not None and (formula.at.step, formula.rung) == (step, rung):
         return Standing(rung, step, "beyond", place or formula.at.at, formula)
     if place is None:
@@ -156,6 +156,20 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
     if step not in pair.tap_steps:
         return Standing(rung, step, "unknown", place)
     return Standing(rung, step, "portable" if step < proven else "within", place)
+
+
+def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
+    """Return the mismatch of a first different bit, named by the portable legs: what these show is no rounding.
+
+    The legs may show it at a later step, as they do not run all of them.
+    """
+    if different is None or formula is None or different.suspicions[0].code != "kernel":
+        return different
+    others = without("kernel", different).suspicions
+    return replace(
+        different, at=different.at.replace(at=formula.at.at), findings=(*different.findings, *formula.findings),
+        suspicions=(*formula.suspicions, *(each for each in others if each.code != formula.suspicions[0].code)),
+    )  # fmt: skip
 
 
 def _place(pair: Pair, step: int, rung: str) -> str | None:

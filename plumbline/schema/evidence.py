@@ -223,6 +223,8 @@ class PortableStep(Model):
     """At tap steps: (module, digest of its output), in the order of execution. Digests hold 16 hex digits."""
     gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
+    clipped: NamedDigests = ()
+    """The same after clipping; empty in legs of a learning curve, and of an earlier release."""
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)

@@ -9,6 +9,8 @@ from plumbline.schema.verdict import Stage
 
 DROPOUT_INPUT = " input"
 """Ending of the name under which a leg digests a dropout module's input."""
+CLIPPED = "clipped "
+"""Beginning of the name of a gradient that differs after clipping."""
 Digests = tuple[tuple[str, str | None], ...]
 
 
@@ -17,7 +19,9 @@ def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple
     known = {step.step: step for step in right.steps}
     for ours in left.steps:
         if (theirs := known.get(ours.step)) is not None:
-            yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs))
+            is_known = ours.clipped and theirs.clipped
+            clipped = tuple(differing(ours.clipped, theirs.clipped)) if is_known else ()
+            yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs, clipped))
 
 
 def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:
@@ -29,7 +33,7 @@ def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...
     # The backward pass starts at the model's end.
     gradients = [*differing(ours.gradients, theirs.gradients)]
     yield from (("gradient", name) for name in reversed(gradients))
-    yield from (("gradient", f"clipped {name}") for name in clipped)
+    yield from (("gradient", f"{CLIPPED}{name}") for name in clipped)
     yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
 
 

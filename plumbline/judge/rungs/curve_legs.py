@@ -16,7 +16,7 @@ from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts
+from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {
@@ -61,7 +61,7 @@ def _named(stage: Stage, name: str) -> tuple[CauseCode, Statement]:
         return "operator", fact("curve-legs.forward", name=_place(name))
     if stage == "forward" and "drop" in name.rpartition(".")[2]:
         return "rng", fact("curve-legs.mask", name=name)
-    if name.startswith("clipped "):
+    if name.startswith(CLIPPED):
         return "gradient", fact("curve-legs.clipping")
     if stage == "evaluation" and name == "labels":
         return "data.labels", fact("curve-legs.evaluated-labels")

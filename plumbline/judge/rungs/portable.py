@@ -17,7 +17,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import leg_parts
+from plumbline.schema.portable_parts import CLIPPED, leg_parts
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {
@@ -81,9 +81,13 @@ def portable(pair: Pair) -> Mismatch | None:
     )  # fmt: skip
     why = text if stage == "loss" else fact("portable.part", name=name, what=text)
     evidence = (fact("portable.equal-up-to", stage=stage, step=step),)
-    # Clipping comes between the gradient's digest and the weight's: the update alone is not shown to differ.
-    suspicion = Suspicion(code, why, evidence, (name,), shown=stage != "optimizer")
-    rung = "forward" if stage == "forward" else stage
+    rung: str = stage
+    if name.startswith(CLIPPED):
+        why, rung, name = fact("curve-legs.clipping"), "clipped", "clipping"
+    # Clipping comes between the gradient's digest and the weight's: in records of before, the update alone is not shown
+    # to differ.
+    shown = stage != "optimizer" or all(side.clipped for leg in legs for side in leg.steps)
+    suspicion = Suspicion(code, why, evidence, (name,), shown=shown)
     return Mismatch(
         rung, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="portable", is_certain=True
     )
@@ -100,6 +104,8 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
         return None
     stage, step, name = found
     ours, theirs = (next(each for each in leg.steps if each.step == step) for leg in legs)
+    # Sketches show clipped gradients in the update alone.
+    stage = "optimizer" if name.startswith(CLIPPED) else stage
     found_sizes = sizes(ours, theirs, stage)
     if stage == "forward":  # not a module that one side does not call
         called = dict(theirs.outputs)

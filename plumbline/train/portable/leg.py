@@ -64,6 +64,7 @@ class _Observer(Observer):
         self._taps: ModuleTaps | None = None
         self._step = 0
         self._gradients: tuple[tuple[str, str | None], ...] = ()
+        self._clipped: tuple[tuple[str, str | None], ...] = ()
 
     def _sketch(self, stage: TapStage, summaries: Mapping[str, Summary]) -> None:
         self._sketches += [
@@ -105,6 +106,10 @@ class _Observer(Observer):
             self._taps = None
         self._gradients = _digests(self._keep_parameters("gradient", named_gradients(self.engine.bare)))
 
+    def clipped(self) -> None:
+        gradients = named_gradients(self.engine.bare)
+        self._clipped = _digests(dict(zip(gradients, summarize(gradients.values(), "unsigned"), strict=True)))
+
     def done(self, outcome: Outcome) -> None:
         weights = self._keep_parameters("weight", dict(self.engine.bare.named_parameters()))
         loss = outcome.loss(self.engine.ranks)
@@ -115,6 +120,7 @@ class _Observer(Observer):
                 loss=None if finite(loss) is None else loss.hex(),
                 outputs=self._outputs,
                 gradients=self._gradients,
+                clipped=self._clipped,
                 weights=_digests(weights),
                 sketches=tuple(self._sketches),
             )

@@ -58,6 +58,34 @@ def test_one_other_bit_is_drift_where_the_envelope_alone_passes(
     assert judgement.first_divergence.step == int(place[0])
 
 
+def test_a_first_bit_within_rounding_is_no_kernel_where_the_legs_differ_too(reference: LoadedRecord) -> None:
+    """Equal machines, an untapped step: only the legs show that a formula differs."""
+    noise = {"layer.norm@1": 3e-7}
+    assert [cause.code for cause in judge(reference, noise=noise).causes] == ["kernel"]
+    judgement = judge(reference, noise=noise, portable={"1/loss": "0x1.9p-1"})
+    assert [cause.code for cause in judgement.causes] == ["operator"]
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("forward", 1)
+
+
+def test_a_gradient_that_differs_only_after_clipping_is_no_fault_of_the_optimizer() -> None:
+    def clipped(digest: str, weight: str) -> LoadedRecord:
+        changes = {"0/weights/head.weight": weight, "1/weights/head.weight": weight}
+        made = make_record(leg=True, portable=changes, fingerprint=other_kernel() if weight[0] == "f" else {})
+        content = made.record.model_dump()
+        for step in content["evidence"]["probe"]["portable"]["steps"]:
+            step["clipped"] = [["embed.weight", "a" * 16], ["head.weight", digest]] if digest else []
+        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+    judgement = compare(clipped("a" * 16, "e" * 16), clipped("b" * 16, "f" * 16))
+    assert [cause.code for cause in judgement.causes] == ["gradient"]
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("gradient", "clipping")
+    # A record of an earlier release has no such digests.
+    for old in (clipped("", "e" * 16), clipped("a" * 16, "e" * 16)):
+        assert [cause.code for cause in compare(old, clipped("", "f" * 16)).causes] == ["optimizer"]
+
+
 def test_a_value_that_is_not_finite_is_equal_to_nothing() -> None:
     place = {"1/gradients/head.weight": None}
     both = make_record(leg=True, portable=place), make_record(leg=True, portable=place, fingerprint=other_kernel())
