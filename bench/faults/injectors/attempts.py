@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from bench.faults.injectors.patching import wrap_method
-from plumbline.train import batches, dropout, engine, evaluation, learn
+from bench.faults.world import TRAIN_ROWS
+from plumbline.train import dropout, engine, evaluation, learn
 from plumbline.train.engine import Engine
 
 
@@ -89,19 +90,17 @@ def learn_with_frozen_masks() -> None:
 
 
 def learn_with_reversed_labels() -> None:
-    """Reverse four labels of the evaluation, behind the rows of a leg."""
+    """Reverse four labels of the curve's evaluation, behind the rows of a leg."""
+    wrap_method(
+        learn, "evaluate",
+        lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _reversed),
+    )  # fmt: skip
 
-    def wrap(plain: Any) -> Any:
-        def changed(self: Any, positions: list[int]) -> Any:
-            fields = plain(self, positions)
-            for place, position in enumerate(positions):
-                if 16 <= position < 20:
-                    fields["labels"][place] = 1 - fields["labels"][place]
-            return fields
 
-        return changed
-
-    wrap_method(batches.EvaluationRows, "__getitems__", wrap)
+def _reversed(batch: Any) -> Any:
+    rows = batch["row_ids"] - TRAIN_ROWS
+    labels = torch.where((rows >= 16) & (rows < 20), 1 - batch["labels"], batch["labels"])
+    return {**batch, "labels": labels}
 
 
 def learn_with_hidden_tokens() -> None:
@@ -143,19 +142,18 @@ def learn_evaluated_without_padding() -> None:
     """The curve's evaluation attends to padding."""
     wrap_method(
         learn, "evaluate",
-        lambda plain: lambda model, rows, **named: _unmasked(lambda: plain(model, rows, **named)),
+        lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _unmasked),
     )  # fmt: skip
 
 
-def _unmasked(evaluate: Callable[[], Any]) -> Any:
-    """Evaluate batches whose mask is one everywhere, from the same rows."""
+def _unmasked(batch: Any) -> Any:
+    return {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
+
+
+def _fed(evaluate: Callable[[], Any], change: Callable[[Any], Any]) -> Any:
+    """Evaluate changed batches of the same rows."""
     plain = evaluation.make_loader
-
-    def loader(*given: Any, **named: Any) -> Any:
-        for batch in plain(*given, **named):
-            yield {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
-
-    evaluation.make_loader = loader
+    evaluation.make_loader = lambda *given, **named: map(change, plain(*given, **named))
     try:
         return evaluate()
     finally:
