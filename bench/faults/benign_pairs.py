@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -168,37 +167,67 @@ def main() -> int:
     args = parser.parse_args()
     names = args.settings.split(",")
     todo = [(precision, name) for precision in args.precisions.split(",") for name in names]
-    records: dict[str, dict[str, LoadedRecord]] = {}
+    known = json.loads(args.out.read_bytes())["cells"] if args.out.is_file() else []
+    book, lock = _Book(args.out, known), threading.Lock()
     with tempfile.TemporaryDirectory(prefix="plumbline-benign-") as folder:
         root = Path(folder)
 
         def keep(precision: str, name: str, record: LoadedRecord) -> None:
-            records.setdefault(precision, {})[name] = record
             sys.stderr.write(f"{precision} {name}: {record.record.seconds:.1f} s\n")
+            with lock:
+                book.add(precision, name, record)
 
         _train_all(World(root / "world"), root, todo, keep)
-        pairs = [
-            {"precision": precision, "pair": [one, other], **_judged(found[one], found[other])}
-            for precision, found in records.items()
-            for one, other in combinations(sorted(found, key=names.index), 2)
-        ]
-    again = {(pair["precision"], *pair["pair"]) for pair in pairs}
-    known = json.loads(args.out.read_bytes())["cells"] if args.out.is_file() else []
-    pairs = [pair for pair in known if (pair["precision"], *pair["pair"]) not in again] + pairs
-    changed = [pair for pair in pairs if pair["changed"]]
-    flagged = [pair for pair in pairs if set(pair["verdicts"]) != {"pass"}]
-    document = {
-        "command": "python -m bench.faults.benign_pairs", "machine": machine(), "commit": commit(),
-        "pairs": len(pairs), "changed_a_bit": len(changed), "flagged": len(flagged),
-        "changed_by_part": {part: sum(part in pair["changed"] for pair in pairs) for part in PARTS},
-        "excused_without_a_change": sum(
-            bool(pair["explained"][part]) and part not in pair["changed"] for pair in pairs for part in PARTS
-        ),
-        "cells": pairs,
-    }  # fmt: skip
-    args.out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{len(pairs)} pairs, {len(changed)} changed a bit, {len(flagged)} flagged\n")
-    return 1 if flagged else 0
+    sys.stdout.write(f"{book.num_changed} of {len(book.pairs)} pairs changed a bit, {book.num_flagged} flagged\n")
+    return 1 if book.num_flagged else 0
+
+
+class _Book:
+    """Pairs of all trainings so far, and of earlier runs, written after each training."""
+
+    def __init__(self, path: Path, known: list[dict[str, Any]]) -> None:
+        self._path, self.pairs = path, known
+        self._records: dict[str, dict[str, LoadedRecord]] = {}
+
+    def add(self, precision: str, name: str, record: LoadedRecord) -> None:
+        """Judge a training beside each earlier one of its precision."""
+        others = self._records.setdefault(precision, {})
+        order = list(SETTINGS)
+        for other, before in others.items():
+            sides = sorted(((name, record), (other, before)), key=lambda side: order.index(side[0]))
+            names, records = ([side[at] for side in sides] for at in (0, 1))
+            self.pairs = [each for each in self.pairs if (each["precision"], each["pair"]) != (precision, names)]
+            self.pairs.append({"precision": precision, "pair": names, **_judged(*records)})
+        others[name] = record
+        self._write()
+
+    @property
+    def num_changed(self) -> int:
+        """Return the number of pairs with a different bit."""
+        return sum(bool(pair["changed"]) for pair in self.pairs)
+
+    @property
+    def num_flagged(self) -> int:
+        """Return the number of pairs without two passes."""
+        return sum(set(pair["verdicts"]) != {"pass"} for pair in self.pairs)
+
+    def _write(self) -> None:
+        order = list(SETTINGS)
+        pairs = sorted(self.pairs, key=lambda pair: (pair["precision"], *map(order.index, pair["pair"])))
+        document = {
+            "command": "python -m bench.faults.benign_pairs", "machine": machine(), "commit": commit(),
+            "pairs": len(pairs), "changed_a_bit": self.num_changed, "flagged": self.num_flagged,
+            "changed_by_precision": {
+                precision: sum(pair["precision"] == precision and bool(pair["changed"]) for pair in pairs)
+                for precision in PRECISIONS
+            },
+            "changed_by_part": {part: sum(part in pair["changed"] for pair in pairs) for part in PARTS},
+            "excused_without_a_change": sum(
+                bool(pair["explained"][part]) and part not in pair["changed"] for pair in pairs for part in PARTS
+            ),
+            "cells": pairs,
+        }  # fmt: skip
+        self._path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
