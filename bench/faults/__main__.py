@@ -22,11 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.bench import Result, run_all, two_cores
+from bench.faults.benign_pairs import RESULT as PAIRS_RESULT
 from bench.faults.catalogue import CONTROLS, FAULTS, Entry
 from bench.faults.held_out import SETS
 from bench.faults.machine import commit, judge_digest, machine
+from bench.faults.production_report import production_section
 from bench.faults.report import entries_page, headline_page, totals_of
 from bench.faults.speed import SPEED, run_speed
+from bench.faults.wrong_passes import RESULT as ATTEMPTS_RESULT
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "faults.json"
@@ -126,8 +129,9 @@ def _run(args: argparse.Namespace) -> None:
 def pages() -> dict[Path, str]:
     """Return the text of each page that is written from the results."""
     held_out = [(held, _known(HELD_OUT_RESULTS[held.number])) for held in SETS]
+    production = (json.loads(path.read_bytes()) for path in (ATTEMPTS_RESULT, PAIRS_RESULT))
     return {
-        ROOT / "docs" / "FAULTS.md": headline_page(_known(RESULTS), held_out),
+        ROOT / "docs" / "FAULTS.md": headline_page(_known(RESULTS), held_out, production_section(*production)),
         RESULTS.with_suffix(".md"): entries_page(_known(RESULTS), held_out),
     }
 

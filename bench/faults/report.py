@@ -274,7 +274,9 @@ def _sets(held_out: list[tuple[HeldOut, dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def headline_page(document: dict[str, Any], held_out: list[tuple[HeldOut, dict[str, Any]]]) -> str:
+def headline_page(
+    document: dict[str, Any], held_out: list[tuple[HeldOut, dict[str, Any]]], production: list[str]
+) -> str:
     """Return the page of how to read the benchmark, with the figures of each set."""
     results = document["results"]
     seeds = sorted({result["seed"] for result in results})
@@ -307,6 +309,8 @@ def headline_page(document: dict[str, Any], held_out: list[tuple[HeldOut, dict[s
         "| set | detected | right | confirmed | wrong cause | controls flagged |",
         "|---|---|---|---|---|---|",
         *_sets(held_out),
+        "",
+        *production,
     ]
     return "\n".join(lines) + "\n"
 

@@ -110,7 +110,8 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord | None) -> dict[str
 class _Attempts:
     """Trainings on two cores, each judged and written as soon as it ends."""
 
-    def __init__(self, root: Path, known: list[dict[str, Any]], until: float) -> None:
+    def __init__(self, root: Path, known: list[dict[str, Any]], replaced: list[dict[str, Any]], until: float) -> None:
+        self._replaced = replaced
         self._root, self._until, self._lock = root, until, threading.Lock()
         self._world = World(root / "world")
         self.known = known
@@ -151,7 +152,7 @@ class _Attempts:
                 {"fault": fault, "place": place, "setting": setting, "cause": cause, "expected_at": at, **judged}
             )
             sys.stderr.write(json.dumps(self.known[-1]) + "\n")
-            _write(self.known)
+            _write(self.known, self._replaced)
 
 
 def planned(known: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -171,7 +172,7 @@ def is_right(each: dict[str, Any]) -> bool:
     return each["verdict"] == "drift" and each["named"][:1] == [each["cause"]] and each["expected_at"] in each["at"]
 
 
-def _write(known: list[dict[str, Any]]) -> None:
+def _write(known: list[dict[str, Any]], replaced: list[dict[str, Any]]) -> None:
     def names(chosen: Callable[[dict[str, Any]], bool]) -> list[str]:
         return [f"{each['fault']} {each['place']}" for each in known if chosen(each)]
 
@@ -182,7 +183,7 @@ def _write(known: list[dict[str, Any]]) -> None:
         "no_drift": names(lambda each: each["verdict"] not in {"pass", "drift"}),
         "right": sum(map(is_right, known)),
         "not_right": names(lambda each: each["verdict"] == "drift" and not is_right(each)),
-        "cells": known,
+        "cells": known, "replaced": replaced,
     }  # fmt: skip
     RESULT.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -193,10 +194,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=36000.0, help="begin no attempt after this")
     parser.add_argument("--again", nargs="*", default=[], help="faults whose results are made once more")
     args = parser.parse_args()
-    known = json.loads(RESULT.read_bytes())["cells"] if RESULT.is_file() else []
-    known = [each for each in known if each["fault"] not in args.again]
+    document = json.loads(RESULT.read_bytes()) if RESULT.is_file() else {"cells": []}
+    replaced = [each for each in document["cells"] if each["fault"] in args.again]
+    known = [each for each in document["cells"] if each["fault"] not in args.again]
     with tempfile.TemporaryDirectory(prefix="plumbline-attempts-") as folder:
-        attempts = _Attempts(Path(folder), known, time.monotonic() + args.seconds)
+        earlier = [*document.get("replaced", []), *replaced]
+        attempts = _Attempts(Path(folder), known, earlier, time.monotonic() + args.seconds)
         attempts.run()
     passed = [each for each in attempts.known if each["verdict"] == "pass"]
     sys.stdout.write(f"{len(attempts.known)} attempts, {len(passed)} passed\n")
