@@ -41,7 +41,7 @@ def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[St
         return ()  # of equal machines, different operations are a fault, too
     if not ours or not theirs:
         return tuple(line for line in lines if line in software or _MACHINE.fullmatch(_name(line)))
-    if _is_compiled(left.spec, part):
+    if _is_compiled(left, part) or _is_compiled(right, part):
         return tuple(lines)  # a compiler's own kernels are not among the operations
     if processes := [line for line in lines if _name(line) == "num_processes"]:
         return tuple(processes)  # their batches, and so their operations, have other shapes
@@ -74,8 +74,10 @@ def _precision(spec: RunSpec, part: str) -> Precision:
     return of_part.precision if of_part is not None else "fp32"
 
 
-def _is_compiled(spec: RunSpec, part: str) -> bool:
-    return bool(getattr(_part_of(spec, part), "compile", False))
+def _is_compiled(record: RunRecord, part: str) -> bool:
+    """Return whether a part was compiled, by the spec or as the machine was set."""
+    by_spec = getattr(_part_of(record.spec, part), "compile", False)
+    return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))
 
 
 def _changed(

@@ -111,7 +111,7 @@ class LearnRun:
         if learn.dropout:
             self._check_dropout()
             use_portable_dropout(model, clock, compiled=learn.compile)
-        compiler = {"compiler": default_compiler()} if learn.compile else {}
+        compiler = {"compiled": True, "compiler": default_compiler()} if learn.compile else {}
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
         self._setter = _DropoutSetter(clock, context)

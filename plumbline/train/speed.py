@@ -89,7 +89,10 @@ class SpeedRun:
             context, context.spec, Choices(speed), dropout=speed.dropout, steps=speed.steps + _LONGEST_WARMUP,
             ranks=context.ranks, clock=self._clock,
         )  # fmt: skip
-        context.note("speed", settings | _noted(context.spec) | {"attention": attention_of(engine.bare)})
+        context.note(
+            "speed",
+            settings | _noted(context.spec) | {"attention": attention_of(engine.bare), "compiled": speed.compile},
+        )
         context.measure("speed", engine)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(speed.precision, strict=False, part="speed", speed=speed)

@@ -195,6 +195,14 @@ def test_equal_operations_excuse_no_other_machine_and_different_ones_no_equal_ma
         assert judge(made, gradient_factor=1.000001, fingerprint=fingerprint).verdict == "pass"
 
 
+def test_a_compiler_that_one_machine_has_excuses_rounding() -> None:
+    """Its kernels are not among the operations."""
+    sides = [{"operations": measured("a", "b"), "numerics": {"probe.compiled": value}} for value in (False, True)]
+    made = make_record(fingerprint=sides[0])
+    assert judge(made, gradient_factor=1.000001, fingerprint=sides[1]).verdict == "pass"
+    assert judge(made, gradient_factor=1.000001, fingerprint=sides[0]).verdict == "drift"
+
+
 def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
     broken = make_record()
     steps = [step.to_json() for step in broken.record.evidence.probe.steps]  # type: ignore[union-attr]
