@@ -59,8 +59,8 @@ def _history(document: dict[str, Any]) -> Iterator[str]:
     passed, again = document["wrong_passes"], document.get("replaced", [])
     yield f"{len(document['cells'])} of {document['planned']} attempts have run, {len(passed)} passed."
     if again:
-        yield "The judge was changed after the first 42, of which eight had had another name, and one fault, which was not"
-        yield f"in the curve alone. {len(again)} attempts ran once more; `replaced` has their first results, of which"
+        yield "The judge was changed after the first 42, eight of which had another name, as was a fault outside"
+        yield f"of the curve. {len(again)} attempts ran once more; `replaced` has their first results, of which"
         yield f"{sum(cell['verdict'] == 'pass' for cell in again)} passed."
 
 
