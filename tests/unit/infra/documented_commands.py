@@ -54,8 +54,16 @@ def commands() -> list[Command]:
 def _of_page(page: Path) -> list[Command]:
     text = page.read_text("utf-8")
     whole = [command for kind, block in BLOCK.findall(text) if kind in _SHELL for command in _of_shell(page, block)]
-    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    rest = BLOCK.sub("", text)
+    # A block that is only indented names no language: it is shell if it begins with a program.
+    indented = [line for line in re.findall(r"^    (\S.*)$", rest, re.MULTILINE) if _program(line) in PROGRAMS]
+    whole += [command for line in indented for command in _of_line(page, line, is_whole=True)]
+    spans = re.findall(r"`([^`\n]+)`", rest)
     return whole + [command for span in spans for command in _of_line(page, span, is_whole=False)]
+
+
+def _program(line: str) -> str:
+    return (_SETTING.sub("", line, count=1).split() or [""])[0]
 
 
 def _of_shell(path: Path, text: str) -> list[Command]:

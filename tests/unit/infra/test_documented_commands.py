@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.cli import main as cli
 from plumbline.localstack.services import worker_command
-from tests.unit.infra.documented_commands import BLOCK, PROGRAMS, ROOT, Command, commands, pages
+from tests.unit.infra.documented_commands import ROOT, Command, commands
 
 # Of what no test here runs: the start of the command, and who runs it or why nobody does.
 NOT_RUN_HERE = {
@@ -128,6 +128,7 @@ PROGRAMS_RUN_BY = {
     "python bench/staging/rates.py": "bench/results/staging-warm-quiet.json",
     "python bench/staging/gain.py": "bench/results/staging-gain.json",
     "python bench/train/endurance.py": "bench/results/train-endurance.json",
+    "python bench/train/memory.py": "bench/results/train-memory.json",
     "python bench/train/portable_cost.py": "bench/results/portable-cost.json",
     "python bench/train/portable_faults.py": "bench/results/portable-faults.json",
     "python bench/train/portable.py": "bench/results/portable-settings.json",
@@ -153,14 +154,6 @@ def test_a_command_that_no_test_knows_is_found() -> None:
     others = [command for command in COMMANDS if command.words[0] != "plumbline" and not is_worker(command)]
     assert [str(command) for command in others if start_of(command) is None] == []
     assert sorted((NOT_RUN_HERE | PROGRAMS_RUN_BY).keys() - {start_of(command) for command in others}) == []
-
-
-def test_each_command_to_copy_stands_in_a_block_of_shell() -> None:
-    """An indented block has no language: its commands would escape every test here."""
-    programs = "|".join(re.escape(name) for name in PROGRAMS)
-    indented = re.compile(rf"^    (?:[A-Z_]+=\S* )*(?:{programs}) ", re.MULTILINE)
-    found = {str(page): indented.findall(BLOCK.sub("", page.read_text("utf-8"))) for page in pages()}
-    assert {page: commands for page, commands in found.items() if commands} == {}
 
 
 def start_of(command: Command) -> str | None:
