@@ -110,6 +110,7 @@ PROGRAMS_RUN_BY = {
     "python -m bench.judge.fleet": "bench/results/fleet-judging.json",
     "python -m bench.judge.sentences": "bench/results/sentences.json",
     "python -m bench.train.evidence_cost": "bench/results/evidence-cost.json",
+    "python -m bench.train.legs_cost": "its first run on a quiet machine is open: docs/BENCHMARKS.md",
     "python -m bench.upgrade.release_pairs": "bench/results/upgrade-release-pairs.json",
     "python -m bench.upgrade.search_releases": "bench/results/upgrade-search.json",
     "python -m bench.upgrade": "bench/results/upgrade.json",
@@ -152,8 +153,12 @@ def parser() -> ArgumentParser:
 
 def test_a_command_that_no_test_knows_is_found() -> None:
     others = [command for command in COMMANDS if command.words[0] != "plumbline" and not is_worker(command)]
-    assert [str(command) for command in others if start_of(command) is None] == []
+    assert [str(command) for command in others if start_of(command) is None and not names_kept_results(command)] == []
     assert sorted((NOT_RUN_HERE | PROGRAMS_RUN_BY).keys() - {start_of(command) for command in others}) == []
+
+
+def names_kept_results(command: Command) -> bool:
+    return any(word.startswith("bench/results/") and (ROOT / word).exists() for word in command.words)
 
 
 def start_of(command: Command) -> str | None:
