@@ -25,6 +25,11 @@ def learning(pair: Pair) -> Mismatch | None:
     step = parting(pair)
     if step is None and (left.weights_sha256, left.evaluations) == (right.weights_sha256, right.evaluations):
         return None
+    if step is None and left.weights_sha256 == right.weights_sha256:
+        # Of equal trainings, what an evaluation was given says more than that its result differs.
+        fed = _evaluated_differently(left, right, fact("learning.bits-due"))
+        if fed is not None:
+            return fed
     masked = not pair.reference.record.spec.has_row_labels
     code, why = _suspect(left, right, step, masked=masked)
     finding = Finding(

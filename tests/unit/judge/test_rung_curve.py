@@ -128,6 +128,13 @@ def test_an_evaluation_of_a_curve_differs_by_itself_or_follows_the_training(
             assert (why(found) if found else "") == text
 
 
+def test_labels_that_only_an_evaluation_was_given_are_named_where_all_else_is_equal() -> None:
+    given = {"evaluations": [END], "evaluated": [["a" * 16, "a" * 16]]}
+    fed = {"evaluations": [END | {"loss": 0.1}], "evaluated": [["b" * 16, "a" * 16]]}
+    found, _ = both(learning, side(with_learn(**given)), side(with_learn(**fed)))
+    assert code(found) == "data.labels"
+
+
 # Traces of a curve.
 
 
