@@ -74,6 +74,7 @@ _WORDS = {
     "mkl-for-avx2": "MKL uses kernels for AVX2.",
     "small-cublas-workspace": "cuBLAS has a smaller workspace.",
     "memory-arenas": "The C library allocates memory from two arenas.",
+    "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.faults.production import PRODUCTION, production_spec
 from plumbline.data.grammar import reviews
 from plumbline.data.rows import Row
 from plumbline.data.shards import store_bytes, write_shards
@@ -105,7 +106,12 @@ class World:
         return f"file://{folder}"
 
     def spec(self, workload: str, seed: int) -> Path:
-        """Return the RunSpec of a workload: `cls`, `clip` (clipped more), `mlm`, `learn` (with a curve) or `speed`."""
+        """Return the RunSpec of a workload: `cls`, `clip` (clipped more), `mlm`, `learn` (with a curve) or `speed`.
+
+        Those at production settings are in `production`.
+        """
+        if workload in PRODUCTION:
+            return production_spec(self, workload, seed)
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path

@@ -1,0 +1,1 @@
+"""Injectors of the seventh held-out set."""
