@@ -166,6 +166,9 @@ the learning curve alone, where the probe agrees.""",
 faults and controls more, written without reading the judge, its tests, docs/MATH.md, docs/FAULTS.md or any result,
 while the judge was changed with the fifth set in sight. Each entry was seen to change the evidence, without the
 judge.""",
+    7: """
+at production settings (`bench/faults/production.py`), written without reading the judge, its tests, docs/MATH.md,
+docs/FAULTS.md or any result. Throughput is not compared.""",
 }
 
 
@@ -261,6 +264,8 @@ def _sets(held_out: list[tuple[HeldOut, dict[str, Any]]]) -> list[str]:
     """Return one line for each held-out set."""
     lines = []
     for held, document in held_out:
+        if not document["results"]:
+            continue
         faults = [result for result in document["results"] if result["expected"]]
         controls = [result for result in document["results"] if not result["expected"]]
         shares = [
