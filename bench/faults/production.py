@@ -26,6 +26,8 @@ PRODUCTION: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """By name: the task, and the settings of `speed`; `learn` has the same precision and attention."""
 _EVALUATION_ROWS = 28
+_LENGTH = 32
+"""Room for one text; two are packed into a row of twice as many tokens."""
 _CLIPPED = 0.1
 """Below the norm of the first gradients, so that clipping acts."""
 _SHARPER = {
@@ -63,6 +65,7 @@ def production_spec(world: World, workload: str, seed: int) -> Path:
         **plain, "workload": f"production-{workload}",
         "model": {**plain["model"], **_sharper(world, plain["model"]["weights_key"])},
         "optimizer": {**plain["optimizer"], "max_grad_norm": _CLIPPED},
+        "data": {**plain["data"], "sequence_length": (2 if workload == "packed" else 1) * _LENGTH},
         "probe": {"steps": 5, "portable_steps": 2, "evaluation_rows": _EVALUATION_ROWS},
         "speed": {"steps": 10, **settings},
         "learn": {
