@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bench.faults.benign_pairs import PRECISIONS, SETTINGS
 from bench.faults.wrong_passes import ATTEMPTS, PLACES, is_right
 
 __all__ = ["production_section"]
@@ -70,13 +71,16 @@ def _kind(cell: dict[str, Any]) -> str:
 
 
 def _benign(document: dict[str, Any]) -> Iterator[str]:
+    ran = {name for cell in document["cells"] for name in cell["pair"]}
+    absent = [name for name in SETTINGS if name not in ran]
+    absent += [name for name in PRECISIONS if all(cell["precision"] != name for cell in document["cells"])]
     yield from (
         "## Benign pairs at production settings",
         "",
         "Each setting trains all three parts once; every two settings of one precision are judged both ways:",
-        f"`{document['command']}`. Settings: threads, instruction sets, oneDNN, MKL, SDPA or eager attention, fused or",
-        "foreach AdamW, `speed` compiled, harmless variables, the same rows in other Parquet bytes, and two of them",
-        "together. The probe stays strict fp32. Raw: [benign-pairs.json](../bench/results/benign-pairs.json).",
+        f"`{document['command']}`. Settings: {', '.join(name for name in SETTINGS if name in ran)}.",
+        *([f"Not run: {', '.join(absent)}."] if absent else []),
+        "The probe stays strict fp32. Raw: [benign-pairs.json](../bench/results/benign-pairs.json).",
         "",
         "| precision of `speed` and `learn` | pairs | changed a bit | flagged |",
         "|---|---|---|---|",
