@@ -257,6 +257,9 @@ PLANTED: dict[str, Planted] = {
         check_charts, "infra/control/server.yaml", "existingSecret", "existingSecert", "existingSecert",
     ),
     "misspelt key of a pod": Planted(check_pod, _TEMPLATE, '"restartPolicy"', '"restartPolcy"', "restartPolcy"),
+    "misspelt key of several machines": Planted(
+        check_pod, _TEMPLATE, '"completionMode"', '"completionsMode"', "completionsMode",
+    ),
     "privileged pod": Planted(
         check_pod, _TEMPLATE, '"allowPrivilegeEscalation": false', '"privileged": true', "privileged",
     ),
