@@ -15,7 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 
 from plumbline.central import publish_record
@@ -107,13 +107,17 @@ class StubWorkers:
         behave: Behaviour = lambda *_: "good",
         *,
         measure: Measurement = lambda _: {},
+        login: str = "",
     ) -> None:
         self._suite = suite
-        self._api_url = api_url
         self._record = record
         self._work = work
         self._behave = behave
         self._measure = measure
+        # A thread begins without the settings of the one that starts it.
+        self._settings: dict[Any, Any] = {PREFECT_API_URL: api_url}
+        if login:
+            self._settings[PREFECT_API_AUTH_STRING] = login
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self.ran: list[str] = []
@@ -129,7 +133,7 @@ class StubWorkers:
         self._thread.join(20)
 
     def _serve(self) -> None:
-        with temporary_settings({PREFECT_API_URL: self._api_url}), get_client(sync_client=True) as client:
+        with temporary_settings(self._settings), get_client(sync_client=True) as client:
             turns = 0
             # Each turn is a request to the server.
             while not self._stop.wait(0.4):
