@@ -77,8 +77,6 @@ def kubernetes(stack: RunningStack) -> None:
         _expect_two_machines(cluster, suite, verdict)
         for name, words in _REASONS.items():
             _expect_unavailable(client, round_, verdict, name, words)
-        waiting = [job for job in cluster.list("jobs") if job["status"].get("active")]
-        expect(not waiting, "no job is left that waits for its image")
         expect_settled(stack, round_, verdict)
 
 
@@ -130,7 +128,7 @@ def _worker(stack: RunningStack, address: str) -> Iterator[None]:
     environment = {
         **stack.stack.environment(), "PYTHONPATH": str(_TOOLS), "KUBECONFIG": str(state / "kubeconfig"),
         "PREFECT_HOME": str(state / "workers" / "gke"), "PREFECT_WORKER_QUERY_SECONDS": "1",
-        "PREFECT_WORKER_ENABLE_CANCELLATION": "true",
+        "PREFECT_WORKER_ENABLE_CANCELLATION": "true", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "10",
         "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES": "plumbline",
     }  # fmt: skip
     command = ["-m", "prefect", "worker", "start", "--pool", _POOL, "--type", "kubernetes", "--name", "gke-1"]
@@ -202,9 +200,9 @@ def _expect_unavailable(
     expect(result["verdict"] == "inconclusive", f"{platform} is inconclusive (is {result['verdict']})")
     expect(all(word in reason for word in words) and "\n" not in reason, f"{platform} is unavailable: {reason}")
     page = html.unescape(Path(verdict["report"].removeprefix("file://")).read_text(encoding="utf-8"))
-    expect(reason in page, "its reason is in the report")
+    expect(reason[:140] in page, "its reason is in the report")
     logged = " ".join(" ".join(_log(client, read_controller_run(client, round_))).split())
-    expect(f"{platform}: {reason}"[:200] in logged, "and in Prefect's log of the round")
+    expect(f"{platform}: {reason}"[:140] in logged, "and in Prefect's log of the round")
     (*_, run) = read_trainings(client, round_.round_id, f"platform:{platform}")
     named = [line for line in _log(client, run) if words[0] in line]
     expect(bool(named), f"and in that of its run: {named[:1]}")
