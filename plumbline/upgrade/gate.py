@@ -17,6 +17,7 @@ from plumbline.upgrade.answer import MemoryUse, Speed, UpgradeAnswer
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
+from plumbline.upgrade.numerics import rounding_notes
 from plumbline.upgrade.report import constraint_lines, culprit_of
 from plumbline.upgrade.search import Items
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
@@ -127,6 +128,9 @@ class UpgradeGate:
             result = campaign.ask(whole, left)
         if result.outcome != "same":
             self._not_known(campaign, result)
+        elif result.judgement is not None:
+            loaded = [campaign.changes[name] for name in left if campaign.is_relevant(name)]
+            campaign.notes += rounding_notes(result.judgement, loaded)
         return left
 
     def _inputs(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:

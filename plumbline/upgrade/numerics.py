@@ -5,6 +5,8 @@ Both ran on one machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -12,12 +14,17 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
 from plumbline.judge.tolerance import growth, relative
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
+from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.inputs import Inputs
 
 _EARLY_STEPS = 10
 """Rounding has doubled once by then; a difference of formula shows at the first of them."""
+
+_ROUNDERS = {"portable-order": "transformers", "rounding": "torch"}
+"""The one package that decides what a note tells: the order of a formula, and the kernels that compute it."""
 
 _INPUTS: tuple[tuple[str, CauseCode, str, str], ...] = (
     ("rows", "data.content", "data.rows", "the dataset that is built has different rows"),
@@ -51,6 +58,16 @@ def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Ga
 def has_equal_bits(judgement: Judgement) -> bool:
     """Return whether every bit of the probe is equal."""
     return any(note.code == "equal-bits" for note in judgement.notes)
+
+
+def rounding_notes(judgement: Judgement, loaded: Sequence[PackageChange]) -> list[str]:
+    """Return a sentence about bits that differ within their limit, with the change in `loaded` that does it."""
+    notes = {note.code: sentence_of(note.text) for note in judgement.notes}
+    code = next((code for code in _ROUNDERS if code in notes), None)
+    if code is None:
+        return []
+    makers = [change for change in loaded if change.package == _ROUNDERS[code]] or loaded
+    return [notes[code] + (f"; likely because of {makers[0]}" if len(makers) == 1 else "")]
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:

@@ -10,6 +10,7 @@ import pytest
 
 from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
+from plumbline.schema.verdict import Judgement, Note
 from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
 from plumbline.upgrade.trials import Failure, Package
 from tests.unit.upgrade.conftest import Machine, change, changes, drift
@@ -114,6 +115,26 @@ def test_of_packages_that_require_each_other_the_evidence_names_one_or_all_are_n
     assert culprit.sure == "confirmed"
     others = sorted({"tokenizers", "transformers"} - set(accused))
     assert [entry.package for entry in culprit.companions] == others
+
+
+@pytest.mark.parametrize(("codes", "packages", "named"), [
+    (["portable", "rounding"], ["numpy", "torch"], "; likely because of torch 1.0 → 2.0"),
+    (["portable-order", "rounding"], ["torch", "transformers"], "; likely because of transformers 1.0 → 2.0"),
+    (["rounding"], ["mkl"], "; likely because of mkl 1.0 → 2.0"),
+    (["rounding"], ["mkl", "numpy"], ""),
+])  # fmt: skip
+def test_a_pass_whose_bits_differ_names_the_package_that_rounds_differently(codes, packages, named):
+    def notes_of(*codes):
+        machine, notes = Machine(), tuple(Note(code=code, text=f"about {code}") for code in codes)
+        answer = machine.answer
+        machine.answer = lambda trial: answer(trial).replace(judgement=Judgement(verdict="pass", notes=notes))
+        found = judge(machine, tuple(change(name) for name in packages))
+        assert found.verdict == "pass"
+        return found.notes
+
+    told = "portable-order" if "portable-order" in codes else "rounding"
+    assert notes_of(*codes) == (f"about {told}{named}",)
+    assert notes_of("equal-bits") == ()
 
 
 def test_no_set_is_trained_twice_after_a_package_that_cannot_train():
