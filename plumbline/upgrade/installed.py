@@ -69,7 +69,7 @@ def installed_packages(
 def read_distribution(distribution: Distribution, markers: Mapping[str, str] | None = None) -> Installed:
     """Read one distribution from its metadata."""
     root = Path(str(distribution.locate_file("")))
-    names = _file_names(distribution)
+    names = _file_names(distribution, markers or {})
     metadata = distribution.metadata
     homepage = metadata.get_all("Home-page") or [""]
     return Installed(
@@ -83,8 +83,8 @@ def read_distribution(distribution: Distribution, markers: Mapping[str, str] | N
     )
 
 
-def _file_names(distribution: Distribution) -> list[str]:
-    """Return the file names of a distribution.
+def _file_names(distribution: Distribution, markers: Mapping[str, str]) -> list[str]:
+    """Return the file names of a distribution, with the bytecode of the interpreter that `markers` describe.
 
     RECORD is read as text: creating an object for each path takes seconds.
     """
@@ -96,7 +96,10 @@ def _file_names(distribution: Distribution) -> list[str]:
         return names
     # uv does not list the bytecode. Without it, every process in an environment would compile all that it imports.
     root = Path(str(distribution.locate_file("")))
-    compiled = (cache_from_source(name) for name in names if name.endswith(".py"))
+    own = str(sys.implementation.cache_tag)
+    minor = markers.get("python_version", "").replace(".", "")
+    tag = f"{sys.implementation.name}-{minor}" if minor else own
+    compiled = (cache_from_source(name).replace(f".{own}.", f".{tag}.") for name in names if name.endswith(".py"))
     return [*names, *(name for name in compiled if (root / name).is_file())]
 
 

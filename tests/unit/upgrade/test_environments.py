@@ -15,6 +15,7 @@ from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.changes import changes_between, conflicts, needed_changes
 from plumbline.upgrade.environments import Environments, check_current
 from plumbline.upgrade.folders import build_once, link_files
+from plumbline.upgrade.installed import installed_packages
 from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
@@ -107,6 +108,19 @@ def test_bytecode_that_the_installer_does_not_list_is_linked_too(tmp_path, kind,
     assert list(site.glob("demo_space/__pycache__/inner.*.pyc"))
     environment = Environments(tmp_path / "environments", store, current).build(())
     assert list(environment.folder.glob("lib/*/site-packages/demo_space/__pycache__/inner.*.pyc"))
+
+
+def test_the_bytecode_of_a_team_s_own_interpreter_is_linked(tmp_path):
+    """uv compiles for the environment's Python, whose bytecode has a name of its own."""
+    about = tmp_path / "demo-1.0.dist-info"
+    (tmp_path / "__pycache__").mkdir()
+    about.mkdir()
+    (about / "METADATA").write_text("Name: demo\nVersion: 1.0\n")
+    (about / "RECORD").write_text("demo.py,,\n")
+    for file in ("demo.py", "__pycache__/demo.cpython-399.pyc"):
+        (tmp_path / file).write_text("")
+    files = installed_packages([str(tmp_path)], {"python_version": "3.99"})["demo"].files
+    assert files == ("demo.py", "__pycache__/demo.cpython-399.pyc")
 
 
 def test_of_two_packages_with_one_file_the_later_one_wins_and_both_keep_their_own(tmp_path):
