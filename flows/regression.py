@@ -65,7 +65,9 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
     message = escape(headline(verdict), "log")
     if verdict.verdict == "pass":
         return Completed(message=message)
-    return Failed(name=STATE_NAMES[verdict.verdict], message=message)
+    is_usage = verdict.exit_code is ExitCode.USAGE
+    name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[verdict.verdict]
+    return Failed(name=name, message=message)
 
 
 def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:

@@ -12,7 +12,7 @@ from plumbline.dispatch import TrainingOrder
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.escape import escape
 from plumbline.schema.versions import validate_order
-from plumbline.tasks.prefect_client.flow_runs import INVALID
+from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
 from plumbline.tasks.train import train_and_publish
 
 __all__ = ["training"]
@@ -25,9 +25,11 @@ def training(order: dict[str, Any]) -> State[None]:
         # Validated here, not by Prefect: a controller of a different version is named before an unknown key.
         read = validate_order(TrainingOrder, order)
     except ConfigurationError as error:
-        return Failed(name=INVALID, message=escape(str(error), "log"))
+        return Failed(name=MISCONFIGURED, message=escape(str(error), "log"))
     code, last_line = train_and_publish(read)
     if code == ExitCode.PASS:
         return Completed(message=f"record {read.record_id}")
-    name = INVALID if code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
-    return Failed(name=name, message=escape(last_line, "log") or f"the trainer ended with exit code {code}")
+    return Failed(
+        name=FAILED_NAMES.get(code, "Failed"),
+        message=escape(last_line, "log") or f"the trainer ended with exit code {code}",
+    )

@@ -18,7 +18,7 @@ from plumbline.tasks.alert import alert_without_verdict
 from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
-from plumbline.tasks.prefect_client.flow_runs import INVALID
+from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
 from plumbline.tasks.upgrade import (
     alert_about_upgrade,
     judge_here,
@@ -98,9 +98,8 @@ def gate(order: dict[str, Any]) -> State[None]:
     try:
         read = validate_order(UpgradeOrder, order)
     except ConfigurationError as error:
-        return Failed(name=INVALID, message=escape(str(error), "log"))
+        return Failed(name=MISCONFIGURED, message=escape(str(error), "log"))
     report = judge_here(read)
     if report.answer is not None:
         return Completed(message=escape(f"{report.answer.verdict}: {report.answer.sentences[0]}"[:1000], "log"))
-    name = INVALID if report.exit_code in (ExitCode.USAGE, ExitCode.INVALID) else "Failed"
-    return Failed(name=name, message=escape(report.error, "log"))
+    return Failed(name=FAILED_NAMES.get(report.exit_code, "Failed"), message=escape(report.error, "log"))

@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 from plumbline.central import publish_record, shared_checkpoint, upload_policy
 from plumbline.central.checkpoints import CheckpointExchange
 from plumbline.dispatch import TrainingOrder
-from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError, PlumblineError
+from plumbline.errors import AccessError, ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
 from plumbline.nodes import own_node
@@ -111,7 +111,8 @@ def train_ordered(
         except (ConfigurationError, InvalidInputError) as error:
             # An environment that cannot train, or data that is wrong: what the trainer would have said.
             on_progress({"event": "said", "line": str(error)})
-            return int(error.exit_code)
+            is_refused = isinstance(error, AccessError)  # the next attempt reads the credentials again
+            return int(ExitCode.INCONCLUSIVE if is_refused else error.exit_code)
 
     if order.ab is not None:
         return _run_ab(order.ab, cache, work, run)

@@ -29,7 +29,7 @@ from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.verdict import RoundVerdict, exit_code
+from plumbline.schema.verdict import RoundVerdict
 
 __all__ = ["register", "run"]
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     with Display(f"round {args.round}") as display:
         verdict = _on_api(args, suite, display)
     _print(args, verdict)
-    return int(exit_code(verdict.verdict))
+    return int(verdict.exit_code)
 
 
 def _rehearsed(args: argparse.Namespace, suite: Suite) -> Suite:

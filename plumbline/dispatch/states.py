@@ -92,6 +92,8 @@ class ChildRun:
     """Whether a failure was one of infrastructure."""
     by_person: bool | None = None
     """Whether a person, not a controller, cancelled the run; `None` if unknown."""
+    is_misconfigured: bool = False
+    """Whether a failure was one of the platform's set-up, such as an environment that cannot train."""
 
 
 class RecordKind(Enum):
@@ -135,3 +137,5 @@ class Result:
     why: str = ""
     notes: tuple[str, ...] = ()
     attempts: int = 0
+    is_misconfigured: bool = False
+    """Whether the platform is not set up to train."""

@@ -49,6 +49,7 @@ class TrainingRun:
     phase_since: float = 0.0
     why: str = ""
     retryable: bool = False
+    is_misconfigured: bool = False
     stopped: bool = False
     """Whether a person or a deadline ended the run: an infrastructure error in its record is a consequence."""
     recorded: Recorded | None = None
@@ -210,7 +211,7 @@ def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[Training
     stopped = child.state is ChildState.CANCELLED and not _inherited(training, child)
     training = replace(
         training, phase=Phase.SETTLING, phase_since=now, why=reasons[child.state], stopped=stopped,
-        retryable=child.retryable and not stopped,
+        retryable=child.retryable and not stopped, is_misconfigured=child.is_misconfigured,
     )  # fmt: skip
     return training, Action.LOOK
 
@@ -231,5 +232,6 @@ def _give_up(training: TrainingRun, why: str, now: float, *, retryable: bool = F
 
 
 def _done(training: TrainingRun, attempt: int | None, why: str) -> TrainingRun:
-    result = Result(attempt=attempt, why=why, notes=training.notes, attempts=training.attempt + 1)
+    is_misconfigured = attempt is None and training.is_misconfigured
+    result = Result(attempt, why, training.notes, training.attempt + 1, is_misconfigured)
     return replace(training, phase=Phase.DONE, result=result)

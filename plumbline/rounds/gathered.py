@@ -31,6 +31,8 @@ class Absence:
     broken: bool = False
     """Whether a corrupt or foreign record exists, which is invalid; a missing record is inconclusive."""
     check: str = "record.complete"
+    is_misconfigured: bool = False
+    """Whether the platform is not set up to train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def harvest(
     )
     for assignment, result in results.items():
         if result.attempt is None:
-            gathered.absent[assignment] = Absence(result.why)
+            gathered.absent[assignment] = Absence(result.why, is_misconfigured=result.is_misconfigured)
     for lot in {(assignment.workload, assignment.what) for assignment in results}:
         expected = {
             assignment.platform: (assignment, result.attempt)

@@ -20,8 +20,9 @@ def absent_result(absence: Absence) -> PlatformResult:
     outcome: Outcome = "invalid" if absence.broken else "inconclusive"
     finding = Finding(check=absence.check, outcome=outcome, detail=absence.why)
     return PlatformResult(
-        verdict=outcome, findings=(finding,), unavailable="" if absence.broken else absence.why or "no record"
-    )
+        verdict=outcome, findings=(finding,), unavailable="" if absence.broken else absence.why or "no record",
+        is_misconfigured=absence.is_misconfigured,
+    )  # fmt: skip
 
 
 def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
@@ -53,6 +54,7 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
         ),
         unavailable="; ".join(f"{name}: {why}" for name, why in absent.items()),
         absent=absent,
+        is_misconfigured=bool(absent) and all(one.is_misconfigured for one in every if one.verdict == "inconclusive"),
         workloads=verdicts,
         improved=tuple(dict.fromkeys(metric for result in every for metric in result.improved)),
         timings={f"{name}.{key}": value for name, result in results.items() for key, value in result.timings.items()},

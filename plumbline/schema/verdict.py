@@ -138,6 +138,8 @@ class PlatformResult(Judgement):
     """Reason of a missing record; such a platform is `inconclusive`, never `drift`."""
     absent: dict[str, str] = {}
     """Reasons of missing records by workload."""
+    is_misconfigured: bool = False
+    """Whether the record is missing because the platform is not set up to train: a person has to fix it."""
     workloads: dict[str, Outcome] = {}
     """The verdict of each workload."""
     optional: bool = False
@@ -173,6 +175,13 @@ class RoundVerdict(Model):
     notes: tuple[str, ...] = ()
     proven: str = ""
     """Time and result of the judge's last canary."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Return the verdict's exit code; 2 (usage) if all that is missing are platforms not set up to train."""
+        missing = [result for result in self.platforms.values() if result.verdict == "inconclusive"]
+        is_usage = self.verdict == "inconclusive" and all(result.is_misconfigured for result in missing)
+        return ExitCode.USAGE if is_usage and missing else exit_code(self.verdict)
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:

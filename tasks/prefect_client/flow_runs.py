@@ -34,7 +34,7 @@ from prefect.states import Scheduled
 
 from plumbline.deployment import RESUMED, suite_tag
 from plumbline.dispatch import ChildRun, ChildState
-from plumbline.errors import ConfigurationError
+from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.record import MAX_MESSAGE
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PAGE, PREFECT_ERRORS, paged, server_errors
@@ -44,8 +44,10 @@ CANCELLED_BY_ROUND = "cancelled by the round's controller"
 """Message of a cancellation by a controller."""
 INFRASTRUCTURE_PENDING = "InfrastructurePending"
 """State name of a run whose pod waits for a node or an image."""
-INVALID = "Invalid"
-"""State name of a training with wrong input, which a retry would not fix."""
+INVALID, MISCONFIGURED = "Invalid", "Misconfigured"
+"""State names of a run with wrong input, and of one whose machine is not set up for it: a retry would fix neither."""
+FAILED_NAMES: dict[int, str] = {ExitCode.USAGE: MISCONFIGURED, ExitCode.INVALID: INVALID}
+"""State names of a worker's failed run by its exit code; "Failed" for all others."""
 
 T = TypeVar("T")
 _STATES = {
@@ -208,7 +210,9 @@ def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress, hindered
     known = _STATES.get(run.state.type, ChildState.SCHEDULED)
     by_person = _cancelled_by_person(client, run) if known is ChildState.CANCELLED else None
     message = (hindered or run.state.message or "")[:MAX_MESSAGE]  # a worker's own words
-    return ChildRun(known, message, alive.changed, run.state.name != INVALID, by_person)
+    is_misconfigured = run.state.name == MISCONFIGURED
+    retryable = not is_misconfigured and run.state.name != INVALID
+    return ChildRun(known, message, alive.changed, retryable, by_person, is_misconfigured)
 
 
 def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:

@@ -76,7 +76,7 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
 def test_an_environment_that_cannot_train_is_the_trainings_last_line_and_no_failure_of_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flow run is `Invalid` then: the round shows this line, and starts no second training."""
+    """The flow run is `Misconfigured` then: the round shows this line, and starts no second training."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(tmp_path / "empty")
     monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
     # Its thread writes an artifact, for which there is no server here.

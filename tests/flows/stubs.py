@@ -173,6 +173,7 @@ class StubWorkers:
             "good": Completed(),
             "fail": Failed(message="connection reset"),
             "invalid": Failed(name="Invalid", message="labels out of range"),
+            "misconfigured": Failed(name="Misconfigured", message="/opt/env: torch: is not installed"),
             "store gone": Failed(message="s3://data: no answer within 32 s"),
             "token expired": Failed(name="Invalid", message="s3://data: the token has expired"),
             "other device": Completed(),

@@ -40,7 +40,7 @@ def test_values_that_contradict_each_other_are_named(suite: Suite) -> None:
 def test_a_worker_refuses_the_order_of_a_different_version(flow: Flow[..., Any]) -> None:
     for version, older in (("99.0.0", "this worker"), ("0.0.9", "the controller")):
         state = flow(order={"version": version, "unheard": True}, return_state=True)
-        assert (state.type.value, state.name) == ("FAILED", "Invalid")
+        assert (state.type.value, state.name) == ("FAILED", "Misconfigured")
         assert state.message == (
             f"order: comes from plumbline {version} of the controller, this worker has {__version__}"
             f" (hint: update plumbline on {older})"

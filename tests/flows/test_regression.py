@@ -178,10 +178,11 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
 @pytest.mark.usefixtures("client")
 def test_a_training_that_would_fail_again_is_not_tried_again(stack: Stack, material: Material, tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "wrong", 2)
-    verdict, state = play(suite, stack, material, tmp_path, {"p01": "always invalid"})
-    assert verdict.verdict == "inconclusive"
-    assert "labels out of range" in verdict.platforms["p01"].unavailable
-    assert state.startswith("Inconclusive: inconclusive: p01: ")
+    verdict, state = play(suite, stack, material, tmp_path, {"p01": "always misconfigured"})
+    assert (verdict.verdict, verdict.exit_code, verdict.platforms["p00"].verdict) == ("inconclusive", 2, "pass")
+    assert verdict.platforms["p01"].unavailable == "the run failed: /opt/env: torch: is not installed"
+    assert state.startswith("Misconfigured: inconclusive: p01: ")
+    assert emitted(stack, "wrong", 3)["plumbline.platform.unavailable"] == 1
 
 
 @pytest.mark.usefixtures("client")

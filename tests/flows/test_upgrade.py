@@ -203,6 +203,6 @@ def test_a_worker_whose_environment_is_not_its_lock_says_so(tmp_path: Path, monk
     publish_lock(outbox, lock)
     state = gate(order.to_json(), return_state=True)
     found = fetch_report(outbox, order)
-    assert (state.name, found.answer, found.exit_code) == ("Invalid", None, 2)
+    assert (state.name, found.answer, found.exit_code) == ("Misconfigured", None, 2)
     assert "pins numpy 1.0, this environment holds" in found.error
     assert found.current_sha256 == digest_bytes(current.encode())

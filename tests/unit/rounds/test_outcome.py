@@ -25,6 +25,7 @@ DRIFT = PlatformResult(
     causes=(Cause(code="data.labels", sure="confirmed", why="the labels of 3 rows differ"),),
 )
 GONE = absent_result(Absence("no worker came online within 12 s"))
+UNFIT = absent_result(Absence("/opt/env: torch: is not installed", is_misconfigured=True))
 BROKEN = absent_result(Absence("part x does not match", broken=True))
 
 
@@ -92,6 +93,28 @@ def test_an_optional_platform_may_be_missing_and_may_not_be_wrong(
     summed = sum_up(round_, dict(zip(round_.suite.platforms, results, strict=True)))
     assert summed.verdict == verdict
     assert [name for name, result in summed.platforms.items() if result.optional] == ["gcp"]
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ((PASS, PASS, UNFIT), 2),
+        ((PASS, UNFIT, UNFIT), 2),
+        ((PASS, UNFIT, GONE), 3),
+        ((PASS, GONE, PASS), 3),
+        ((PASS, DRIFT, UNFIT), 1),
+        ((PASS, BROKEN, UNFIT), 4),
+        ((PASS, PASS, PASS), 0),
+    ],
+)
+def test_a_platform_that_is_not_set_up_is_a_usage_error(results: tuple[PlatformResult, ...], code: int) -> None:
+    round_ = make_round()
+    summed = sum_up(round_, dict(zip(round_.suite.platforms, results, strict=True)))
+    assert summed.exit_code == code
+    joined = join({"bert": results[1], "mlm": results[2]})
+    assert sum_up(round_, {"aws": PASS, "azure": joined, "gcp": PASS}).exit_code == code
+    optional = sum_up(make_round(optional=("gcp",)), {"aws": PASS, "azure": PASS, "gcp": UNFIT})
+    assert (optional.verdict, optional.exit_code) == ("pass", 0)
 
 
 def test_a_round_says_in_a_field_that_its_quorum_failed() -> None:
