@@ -1,8 +1,11 @@
-"""`python -m drills.upgrade [--out FILE]`: judge an upgrade on stock servers and two platforms.
+"""`python -m drills.upgrade [--python ENV] [--out FILE]`: judge an upgrade on stock servers and two platforms.
 
 An event with a lock starts the gate on both platforms; one platform installs a wheel that rounds the outputs of linear
 layers. Then a command judges the same candidate, and the gate's process is killed during a trial. A third run is
 cancelled during a trial. Built packages stay, and no incomplete package is used.
+
+With `--python`, both platforms train in that environment of a team's own, which needs no Prefect: a command judges the
+candidate there, and one platform's environment then lacks torch.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from drills.transcript import LINES, expect, say, wait_until
 from plumbline.central import CentralStore
 from plumbline.deployment import UPGRADE_EVENT
 from plumbline.digest import digest_bytes, digest_file
+from plumbline.interpreter import find_python, lock_of
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
@@ -41,20 +46,27 @@ GATE, TRAINER = "plumbline.flows.upgrade.gate", "plumbline.train"
 _SECONDS = 900
 
 
-def suite_of(folder: Path) -> Suite:
+def current_lock(folder: Path, python: Path | None) -> Path:
+    """Return the lock of a team's environment, or one of this environment's numpy."""
+    lock = lock_of(find_python(python)) if python else None
+    if lock is None:
+        lock = folder / "current.txt"
+        lock.write_text(f"numpy=={version('numpy')}\n")
+    return lock
+
+
+def suite_of(folder: Path, lock: Path, python: Path | None) -> Suite:
     """Return a suite of two platforms whose indexes differ in one wheel."""
-    lock = folder / "current.txt"
-    lock.write_text(f"numpy=={version('numpy')}\n")
     suite = small_suite(folder, NAME, ("onprem",), steps=2, retries=1)
     onprem = suite.platforms["onprem"].model_dump()
     platforms, local = {}, {}
     for name, code in (("first", "value = 2\n"), ("second", ROUNDED_LINEARS)):
         outbox = f"file://{folder}/{name}/outbox"
-        platforms[name] = {**onprem, "work_pool": f"{NAME}-{name}-local", "outbox": outbox}
+        platforms[name] = {**onprem, "work_pool": f"{NAME}-{name}-local", "outbox": outbox, "python": str(python or "")}
         wheels = folder / "wheels" / name
         hook = {"plumbline_test_hook.py": code, "plumbline_test_hook.pth": "import plumbline_test_hook\n"}
         make_wheel(wheels, "plumbline-test-hook", "2.0", hook)
-        own = {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1", "PLUMBLINE_LOCK": str(lock)}
+        own = {"PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1", "PLUMBLINE_LOCK": "" if python else str(lock)}
         local[name] = {"environment": own}
     source = {"grammar_seed": 1, "train_rows": 64, "evaluation_rows": 16, "vocab_size": 512}
     return suite.replace(
@@ -97,13 +109,32 @@ def check(outcome: UpgradeOutcome | None) -> None:
     expect(named == [[CULPRIT]] and culprits[0].sure == "confirmed", culprits[0].sentence if culprits else "no culprit")
 
 
-def command(stack: RunningStack, candidate: Path) -> subprocess.Popen[str]:
+def command(stack: RunningStack, candidate: Path, suite: Suite | None = None) -> subprocess.Popen[str]:
     """Start `plumbline upgrade --api`, like a person or a CI job."""
-    words = ["upgrade", str(stack.write_suite(stack.suite)), "--candidate", str(candidate), "--api", "--json"]
+    words = ["upgrade", str(stack.write_suite(suite or stack.suite)), "--candidate", str(candidate), "--api", "--json"]
     return subprocess.Popen(
         [sys.executable, "-m", "plumbline", *words], env=stack.stack.environment(), text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+def of_a_team(stack: RunningStack, candidate: Path) -> None:
+    """Judge the candidate in a team's own environment, then in one that lacks torch."""
+    out, said = command(stack, candidate).communicate(timeout=_SECONDS)
+    expect(bool(out), f"the command answers: {said.strip().splitlines()[-1]}")
+    document = json.loads(out)
+    outcome = UpgradeOutcome.model_validate({key: value for key, value in document.items() if key != "exit_code"})
+    check(outcome)
+    locks = {result.current_sha256 for result in outcome.platforms.values()}
+    expect(len(locks) == 1 and "" not in locks, "both platforms name the lock of the team's environment")
+    empty = stack.stack.state / "empty"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(empty)
+    platforms = {name: {**one.model_dump(), "python": str(empty)} for name, one in stack.suite.platforms.items()}
+    child = command(stack, candidate, stack.suite.replace(platforms=platforms))
+    out, said = child.communicate(timeout=_SECONDS)
+    whys = [platform["why"] for platform in json.loads(out)["platforms"].values()]
+    expect(child.returncode == 2, f"without torch the exit code is {child.returncode}")
+    expect(all(f"{empty}: torch: is not installed" in why for why in whys), f"each platform says: {whys[0]}")
 
 
 def trainers(stack: RunningStack) -> list[int]:
@@ -155,20 +186,25 @@ def cancelled(stack: RunningStack, candidate: Path) -> None:
 def main() -> None:
     """Run all drills in sequence."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", type=Path, help="environment of a team's own, in which both platforms train")
     parser.add_argument("--out", type=Path, help="keep the transcript in this file")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="plumbline-drill-") as folder, receiver() as hook:
         state = Path(folder)
         os.environ["HOOK"] = hook.url
-        suite = suite_of(state)
+        lock = current_lock(state, args.python)
+        suite = suite_of(state, lock, args.python)
         hashes = " ".join(f"--hash=sha256:{digest_file(path)}" for path in sorted(state.glob("wheels/*/*.whl")))
-        text = f"numpy=={version('numpy')}\nplumbline-test-hook==2.0 {hashes}\n"
+        text = f"{lock.read_text()}plumbline-test-hook==2.0 {hashes}\n"
         candidate = state / "candidate.txt"
         candidate.write_text(text)
         with running_stack(state, suite=suite) as stack:
-            event(stack, hook, text)
-            killed(stack, candidate)
-            cancelled(stack, candidate)
+            if args.python:
+                of_a_team(stack, candidate)
+            else:
+                event(stack, hook, text)
+                killed(stack, candidate)
+                cancelled(stack, candidate)
     if args.out:
         args.out.write_text(json.dumps({"drill": "upgrade", "lines": LINES}, indent=1) + "\n", encoding="utf-8")
     print("passed")
