@@ -1,14 +1,16 @@
 """`python -m drills.interpreters REFERENCE CANDIDATE`: one round whose platforms train in environments of a team's own.
 
 Both are folders of environments without Prefect and without boto3, with different torch and transformers. The round
-runs on stock Prefect as `plumbline run` starts it. A second round has a platform whose environment lacks torch.
-`--out FILE` keeps the transcript and both rounds' documents.
+runs on stock Prefect as `plumbline run` starts it. A second round has a platform whose environment lacks torch. In a
+third, the torch of one environment does not load, and that of the other is of another machine.
+`--out FILE` keeps the transcript and the rounds' documents.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import subprocess
 import sys
 import tempfile
@@ -35,8 +37,8 @@ def write_suite(folder: Path, pythons: dict[str, Path]) -> Path:
     """Write the local suite with an environment for each platform, and fewer steps."""
     text = SUITE.read_text(encoding="utf-8").replace("steps = 120", "steps = 60").replace("every = 60", "every = 30")
     text = text.replace("file://.plumbline/central", f"file://{folder}/central").replace("_seconds = ", "_seconds = 1")
-    for platform, python in pythons.items():
-        header = f"[platforms.{platform}]\n"
+    for name, python in pythons.items():
+        header = f"[platforms.{name}]\n"
         text = text.replace(header, f'{header}python = "{python}"\n')
     path = folder / "suite.toml"
     tomllib.loads(text)
@@ -91,16 +93,51 @@ def without_torch(folder: Path, reference: Path) -> dict[str, Any]:
     folder.mkdir()
     empty = folder / "empty"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(empty)
-    code, document, report = run(folder / "round", {"aws-local": reference, "onprem-local": empty})
+    return refused(folder / "round", {"aws-local": reference, "onprem-local": empty}, ["torch: is not installed"])
+
+
+def unfit(folder: Path, like: Path, machine: str) -> Path:
+    """Return an environment whose torch has no library, and was built for `machine`."""
+    python = find_python(like)
+    subprocess.run([str(python), "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True)
+    places = (next((root / "lib").glob("python*")) / "site-packages" for root in (folder, python.parent.parent))
+    site, whole = places
+    for path in whole.iterdir():
+        if not path.name.startswith("torch"):
+            (site / path.name).symlink_to(path)
+    (about,) = whole.glob("torch-*.dist-info")
+    (site / about.name).mkdir()
+    (site / about.name / "METADATA").write_bytes((about / "METADATA").read_bytes())
+    (site / about.name / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: cp3-cp3-manylinux_2_28_{machine}\n")
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("import torch._C\n")
+    return folder
+
+
+def broken(folder: Path, reference: Path) -> dict[str, Any]:
+    """Two environments whose torch cannot be loaded: each platform says why."""
+    folder.mkdir()
+    pythons = {
+        "aws-local": unfit(folder / "broken", reference, platform.machine()),
+        "onprem-local": unfit(folder / "foreign", reference, "s390x"),
+    }
+    words = ["torch: cannot be loaded: No module named 'torch._C'", f"for s390x, this machine is {platform.machine()}"]
+    return refused(folder / "round", pythons, words)
+
+
+def refused(folder: Path, pythons: dict[str, Path], words: list[str]) -> dict[str, Any]:
+    """Run a round of which the report has to say these words, and which ends with exit code 2."""
+    code, document, report = run(folder, pythons)
     say(f"exit code {code}, verdict {document['verdict']}")
-    lines = [line for line in report.splitlines() if "torch: is not installed" in line]
-    expect(bool(lines), f"the report says: {lines[0].strip() if lines else report[-600:]}")
-    expect(code not in {0, 1}, "the round neither passes nor accuses a training")
+    for text in words:
+        lines = [line.strip() for line in report.splitlines() if text in line]
+        expect(bool(lines), f"the report says: {lines[0] if lines else report[-600:]}")
+    expect(code == 2, "the round neither passes nor accuses a training: it is misconfigured")
     return {"exit_code": code, "document": document, "report": report.splitlines()}
 
 
 def main() -> int:
-    """Run both rounds; return 1 if a statement does not hold."""
+    """Run the rounds; return 1 if a statement does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=Path)
     parser.add_argument("candidate", type=Path)
@@ -111,12 +148,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="interpreters-") as folder:
             found["agreeing"] = agreeing(Path(folder) / "agreeing", arguments.reference, arguments.candidate)
             found["without torch"] = without_torch(Path(folder) / "empty", arguments.reference)
+            found["broken torch"] = broken(Path(folder) / "broken", arguments.reference)
     except AssertionError as error:
         say(f"FAILED: {error}")
     if arguments.out:
         text = json.dumps({"transcript": LINES, **found}, indent=1)
         arguments.out.write_text(text + "\n", encoding="utf-8")
-    return 0 if len(found) == 2 else 1
+    return 0 if len(found) == 3 else 1
 
 
 if __name__ == "__main__":
