@@ -16,6 +16,7 @@ import sys
 import tempfile
 import tomllib
 import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,20 +142,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=Path)
     parser.add_argument("candidate", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", choices=("agreeing", "without torch", "broken torch"), help="one of the rounds")
+    parser.add_argument("--out", type=Path, help="keep the rounds here, beside those of earlier calls")
     arguments = parser.parse_args()
-    found: dict[str, Any] = {}
-    try:
-        with tempfile.TemporaryDirectory(prefix="interpreters-") as folder:
-            found["agreeing"] = agreeing(Path(folder) / "agreeing", arguments.reference, arguments.candidate)
-            found["without torch"] = without_torch(Path(folder) / "empty", arguments.reference)
-            found["broken torch"] = broken(Path(folder) / "broken", arguments.reference)
-    except AssertionError as error:
-        say(f"FAILED: {error}")
-    if arguments.out:
-        text = json.dumps({"transcript": LINES, **found}, indent=1)
-        arguments.out.write_text(text + "\n", encoding="utf-8")
-    return 0 if len(found) == 3 else 1
+    reference = arguments.reference
+    rounds: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "agreeing": lambda folder: agreeing(folder, reference, arguments.candidate),
+        "without torch": lambda folder: without_torch(folder, reference),
+        "broken torch": lambda folder: broken(folder, reference),
+    }
+    found = json.loads(arguments.out.read_bytes()) if arguments.out and arguments.out.is_file() else {}
+    has_failed = False
+    for name in [arguments.only] if arguments.only else list(rounds):
+        LINES.clear()
+        result: dict[str, Any] = {}
+        try:
+            with tempfile.TemporaryDirectory(prefix="interpreters-") as folder:
+                result = rounds[name](Path(folder) / "round")
+        except AssertionError as error:
+            say(f"FAILED: {error}")
+            has_failed = True
+        found[name] = {"transcript": list(LINES), **result}
+        if arguments.out:
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(has_failed)
 
 
 if __name__ == "__main__":
