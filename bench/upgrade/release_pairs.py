@@ -95,7 +95,7 @@ def suite_of(pair: dict[str, Any], base: Path, work: Path) -> Path:
 
 
 def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[str]) -> dict[str, Any]:
-    """Ask the gate, and compare its answer with what is known."""
+    """Return what the gate answers."""
     command = [
         sys.executable, "-m", "plumbline", "upgrade", str(suite_of(pair, base, work)),
         "--python", str(base), "--candidate", str(lock), "--allow-unhashed", "--work", str(work / "gate"), "--json",
@@ -105,16 +105,25 @@ def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[s
     done = subprocess.run(command, cwd=RELEASES, capture_output=True, text=True, timeout=_SECONDS, check=False)
     answer = json.loads(done.stdout) if done.stdout.strip() else {}
     culprits = answer.get("culprits", [])
-    named = sorted({change["package"] for culprit in culprits for change in culprit["changes"]})
-    rounds = any(f"likely because of {pair.get('rounds')} " in note for note in answer.get("notes", []))
-    right = done.returncode == 0 if pair["answer"] == "pass" else named == [pair["answer"]]
-    right &= rounds or "rounds" not in pair
     return {
-        **pair, "verdict": answer.get("verdict", done.stderr[-500:]), "named": named, "is_right": right,
+        "verdict": answer.get("verdict", done.stderr[-500:]), "exit_code": done.returncode,
+        "named": sorted({change["package"] for culprit in culprits for change in culprit["changes"]}),
         "sentences": [culprit["sentence"] for culprit in culprits], "notes": answer.get("notes", []),
         "num_changes": len(answer.get("changes", [])), "machine": _machine(), "trials": answer.get("trials", []),
         "seconds": round(answer.get("seconds", 0.0)),
     }  # fmt: skip
+
+
+def rated(pair: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer beside what the table knows of its pair."""
+    is_right = result["verdict"] == "pass" if pair["answer"] == "pass" else result["named"] == [pair["answer"]]
+    if "rounds" in pair:
+        is_right &= any(f"likely because of {pair['rounds']} " in note for note in result["notes"])
+    return {**result, **pair, "is_right": is_right}
+
+
+def _write(path: Path, results: list[dict[str, Any]]) -> None:
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def _machine() -> str:
@@ -140,9 +149,13 @@ def main() -> int:
         work, about = arguments.work.resolve(), table["bases"][pair["base"]]
         base = environment(about, work, arguments.uv)
         lock = candidate(pair, about["packages"], base, work, arguments.uv)
-        results.append(judged(pair, base, lock, work, arguments.pip))
+        results.append({**pair, **judged(pair, base, lock, work, arguments.pip)})
         print(f"{pair['name']}: {results[-1]['verdict']} {results[-1]['sentences']}", flush=True)
-        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        _write(arguments.out, results)
+    # An answer stays; what the table knows of its pair may have been corrected since.
+    by_name = {pair["name"]: pair for pair in table["pairs"]}
+    results = [rated(by_name[result["name"]], result) for result in results]
+    _write(arguments.out, results)
     return 0 if all(result["is_right"] for result in results) else 1
 
 
