@@ -133,7 +133,9 @@ def _machine() -> str:
 def main() -> int:
     """Judge each pair that has no answer yet; return 1 if one of them is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="pairs whose name contains this text")
+    parser.add_argument(
+        "--only", action="append", default=[], help="pairs whose name contains this text; may be repeated"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / ".plumbline" / "release-pairs")
     parser.add_argument("--pip", action="append", default=[], help="argument for the gate's installer")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -144,7 +146,8 @@ def main() -> int:
     results: list[dict[str, Any]] = json.loads(arguments.out.read_bytes()) if arguments.out.is_file() else []
     known = {result["name"] for result in results}
     for pair in table["pairs"]:
-        if pair["name"] in known or arguments.only not in pair["name"]:
+        is_wanted = not arguments.only or any(text in pair["name"] for text in arguments.only)
+        if pair["name"] in known or not is_wanted:
             continue
         work, about = arguments.work.resolve(), table["bases"][pair["base"]]
         base = environment(about, work, arguments.uv)
