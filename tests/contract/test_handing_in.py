@@ -12,7 +12,7 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from plumbline.dispatch import TrainingOrder
-from plumbline.errors import DiskFullError, ExitCode
+from plumbline.errors import AccessError, DiskFullError, ExitCode
 from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
@@ -85,6 +85,22 @@ def test_an_environment_that_cannot_train_is_the_trainings_last_line_and_no_fail
         code, line = module.train_and_publish.fn(make_order(tmp_path).replace(python=str(tmp_path / "empty")))
     assert code == ExitCode.USAGE
     assert line == f"{tmp_path}/empty: torch: is not installed (hint: the trainer needs torch 2.4 to 2.15)"
+
+
+def test_refused_credentials_for_a_team_s_environment_are_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker stages its files, and the next attempt reads the credentials again, as a trainer of its own does."""
+
+    def refused(*_: object, **__: object) -> int:
+        raise AccessError("the token has expired", where="s3://data")
+
+    monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ProgressReporter, "_beat", lambda _: None)
+    monkeypatch.setattr(module, "run_training", refused)
+    with disable_run_logger():
+        found = module.train_and_publish.fn(make_order(tmp_path).replace(python=str(tmp_path / "env")))
+    assert found == (ExitCode.INCONCLUSIVE, "s3://data: the token has expired")
 
 
 def test_the_error_of_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
