@@ -104,9 +104,11 @@ def judged(pair: dict[str, Any], base: Path, lock: Path, work: Path, pip: list[s
     # A suite's files are named from its own folder.
     done = subprocess.run(command, cwd=RELEASES, capture_output=True, text=True, timeout=_SECONDS, check=False)
     answer = json.loads(done.stdout) if done.stdout.strip() else {}
+    if "trials" not in answer:
+        raise RuntimeError(f"{pair['name']}: no answer: {answer.get('error') or done.stderr[-500:]}")
     culprits = answer.get("culprits", [])
     return {
-        "verdict": answer.get("verdict", done.stderr[-500:]), "exit_code": done.returncode,
+        "verdict": answer["verdict"], "exit_code": done.returncode,
         "named": sorted({change["package"] for culprit in culprits for change in culprit["changes"]}),
         "sentences": [culprit["sentence"] for culprit in culprits], "notes": answer.get("notes", []),
         "num_changes": len(answer.get("changes", [])), "machine": _machine(), "trials": answer.get("trials", []),

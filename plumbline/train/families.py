@@ -95,7 +95,8 @@ def check_map(model: nn.Module, family: str) -> None:
     try:
         with torch.no_grad():
             ids = torch.zeros((1, _LENGTH), dtype=torch.long, device=next(model.parameters()).device)
-            model(input_ids=ids)
+            # With a mask: without one, transformers 4 looks for padding in the ids, which have no values there.
+            model(input_ids=ids, attention_mask=torch.ones_like(ids))
     # A model that needs more inputs than ids fails inside its own code: torch raises RuntimeError for wrong shapes.
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]

@@ -196,6 +196,22 @@ def test_a_model_whose_modules_cannot_be_mapped_is_one_line():
         check_map(Hidden(), "hidden")
 
 
+def test_a_family_that_looks_for_padding_without_a_mask_is_mapped():
+    """Until transformers 4.57 every such family did; the ids of a model without memory have no values."""
+
+    class Looking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Embedding(4, 4)
+
+        def forward(self, input_ids, attention_mask=None, labels=None):
+            if attention_mask is None and 1 in input_ids:
+                raise AssertionError
+            return self.inner(input_ids)
+
+    check_map(Looking().to("meta"), "looking")
+
+
 def test_a_checkpoint_with_the_tokenizer_of_another_one_is_refused(tmp_path):
     own, other = make_checkpoint("bert", tmp_path / "own"), make_checkpoint("modernbert", tmp_path / "other")
     suite = suite_of(tmp_path, own, dataset={"tokenizer": str(other)})
