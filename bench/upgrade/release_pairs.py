@@ -147,6 +147,7 @@ def main() -> int:
     table = tomllib.loads((RELEASES / "pairs.toml").read_text(encoding="utf-8"))
     results: list[dict[str, Any]] = json.loads(arguments.out.read_bytes()) if arguments.out.is_file() else []
     known = {result["name"] for result in results}
+    has_failed = False
     for pair in table["pairs"]:
         is_wanted = not arguments.only or any(text in pair["name"] for text in arguments.only)
         if pair["name"] in known or not is_wanted:
@@ -154,14 +155,19 @@ def main() -> int:
         work, about = arguments.work.resolve(), table["bases"][pair["base"]]
         base = environment(about, work, arguments.uv)
         lock = candidate(pair, about["packages"], base, work, arguments.uv)
-        results.append({**pair, **judged(pair, base, lock, work, arguments.pip)})
+        try:
+            results.append({**pair, **judged(pair, base, lock, work, arguments.pip)})
+        except RuntimeError as error:
+            print(error, flush=True)
+            has_failed = True
+            continue
         print(f"{pair['name']}: {results[-1]['verdict']} {results[-1]['sentences']}", flush=True)
         _write(arguments.out, results)
     # An answer stays; what the table knows of its pair may have been corrected since.
     by_name = {pair["name"]: pair for pair in table["pairs"]}
     results = [rated(by_name[result["name"]], result) for result in results]
     _write(arguments.out, results)
-    return 0 if all(result["is_right"] for result in results) else 1
+    return int(has_failed or not all(result["is_right"] for result in results))
 
 
 if __name__ == "__main__":

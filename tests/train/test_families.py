@@ -204,7 +204,7 @@ def test_a_family_that_looks_for_padding_without_a_mask_is_mapped():
             super().__init__()
             self.inner = torch.nn.Embedding(4, 4)
 
-        def forward(self, input_ids, attention_mask=None, labels=None):
+        def forward(self, input_ids, attention_mask=None, labels=None):  # noqa: ARG002
             if attention_mask is None and 1 in input_ids:
                 raise AssertionError
             return self.inner(input_ids)
