@@ -6,6 +6,7 @@ import errno
 import venv
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -111,7 +112,8 @@ def test_the_error_of_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeyp
 
     order = make_order(tmp_path)
     monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "ProgressReporter", lambda _: nullcontext())
+    reporter = SimpleNamespace(on_progress=print)
+    monkeypatch.setattr(module, "ProgressReporter", lambda _: nullcontext(reporter))
     monkeypatch.setattr(module, "write_spec", full)
     with disable_run_logger(), pytest.raises(DiskFullError, match="no room left") as caught:
         module.train_and_publish.fn(order)
