@@ -52,12 +52,27 @@ def pelt(values: np.ndarray) -> list[int]:
     ]
 
 
+def pelt_whitened(values: np.ndarray) -> list[int]:
+    """PELT on x(t) - rho x(t-1), with rho of the residuals about the segments, until both agree."""
+    rho, found = 0.0, pelt(values)
+    for _ in range(4):
+        levels = np.concatenate([np.full(len(part), np.median(part)) for part in np.split(values, found)])
+        off = values - levels
+        rho_now = float(np.clip(off[1:] @ off[:-1] / max(off @ off, 1e-300), 0.0, 0.95))
+        if abs(rho_now - rho) < 0.01:
+            break
+        rho = rho_now
+        found = [index + 1 for index in pelt((values[1:] - rho * values[:-1]) / (1 - rho))]
+    return found
+
+
 PEERS: dict[str, tuple[Callable[[np.ndarray], list[int]], bool, int]] = {
     "flat 5%": (flat, True, 1),
     "3 sigma": (three_sigma, True, 1),
     "apache-otava 0.8.0": (otava, False, 1),
     "MongoDB E-divisive 2.1.6": (mongodb, False, 7),
     "ruptures PELT 1.1.10": (pelt, False, 1),
+    "PELT, whitened": (pelt_whitened, False, 1),
 }
 """Name: the detector, whether it reports single nights instead of changes, and every how many nights it is run."""
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import Reference
+from plumbline.history.reference import WINSOR, Reference
 
-__all__ = ["Lasting", "lasting_loss", "rank_sum_chance"]
+__all__ = ["Lasting", "lasting_loss", "least_shown", "longest_shown", "rank_sum_chance"]
 
 Values = NDArray[np.float64]
 
@@ -33,7 +33,13 @@ class Lasting:
 
 
 def lasting_loss(
-    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, lengths: Sequence[int]
+    here: Values,
+    reference: Reference,
+    alpha: float,
+    *,
+    ranked: bool = True,
+    lengths: Sequence[int],
+    rank_alpha: float | None = None,
 ) -> Lasting:
     """Test whether the newest nights are worse than the reference.
 
@@ -42,25 +48,56 @@ def lasting_loss(
     distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without its
     nights. Of `lengths`, the numbers of newest nights, the first counts that can reach the level.
     """
-    fits = [num for num in lengths if not ranked or math.comb(reference.count + num, num) * alpha >= 1]
+    rank_alpha = rank_alpha or alpha
+    fits = [num for num in lengths if not ranked or math.comb(reference.count + num, num) * rank_alpha >= 1]
     length = fits[0] if fits else 0
     if not length or len(here) < length + (reference.count if ranked else 0):
-        return Lasting(False, math.nan, -math.inf, math.inf, length)
+        return Lasting(False, math.nan, -math.inf, math.inf, length or lengths[0])
     newest = here[-length:]
     size = _median(newest) - reference.centre
+    width = WINSOR * reference.spread
+    mean = float(np.clip(newest - reference.centre, -width, max(width, size)).mean())
     # Add one standard error: an underestimated autocorrelation would cause false alarms. The anchor's loss is also
     # bounded by its size.
     error = 1 / math.sqrt(reference.count) if ranked else 0.0
     careful = replace(reference, rho=min(reference.rho + error, 0.9))
-    independent = length * (1 - careful.rho) / (1 + careful.rho) / 1.5
-    z = size / careful.predicted(max(independent, 0.5))
+    independent = length * (1 - careful.rho) / (1 + careful.rho)
+    z = mean / careful.predicted(max(independent, 0.5))
     limit = t_quantile(alpha, round(reference.freedom))
     holds = z > limit
     if holds and ranked:
         before = here[: reference.count]
         above = float((newest[:, None] > before[None, :]).sum() + 0.5 * (newest[:, None] == before[None, :]).sum())
-        holds = rank_sum_chance(int(above), length, reference.count) <= alpha
+        holds = rank_sum_chance(int(above), length, reference.count) <= rank_alpha
     return Lasting(holds, size, z, limit, length)
+
+
+def longest_shown(here: Values, reference: Reference, alpha: float, *, lengths: Sequence[int]) -> Lasting:
+    """Test each number of newest nights that can reach the level, at its share; return the longest that shows a loss.
+
+    If none shows the loss, it is the shortest one.
+    """
+    able = [num for num in lengths if math.comb(reference.count + num, num) * alpha >= 1] or [lengths[-1]]
+    tested = [num for num in able if reference.count + num <= len(here)] or able[:1]
+    share = alpha / len(tested)
+    tests = [
+        lasting_loss(here, reference.pooled(here[-num:]), share, lengths=(num,), rank_alpha=alpha) for num in tested
+    ]
+    return next((test for test in reversed(tests) if test.holds), tests[0])
+
+
+def least_shown(reference: Reference, alpha: float, *, lengths: Sequence[int]) -> float:
+    """Return the smallest loss that the longest of these numbers of nights shows with a power of 97.5%.
+
+    It is infinite if so few nights of the reference cannot reach the level.
+    """
+    num, share = lengths[-1], alpha / len(lengths)
+    if math.comb(reference.count + num, num) * alpha < 1:
+        return math.inf
+    rho = min(reference.rho + 1 / math.sqrt(reference.count), 0.9)
+    independent = max(num * (1 - rho) / (1 + rho), 0.5)
+    careful = replace(reference, rho=rho, later=num)
+    return (t_quantile(share, round(careful.freedom)) + 2) * careful.predicted(independent)
 
 
 def _median(values: Values) -> float:

@@ -20,8 +20,10 @@ __all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"
 
 NIGHTS_A_YEAR = 365
 _DETECTORS = 2
-_RESOLVING = 8.5
-"""Twice the quantiles of Student's interval and of a power of 97.5%."""
+_RESOLVING = 8.5 * 1.5
+"""Twice the quantiles of Student's interval and of a power of 97.5%, and what the SD of four runs may be too small."""
+_MOST_BLOCKS = 4
+"""Maximum number of blocks, in units of the least."""
 _EXPERIMENT_SHARE = 0.8
 """Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
 
@@ -87,11 +89,16 @@ class Allowed:
     def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
         """Return how many blocks an A/B of so many series takes: at least one more than reach its level.
 
-        `noise` is the SD of a run on this machine, in units of the loss. Up to twice as many blocks rule out half of
-        the loss in most experiments of equal environments.
+        `noise` is the SD of a run on this machine, in units of the loss. Up to four times as many blocks rule out half
+        of the loss in most experiments of equal environments.
         """
         least = max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
-        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), 2 * least)
+        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), _MOST_BLOCKS * least)
+
+    @property
+    def tolerated(self) -> float:
+        """Return the loss of a machine that is no person's work; only throughput and metrics with a margin have one."""
+        return self.drop if self.is_limited or self.margin is not None else math.inf
 
     def of(self, metric: str) -> Allowed:
         """Return the limits of one metric."""
@@ -132,7 +139,7 @@ def allowed_for(
         detection_chance=min(detections_a_year / _DETECTORS / points, 0.05),
         software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
         lasting_alpha=min((1 - share) * false_alarms_a_year / points, 0.01),
-        lasting_nights=(5, 7, 10) if has_experiments else (3, 5, 7, 10),
+        lasting_nights=(5, 7, 10) if has_experiments else (3, 7, 10, 20),
         open_nights=open_nights,
         num_reruns=num_reruns if has_experiments else 0,
         num_blocks=num_blocks if has_experiments else 0,

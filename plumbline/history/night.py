@@ -12,12 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.history.decision import Answers, Decision, Past, Software, advance, decide
+from plumbline.history.decision import Answers, Decision, Past, Software
 from plumbline.history.limits import Allowed
 from plumbline.history.metrics import Metric
 from plumbline.history.reference import MOST
 from plumbline.history.segments import MetricHistory, past_of
 from plumbline.history.series import CallEntry
+from plumbline.history.series_state import advance, decide
 from plumbline.schema.verdict import Finding
 
 __all__ = ["LineDecision", "call_entry", "entry_sentence", "finding_of", "judge_lines", "replayed", "sentence"]
@@ -108,7 +109,7 @@ def judge_lines(
     return tuple(
         replace(judged, shifted=True)
         if judged.line.metric.part_of
-        and judged.decision.verdict != "pass"
+        and (judged.decision.verdict != "pass" or judged.decision.reason in ("machine", "slow-machine"))
         and judged.decision.reason not in ("missing", "learning")
         and verdicts.get((judged.line.workload, judged.line.metric.part_of)) == "pass"
         else judged

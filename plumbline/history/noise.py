@@ -38,7 +38,7 @@ def noise_floor(values: Sequence[float]) -> NoiseFloor:
     if not len(kept):
         return NoiseFloor(runs=0)
     scores = np.log(kept)
-    reference = reference_of(scores, floor=1e-6)
+    reference = reference_of(scores, floor=1e-6, is_whole=True)
     middle = float(np.median(kept))
     if len(kept) < _LEAST:
         return NoiseFloor(runs=len(kept), mean=middle)

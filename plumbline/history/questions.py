@@ -20,11 +20,8 @@ Values = NDArray[np.float64]
 
 _NEWEST = 5
 """Maximum number of nights that rule out a loss."""
-_RULED_OUT = 0.05
+_RULED_OUT = 0.01
 """Level at which these nights rule out the loss."""
-_SHOWN = 0.01
-"""Level at which the nights since show the loss of a machine, which then passes no longer."""
-_LEAST = 3
 _MOST = 20
 """Maximum number of nights that show a loss."""
 
@@ -57,11 +54,6 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
     least = max(size / 2, pooled.resolvable(_RULED_OUT))
     independent = max(len(newest) * (1 - reference.rho) / (1 + reference.rho), 1.0)
     return pooled.rules_out(reference.centre + mean, least, _RULED_OUT, independent)
-
-
-def is_shown(here: Values, num_fresh: int, reference: Reference) -> bool:
-    """Return whether the nights after the question show the loss: it is no matter of single nights."""
-    return num_fresh >= _LEAST and overdue_loss(here, num_fresh, reference, _SHOWN).holds
 
 
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:

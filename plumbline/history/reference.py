@@ -24,7 +24,9 @@ LEAST = 5
 MOST = 60
 """Maximum number of nights: later nights, which may creep, never change the reference."""
 _LAG = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning creep."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
+_FIRST = 8
+"""Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
 ENOUGH = 20
 """Minimum number of nights for a trend, an autocorrelation and outer quantiles: fewer do not know their own noise."""
 _OWN_SPREAD = 10
@@ -83,6 +85,10 @@ class Reference:
         """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
         return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
 
+    def mirrored(self) -> Reference:
+        """Return the reference of the negative scores, of which a gain is a loss."""
+        return replace(self, centre=-self.centre)
+
     def pooled(self, later: Values) -> Reference:
         """Return the reference with the spread of these nights about their own median as well.
 
@@ -95,22 +101,21 @@ class Reference:
         return replace(self, spread=math.sqrt(squares), later=len(later))
 
 
-def reference_of(values: Values, *, floor: float, prior: Reference | None = None) -> Reference | None:
+def reference_of(
+    values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
+) -> Reference | None:
     """Return the reference of one level, oldest night first.
 
-    `None` if fewer than `LEAST` nights are finite. `floor` is the minimum spread, also of a constant series. With
-    `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
-    its own, and the centre's error is as wide.
+    `None` if fewer than `LEAST` nights are finite. With `is_whole` the newest nights count, too: no loss has begun in
+    them. `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the level before, one
+    night is enough: the spread is that level's until the new level has its own, and the centre's error is as wide.
     """
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < _OWN_SPREAD:
         return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
-    if len(kept) > ENOUGH + _LAG:
-        kept = kept[: min(MOST, len(kept) - _LAG)]
-    elif len(kept) > LEAST + _LAG:
-        kept = kept[: max(len(kept) - _LAG, min(ENOUGH, len(kept) - 1))]
     if len(kept) < LEAST:
         return None
+    kept = kept[: min(MOST, len(kept) if is_whole else max(len(kept) - _LAG, _FIRST))]
     centre = _middle(np.sort(kept))
     level = _without_trend(kept)
     spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)

@@ -29,6 +29,10 @@ _ANCHOR_NIGHTS = 20
 """Number of nights after the first acceptance in the anchor: later nights may already creep."""
 
 
+_OPEN = frozenset({"machine", "slow-machine", "too-soon"})
+"""Reasons of nights that pass while a loss stays open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """Start of a segment: its index, and the change there."""
@@ -183,7 +187,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
         for boundary in history.boundaries
         if boundary.ends_comparison and machine <= boundary.index < begins
     ]
-    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor)
+    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor, is_whole=True)
     anchor = _anchor(history, scores, machine) if level > machine else None
     return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, question, prior)
 
@@ -201,9 +205,9 @@ def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Q
             continue
         since = max(bisect_left(history.times, entry.since, 0, end), level) if entry.since is not None else place
         if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            before = call.level if call else level
-            call, question = Call(since, entry.centre, entry.size, before, entry.answered), None
-        elif (entry.verdict == "inconclusive" or entry.reason == "machine") and entry.size is not None:
+            first = call or Call(since, entry.centre, entry.size, level)
+            call, question = replace(first, since=since, is_cleared=entry.answered), None
+        elif (entry.verdict == "inconclusive" or entry.reason in _OPEN) and entry.size is not None:
             if question is None or (question.since, question.size) != (since, entry.size):
                 cusum_start = place if question else cusum_start
                 question = Question(since, place, entry.size)
@@ -229,4 +233,4 @@ def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -
         boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
     ]
     end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
-    return reference_of(scores[first:end], floor=history.metric.floor)
+    return reference_of(scores[first:end], floor=history.metric.floor, is_whole=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.decision import Answers, Decision, Past, Software, advance, decide
+from plumbline.history.decision import Answers, Decision, Past, Software
 from plumbline.history.limits import Allowed, Margin
+from plumbline.history.series_state import advance, decide
 
 __all__ = [
     "DETERMINISTIC",

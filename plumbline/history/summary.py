@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from plumbline.history.episodes import Episode, episodes
+from plumbline.history.lasting import least_shown
 from plumbline.history.limits import Allowed
 from plumbline.history.night import entry_sentence, judge_lines, replayed, sentence
 from plumbline.history.reference import Reference, reference_of
@@ -63,6 +64,8 @@ class LineSummary(Model):
     reference_nights: int = 0
     limit: float | None = None
     """Value beyond which a loss counts; `None` if the metric has no limit of its own."""
+    least_loss: float | None = None
+    """Smallest loss, as a change of the value, that later nights show by themselves; `None` if too few nights show none."""
     level: int = 0
     """Index of the first night of the reference's level."""
     lost: float | None = None
@@ -94,7 +97,9 @@ def summarise(
     past = decided.past
     scores = np.append(past.values, metric.scores(history.values[-1:]))
     end_of_reference = past.question.since if past.question else None
-    reference = reference_of(past.values[past.level : end_of_reference], floor=past.floor, prior=past.prior)
+    is_open = past.question is not None
+    nights = past.values[past.level : end_of_reference]
+    reference = reference_of(nights, floor=past.floor, prior=past.prior, is_whole=is_open)
     return LineSummary(
         platform=history.platform,
         workload=history.workload,
@@ -106,6 +111,7 @@ def summarise(
         relative_sd=reference.spread if reference else None,
         reference_nights=reference.count if reference else 0,
         limit=_limit(history, reference, allowed.of(metric.name)),
+        least_loss=_least_loss(history, reference, allowed),
         level=past.level,
         lost=_finite(metric.value(past.call.centre)) if past.call else None,
         autocorrelation=reference.rho if reference else 0.0,
@@ -131,6 +137,13 @@ def _limit(history: MetricHistory, reference: Reference | None, allowed: Allowed
     if reference is None or not (allowed.is_limited or allowed.margin):
         return None
     return _finite(history.metric.value(reference.centre + allowed.at(reference.centre).drop))
+
+
+def _least_loss(history: MetricHistory, reference: Reference | None, allowed: Allowed) -> float | None:
+    if reference is None:
+        return None
+    least = least_shown(reference, allowed.lasting_alpha, lengths=allowed.lasting_nights)
+    return _finite(history.metric.change(max(least, allowed.of(history.metric.name).at(reference.centre).least_change)))
 
 
 def _change(history: MetricHistory, episode: Episode, first: int) -> ChangeSummary:

@@ -65,6 +65,7 @@ def level_sentence(summary: LineSummary) -> str:
         return sentence_of(fact("line.learning", nights=summary.nights))
     unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
     limit = "" if summary.limit is None else fact("line.limit", limit=f"{summary.limit * factor:.4g}")
+    least = "" if summary.least_loss is None else fact("line.least-loss", size=f"{abs(summary.least_loss):.1%}")
     return sentence_of(
         fact(
             "line.reference",
@@ -73,6 +74,7 @@ def level_sentence(summary: LineSummary) -> str:
             spread=f"{summary.relative_sd or 0:.2%}",
             nights=summary.reference_nights,
             limit=limit,
+            least=least,
         )
     )
 

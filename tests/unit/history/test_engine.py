@@ -15,6 +15,7 @@ from plumbline.history.metrics import METRICS
 from plumbline.history.night import judge_lines
 from plumbline.history.segments import lines_of
 from plumbline.history.series import SeriesFile, extended
+from plumbline.history.series_state import advance
 from plumbline.history.simulate import (
     DETERMINISTIC,
     NOISES,
@@ -41,6 +42,16 @@ def test_noise_alone_is_called_less_than_the_bound(kind: str, shared: bool) -> N
     tally = simulate_platform(World(kind, levels, np.zeros(150), shared, generator), ALLOWED)
     assert len(tally.calls) <= 1, [(series, night, call.reason) for series, night, call in tally.calls]
     assert tally.experiments <= tally.nights
+
+
+def test_noise_alone_is_seldom_a_night_to_look_at() -> None:
+    # At twelve nights a year over four platforms 3.7 are expected of three kinds of noise.
+    looks = {}
+    for kind in ("gaussian", "t3", "ar-0.6"):
+        generator = _generator(12, sorted(NOISES).index(kind))
+        levels = make_levels(generator, kind, 10, 150)
+        looks[kind] = simulate_platform(World(kind, levels, np.zeros(150), 0.7, generator), ALLOWED).looks
+    assert sum(looks.values()) <= 4, looks
 
 
 def test_a_deterministic_metric_that_moves_with_each_lock_is_never_called() -> None:
@@ -93,12 +104,38 @@ def test_a_software_loss_is_called_by_the_experiment_with_size_and_interval() ->
     assert third.low < 0.05 < third.high
 
 
-def test_a_slow_machine_is_not_called_software_and_not_passed() -> None:
+@pytest.mark.parametrize(("metric", "size", "verdict"), [
+    ("throughput", 0.04, "pass"), ("throughput", 0.06, "inconclusive"), ("forward", 0.06, "pass"),
+])  # fmt: skip
+def test_a_slow_machine_is_not_called_software_and_does_not_pass_beyond_the_limit_of_throughput(
+    metric: str, size: float, verdict: str
+) -> None:
     generator = _generator(3, 4)
     past = Past(generator.normal(0, 0.01, 60))
-    both = generator.normal(0.06, 0.01, (6, 4))
-    decided = decide(past, 0.06, ALLOWED, Answers((0.06,) * 4, both[:, :2], both[:, 2:]))
-    assert (decided.verdict, decided.reason) == ("inconclusive", "machine")
+    both = generator.normal(size, 0.01, (12, 4))
+    decided = decide(past, size, ALLOWED.of(metric), Answers((size,) * 4, both[:, :2], both[:, 2:]))
+    assert (decided.verdict, decided.reason, decided.is_cleared) == (verdict, "machine", True)
+
+
+@pytest.mark.parametrize(("slower", "verdict", "is_open"), [(0.0, "pass", False), (0.06, "drift", False)])
+def test_a_question_that_an_ab_left_open_gets_an_ab_on_the_next_night(
+    slower: float, verdict: str, is_open: bool
+) -> None:
+    generator = _generator(3, 5)
+    past = Past(generator.normal(0, 0.01, 60))
+    both = generator.normal(0.03, 0.05, (6, 4))
+    undecided = decide(past, 0.06, ALLOWED, Answers((0.06,) * 4, both[:, :2], both[:, 2:]))
+    assert (undecided.verdict, undecided.reason) == ("inconclusive", "undecided")
+    past = advance(past, 0.06, undecided)
+    tonight = 0.028  # no detector reports it, and it does not rule the loss out
+    assert decide(past, tonight, ALLOWED).needs == "reruns"
+    assert decide(past, tonight, ALLOWED, Answers((0.01,) * 4)).needs == "ab"
+    runs = generator.normal(0, 0.005, (8, 4))
+    answers = Answers((0.01,) * 4, runs[:, :2] + slower, runs[:, 2:])
+    decided = decide(past, tonight, ALLOWED, answers)
+    assert (decided.verdict, decided.question is not None) == (verdict, is_open)
+    unanswered = decide(past, tonight, ALLOWED, Answers((0.01,) * 4), software="unavailable")
+    assert (unanswered.verdict, unanswered.reason) == ("inconclusive", "open-loss")
 
 
 def test_what_reruns_do_not_show_went_away() -> None:
@@ -136,7 +173,7 @@ def test_a_step_a_faster_machine_and_a_creep_are_each_called_once_and_dated() ->
     series, result = run_nights(values, rows)
     called = [(index, item.decision.onset) for index, item in result if item.decision.new]
     assert [onset.shape for _, onset in called if onset] == ["step", "creep"]
-    assert [abs(onset.index - at) <= 2 for (_, onset), at in zip(called, (80, 200), strict=True) if onset] == [True] * 2
+    assert [abs(onset.index - at) <= 4 for (_, onset), at in zip(called, (80, 200), strict=True) if onset] == [True] * 2
     assert [(boundary.index, boundary.what) for boundary in line_of(series).boundaries] == [(140, "hardware")]
     assert all(item.verdict == "drift" for index, item in result if 84 <= index < 140)
 

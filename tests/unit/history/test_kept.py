@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from plumbline.history import Answers, Past, decide
-from plumbline.history.decision import Call, Software, advance
+from plumbline.history.decision import Call, Software
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed, Margin, allowed_for
 from plumbline.history.noise import noise_floor, recommended_drop
 from plumbline.history.reference import Reference, autocorrelation, reference_of
+from plumbline.history.series_state import advance
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)
@@ -154,7 +155,7 @@ def test_the_newest_five_nights_count_against_an_anchor() -> None:
 @pytest.mark.parametrize("count", [5, 7, 12])
 def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
     """At this level five nights need ten more, seven need seven, and twelve need five."""
-    reference = reference_of(steady(count), floor=1e-3)
+    reference = reference_of(steady(count), floor=1e-3, is_whole=True)
     assert reference is not None
     here = np.append(steady(count), CENTRE + 0.1 + np.arange(10) ** 2 * 0.001)
     lengths = [

@@ -169,6 +169,7 @@ def test_a_part_that_costs_the_whole_is_a_loss_and_no_shift(nights: Nights) -> N
     result, decided, asked = _tonight(nights, record, record, baseline=_on(loaded(0, 0), ONE, speed()))
     assert asked == 4
     assert "shift" not in {one.reason for one in decided.decisions["left"]}
-    assert _finding(result, "history.data_wait").outcome == "inconclusive"
+    assert _finding(result, "history.throughput").outcome == "inconclusive"
+    assert "this night's machine" in said(_finding(result, "history.data_wait").detail)
     assert [(cause.code, cause.sure) for cause in result.causes] == [("loader", "likely")]
     assert len(read_series(nights.central, "nightly", "left")) == PAST

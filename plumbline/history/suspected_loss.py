@@ -1,0 +1,144 @@
+"""Decision on a suspected loss, by the cheapest experiments first.
+
+Where the loss needs an experiment, the decision names it; the caller runs it and decides again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.history.answers import RerunTest, judge_reruns
+from plumbline.history.dating import onset
+from plumbline.history.decision import Answers, Decision, Past, Reason, Software
+from plumbline.history.detectors import Detection
+from plumbline.history.lasting import lasting_loss
+from plumbline.history.limits import Allowed
+from plumbline.history.paired import PairedTest, paired_test
+from plumbline.history.quantiles import t_quantile
+from plumbline.history.reference import Reference
+
+__all__ = ["SuspectedLoss"]
+
+Values = NDArray[np.float64]
+_NEWEST = 5
+"""Number of nights whose median has to be within the margin, as a loss of five nights is called."""
+_INTERVAL = 0.025
+"""Level on each side at which an A/B rules out half of the loss. Half, as chance enlarges a loss that is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedLoss:
+    """Loss reported by detectors, with tonight's answers so far."""
+
+    here: Values
+    reference: Reference
+    detections: tuple[Detection, ...]
+    allowed: Allowed
+    answers: Answers
+    software: Software
+    past: Past
+
+    def within_margin(self) -> Decision | None:
+        """Pass without experiments if tonight and the newest nights' median are within the margin."""
+        size = float(self.here[-1]) - self.reference.centre
+        recent = float(np.median(self.here[-_NEWEST:])) - self.reference.centre
+        if max(size, recent) > self.allowed.least_change:
+            return None
+        dated = onset(self.here, self.reference)
+        return Decision("pass", "within-margin", self.detections, "", self.reference, dated, size=size)
+
+    def decision(self) -> Decision:
+        """Decide by the cheapest experiments first."""
+        if self.answers.reruns is None:
+            return self._open("reruns")
+        rerun = judge_reruns(self.answers.reruns, self.reference, self.allowed.rerun_alpha)
+        if not math.isfinite(rerun.z):
+            return self._open("")
+        if self.past.anchor is not None and any(detection.kind == "anchor" for detection in self.detections):
+            against = judge_reruns(self.answers.reruns, self.past.anchor, self.allowed.rerun_alpha)
+            if against.holds:
+                return self._decided("drift", "anchor", against, reference=self.past.anchor)
+        is_open = self.past.question is not None and not self.past.question.is_cleared
+        if self.software == "can-differ" and (rerun.holds or is_open):
+            return self._by_experiment(rerun)
+        if not rerun.holds:
+            return self._decided("pass", "went-away", rerun)
+        return self._without_software(rerun)
+
+    def _by_experiment(self, rerun: RerunTest) -> Decision:
+        asked = self.past.question
+        loss = rerun.mean - self.reference.centre if rerun.holds or asked is None else asked.size
+        if self.answers.tonight is None or self.answers.baseline is None:
+            decided = self._open("ab" if self.allowed.num_blocks else "")
+            return replace(decided, rerun=rerun, size=loss)
+        difference = paired_test(self.answers.tonight, self.answers.baseline, _INTERVAL)
+        if difference is None:
+            return replace(self._open(""), rerun=rerun)
+        alpha, half = self.allowed.ab_alpha(self.answers.num_tested), loss / 2
+        if difference.p_value > alpha:
+            if difference.rules_out(max(half, self.allowed.least_change), _INTERVAL):
+                return self._without_software(rerun, difference)
+            missing = difference.missing_blocks(2 * half, alpha)
+            return replace(self._without_software(rerun, difference, undecided=True), missing_blocks=missing)
+        if difference.size < self.allowed.least_change:
+            return self._decided("pass", "too-small", rerun, difference)
+        return self._decided("drift", "software", rerun, difference)
+
+    def _without_software(
+        self, rerun: RerunTest, difference: PairedTest | None = None, *, undecided: bool = False
+    ) -> Decision:
+        """Decide without a software cause: drift only if it lasts."""
+        lost = lasting_loss(self.here, self.reference, self.allowed.lasting_alpha, lengths=self.allowed.lasting_nights)
+        is_cleared = self.software == "equal" or (difference is not None and not undecided)
+        if lost.holds and lost.size > self.allowed.least_change:
+            return replace(self._decided("drift", "lasting", rerun, difference), is_cleared=is_cleared)
+        if undecided:
+            return self._decided("inconclusive", "undecided", rerun, difference)
+        if not is_cleared:
+            return self._decided("inconclusive", "unconfirmed", rerun, difference)
+        if not rerun.holds:
+            return replace(self._decided("pass", "went-away", rerun, difference), is_cleared=True)
+        # A slow night of the machine is no person's work within the team's limit, and is called once it lasts.
+        is_tolerated = rerun.mean - self.reference.centre <= self.allowed.tolerated
+        verdict: Literal["pass", "inconclusive"] = "pass" if is_tolerated else "inconclusive"
+        return replace(self._decided(verdict, "machine", rerun, difference), is_cleared=True)
+
+    def _open(self, needs: Literal["reruns", "ab", ""]) -> Decision:
+        size = float(self.here[-1]) - self.reference.centre
+        reason: Reason = "open-question" if self.detections else "open-loss"
+        return Decision("inconclusive", reason, self.detections, needs, self.reference, size=size)
+
+    def _decided(
+        self,
+        verdict: Literal["pass", "drift", "inconclusive"],
+        reason: Reason,
+        rerun: RerunTest,
+        difference: PairedTest | None = None,
+        reference: Reference | None = None,
+    ) -> Decision:
+        against = reference or self.reference
+        size = rerun.mean - against.centre
+        width = t_quantile(0.025, round(against.freedom)) * against.predicted()
+        low, high = size - width, size + width
+        if difference is not None and reason in ("software", "too-small"):
+            size, low, high = difference.size, difference.low, difference.high
+        dated = onset(self.here, against) if verdict == "drift" else None
+        return Decision(
+            verdict,
+            reason,
+            self.detections,
+            "",
+            against,
+            dated,
+            rerun,
+            difference,
+            size,
+            low,
+            high,
+            new=verdict == "drift",
+        )
