@@ -65,7 +65,7 @@ class LineSummary(Model):
     limit: float | None = None
     """Value beyond which a loss counts; `None` if the metric has no limit of its own."""
     least_loss: float | None = None
-    """Smallest loss, as a change of the value, that later nights show by themselves; `None` if too few nights show none."""
+    """Smallest loss, as a change of the value, that later nights show by themselves; `None`: the nights are too few."""
     level: int = 0
     """Index of the first night of the reference's level."""
     lost: float | None = None
