@@ -105,6 +105,7 @@ PROGRAMS_RUN_BY = {
     "python -m bench.history.change_points": "bench/results/history-changes.json",
     "python -m bench.history.labels": "bench/results/history-labels.json",
     "python -m bench.history.open_losses": "bench/results/history-open-losses.json",
+    "python -m bench.history.real": "bench/results/history-real.json",
     "python -m bench.history.scale": "bench/results/history-scale.json",
     "python -m bench.history.simulate": "bench/results/history-simulation.json",
     "python -m bench.judge.fleet": "bench/results/fleet-judging.json",
