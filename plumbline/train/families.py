@@ -11,7 +11,7 @@ from torch import nn
 
 from plumbline.errors import ConfigurationError
 from plumbline.schema.spec import ModelSpec
-from plumbline.train.compat.transformers import register_base_first
+from plumbline.train.compat.transformers import looks_for_padding, register_base_first
 from plumbline.train.tasks import training_task
 
 __all__ = [
@@ -95,8 +95,8 @@ def check_map(model: nn.Module, family: str) -> None:
     try:
         with torch.no_grad():
             ids = torch.zeros((1, _LENGTH), dtype=torch.long, device=next(model.parameters()).device)
-            # With a mask: without one, transformers 4 looks for padding in the ids, which have no values there.
-            model(input_ids=ids, attention_mask=torch.ones_like(ids))
+            # On the meta device neither ids nor mask have values to read.
+            model(input_ids=ids, attention_mask=torch.ones_like(ids) if looks_for_padding(model) else None)
     # A model that needs more inputs than ids fails inside its own code: torch raises RuntimeError for wrong shapes.
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]

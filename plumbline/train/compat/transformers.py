@@ -75,6 +75,11 @@ def register_base_first(model: nn.Module) -> None:
             setattr(model, name, child)
 
 
+def looks_for_padding(model: nn.Module) -> bool:
+    """Return whether a model reads its ids where no mask is given: until 4.57. Since 5.0 it reads the mask."""
+    return not hasattr(_source(model), "create_bidirectional_mask")
+
+
 def takes_made_masks(model: nn.Module) -> bool:
     """Return whether a model accepts a mask made by `made_mask`: since 5.0, with full attention in every layer."""
     source = _source(model)
