@@ -305,8 +305,8 @@ def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
     else:
         build = learn_module.use_portable_dropout
 
-        def wetter(model: object, clock: object) -> None:
-            build(model, clock)
+        def wetter(model: object, clock: object, **settings: object) -> None:
+            build(model, clock, **settings)
             for module in model.modules():
                 if isinstance(module, learn_module.PortableDropout):
                     module.p = 0.2

@@ -18,7 +18,8 @@ DOCUMENTED = {
     "prefect.client.orchestration", "prefect.client.schemas.actions", "prefect.client.schemas.filters",
     "prefect.client.schemas.objects", "prefect.client.schemas.responses", "prefect.client.schemas.schedules",
     "prefect.client.schemas.sorting", "prefect.deployments", "prefect.events", "prefect.events.actions",
-    "prefect.events.schemas.automations", "prefect.events.schemas.events", "prefect.exceptions", "prefect.runtime",
+    "prefect.events.schemas.automations", "prefect.events.schemas.events", "prefect.exceptions",
+    "prefect.logging.loggers", "prefect.runtime",
     "prefect.settings", "prefect.states", "prefect.utilities.callables", "prefect.utilities.urls",
 }  # fmt: skip
 """The modules of Prefect's Python SDK reference that the product uses."""
