@@ -91,9 +91,8 @@ def expect_settled(
     judged = [record for result in verdict["platforms"].values() for record in result["records"]]
     unjudged = sorted(set(stored) - set(judged))
     expect(len(unjudged) == failed_records, f"{failed_records} stored records are not judged: {unjudged}")
-    expect(
-        sorted(stored) == sorted(judged + unjudged), f"the stored records are those judged, each once: {len(judged)}"
-    )
+    once = sorted(stored) == sorted(judged + unjudged)
+    expect(once, f"the stored records are those judged, each once: {len(judged)}" + ("" if once else f": {judged}"))
     available = [name for name, result in verdict["platforms"].items() if not result["unavailable"]]
     expected = len(available) * len(round_.suite.workloads) + reruns
     expect(len(judged) == expected, f"{len(judged)} records of {len(available)} platforms: none is lost")

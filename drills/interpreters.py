@@ -130,9 +130,9 @@ def refused(folder: Path, pythons: dict[str, Path], words: list[str]) -> dict[st
     """Run a round of which the report has to say these words, and which ends with exit code 2."""
     code, document, report = run(folder, pythons)
     say(f"exit code {code}, verdict {document['verdict']}")
+    said = " ".join(report.split())  # the text breaks a long line anywhere
     for text in words:
-        lines = [line.strip() for line in report.splitlines() if text in line]
-        expect(bool(lines), f"the report says: {lines[0] if lines else report[-600:]}")
+        expect(text in said, f"the report says {text!r}" if text in said else report[-600:])
     expect(code == 2, "the round neither passes nor accuses a training: it is misconfigured")
     return {"exit_code": code, "document": document, "report": report.splitlines()}
 
