@@ -86,13 +86,17 @@ def expect_settled(
     expect_no_leftovers(stack, verdict["round"])
     central = CentralStore(open_store(round_.suite.store))
     # A second round's identifier begins with the first's.
-    prefixes = tuple(f"{verdict['round']}-{name}-" for name in round_.suite.platforms)
+    prefixes = tuple(f"{verdict['round']}-{round_.suite.name}-{name}-" for name in round_.suite.platforms)
     stored = [name for name in central.list_records() if name.startswith(prefixes)]
     judged = [record for result in verdict["platforms"].values() for record in result["records"]]
     unjudged = sorted(set(stored) - set(judged))
     expect(len(unjudged) == failed_records, f"{failed_records} stored records are not judged: {unjudged}")
     once = sorted(stored) == sorted(judged + unjudged)
-    expect(once, f"the stored records are those judged, each once: {len(judged)}" + ("" if once else f": {judged}"))
+    expect(
+        once,
+        f"the stored records are those judged, each once: {len(judged)}"
+        + ("" if once else f": {judged}, not {stored}"),
+    )
     available = [name for name, result in verdict["platforms"].items() if not result["unavailable"]]
     expected = len(available) * len(round_.suite.workloads) + reruns
     expect(len(judged) == expected, f"{len(judged)} records of {len(available)} platforms: none is lost")

@@ -58,7 +58,9 @@ def one_round(stack: RunningStack, client: SyncPrefectClient, suite: Suite, reco
     round_id = f"20261120-020000-{suite.name}"
     deploy(suite)
     with StubWorkers(suite, stack.stack.api_url, record, state / "work", login=stack.stack.login):
-        run = cast("FlowRun", run_deployment(f"{REGRESSION}/{suite.name}", {"round_id": round_id}, timeout=0))
+        run = cast(
+            "FlowRun", run_deployment(f"{REGRESSION}/{suite.name}", parameters={"round_id": round_id}, timeout=0)
+        )
         cpu, peak, deadline = 0.0, 0, time.monotonic() + _ROUND_SECONDS
         while not _is_over(run := client.read_flow_run(run.id)):
             if time.monotonic() > deadline:
