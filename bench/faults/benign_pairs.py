@@ -92,7 +92,7 @@ def _republished(world: World) -> str:
 
 
 def _rewritten(folder: Path, shard: Shard) -> Shard:
-    """Write a shard with another compression, under a key of its own."""
+    """Write a shard with another compression, under a new key."""
     base, sink = folder / "labelled", io.BytesIO()
     pq.write_table(pq.read_table(base / shard.key), sink, compression="gzip")
     split, name = shard.key.split("/")

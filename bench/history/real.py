@@ -85,7 +85,7 @@ def judged(job: tuple[str, np.ndarray]) -> dict[str, Any]:
         nights = alarms(tool, seen, begin)
         raw[tool] = {"calls": len(nights), "looks": len(set(nights))}
     calls, num_open, num_standing = engine(newest, begin)
-    # A tool's report of an old change is not counted again, nor is a loss that stands.
+    # A change that a tool reports again is counted once, and so is a loss that lasts.
     raw["plumbline"] = {"calls": len(calls), "looks": len(calls) + num_open, "standing": num_standing}
     found = {tool: changes_of(tool, values) for tool in TOOLS} | {"plumbline": [one.index for one in changes(values)]}
     edges = sorted({0, len(scores), *(index for tool in found for index in found[tool])})

@@ -239,7 +239,6 @@ def test_legs_leave_the_training_as_it_was(workshop: Workshop, monkeypatch: Patc
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
-@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="this torch has one compiler")
 def test_a_compiled_curve_has_the_masks_and_legs_of_a_plain_one(workshop: Workshop, reference: Trained) -> None:
     """The compiler of this test keeps the operations as they are, so that bits show what it was given."""
     graphs: list[Any] = []

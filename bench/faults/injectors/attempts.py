@@ -8,34 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.faults.injectors.patching import wrap_method
+from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import TRAIN_ROWS
 from plumbline.train import dropout, engine, evaluation, learn
 from plumbline.train.engine import Engine
 
 
-def _clock(part: str, first: int = 0) -> Callable[[], bool]:
-    """Return whether a step of `part`, from `first` on, is under way: in the native training or in its legs."""
-    now: list[Any] = ["", 0]
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Engine, place: int, batch: Any) -> Any:
-            before = list(now)
-            now[:] = [self.part, place]
-            try:
-                return step(self, place, batch)
-            finally:
-                now[:] = before
-
-        return stepped
-
-    wrap_method(Engine, "step", wrap)
-    return lambda: now[0] == part and now[1] >= first
-
-
 def _on(part: str, owner: Any, name: str, change: Callable[..., Any], first: int = 0) -> None:
     """Let `change(plain, ...)` stand for a function while a part trains."""
-    active = _clock(part, first)
+    active = during(part, first)
     wrap_method(
         owner, name,
         lambda plain: lambda *given, **named: (

@@ -57,3 +57,21 @@ def after_build(change: Callable[[Any], None]) -> None:
         return loaded
 
     replace_everywhere("load_weights", wrap, among=("probe", "envelope", "portable.leg", "speed"))
+
+
+def during(part: str, first: int = 0) -> Callable[[], bool]:
+    """Return a function that says whether a step of `part` is under way, from step `first` on; its legs count."""
+    now: list[Any] = ["", -1]
+
+    def wrap(step: Any) -> Any:
+        def stepped(self: Any, place: int, batch: Any) -> Any:
+            before, now[:] = list(now), [self.part, place]
+            try:
+                return step(self, place, batch)
+            finally:
+                now[:] = before
+
+        return stepped
+
+    wrap_method(import_module("plumbline.train.engine").Engine, "step", wrap)
+    return lambda: now[0] == part and now[1] >= first

@@ -56,7 +56,7 @@ def batches_of_two_workers() -> None:
 
 
 def draws_of_a_private_generator() -> None:
-    """A library draws from a generator of its own in each step."""
+    """A library draws from its own generator in each step."""
     own = torch.Generator().manual_seed(5)
 
     def wrap(step: Any) -> Any:

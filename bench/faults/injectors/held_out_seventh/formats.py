@@ -22,7 +22,7 @@ def loss_in_bf16() -> None:
 
 
 def _with_autocast(**keys: Any) -> None:
-    """Let `speed` compute its forward pass under an autocast of its own."""
+    """Let `speed` compute its forward pass under a second autocast."""
 
     def forward(plain: Any, self: Engine, *given: Any) -> Any:
         from plumbline.train import engine

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from bench.faults.injectors.patching import wrap_method
-from plumbline.train.engine import Engine
+from bench.faults.injectors.patching import during, wrap_method
 
 __all__ = ["during", "is_mixed", "is_short", "is_unstrict", "short_of", "straight_through", "wrap_while"]
 
@@ -26,24 +25,6 @@ def is_unstrict() -> bool:
 def is_short(value: torch.Tensor) -> bool:
     """Return whether a tensor has 16 bits."""
     return value.dtype in {torch.bfloat16, torch.float16}
-
-
-def during(part: str, first: int = 0) -> Callable[[], bool]:
-    """Return a function that says whether a step of `part` is under way, from step `first` on."""
-    now: list[Any] = ["", -1]
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Engine, place: int, batch: Any) -> Any:
-            before, now[:] = list(now), [self.part, place]
-            try:
-                return step(self, place, batch)
-            finally:
-                now[:] = before
-
-        return stepped
-
-    wrap_method(Engine, "step", wrap)
-    return lambda: now[0] == part and now[1] >= first
 
 
 def wrap_while(acts: Callable[[], bool], owner: Any, name: str, change: Callable[..., Any]) -> None:
