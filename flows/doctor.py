@@ -15,8 +15,6 @@ from plumbline.doctor.place import check_trainer
 from plumbline.doctor.stores import Visit, examine_store
 from plumbline.variables import variable
 
-__all__ = ["doctor"]
-
 
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit], trains: bool = False, python: str = "") -> State[None]:

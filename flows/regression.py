@@ -35,8 +35,6 @@ from plumbline.tasks.report import (
     write_pages,
 )
 
-__all__ = ["ERROR_STATE_NAMES", "STATE_NAMES", "regression"]
-
 _PHASES = ("opening", "training", "gathering", "judging", "confirming", "reporting", "alerting")
 STATE_NAMES = {"drift": "Drift", "inconclusive": "Inconclusive", "invalid": "Invalid"}
 """State of a round by its verdict, for people and automations; a pass is Completed."""

@@ -15,8 +15,6 @@ from plumbline.schema.versions import validate_order
 from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
 from plumbline.tasks.train import train_and_publish
 
-__all__ = ["training"]
-
 
 @flow(name="plumbline-training", persist_result=False, log_prints=False)
 def training(order: dict[str, Any]) -> State[None]:

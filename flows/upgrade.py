@@ -33,8 +33,6 @@ from plumbline.upgrade.orders import UpgradeOrder
 from plumbline.upgrade.outcome import UpgradeOutcome, headline
 from plumbline.upgrade.request import UpgradeRequest
 
-__all__ = ["gate", "upgrade"]
-
 _PHASES = ("judging", "reporting", "alerting")
 
 

@@ -10,8 +10,6 @@ from plumbline.schema.suite import Suite
 from plumbline.tasks.machines import check_left_on
 from plumbline.tasks.watch import check_missed
 
-__all__ = ["watch"]
-
 
 @flow(name="plumbline-watch", persist_result=False)
 def watch(suite: Suite) -> State[None]:

@@ -1,5 +1,3 @@
 """Proof that training is the same on every cloud, with causes of drift."""
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"

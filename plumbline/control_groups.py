@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["QuotaUse", "memory_kills", "memory_limit", "quota_use"]
-
 _SELF = Path("/proc/self")
 _UNLIMITED = 2.0**60
 """Version 1 states the largest number of pages."""

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "ArrayDigest",
-    "bounded_name",
-    "canonical_json",
-    "digest_array",
-    "digest_bytes",
-    "digest_file",
-    "digest_json",
-]
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_NAME = 63

@@ -21,29 +21,6 @@ from enum import Enum, IntEnum
 
 from plumbline.escape import printable, redact
 
-__all__ = [
-    "DISK_FULL",
-    "INFRASTRUCTURE",
-    "RECORD_CODES",
-    "WRONG_PATH",
-    "AccessError",
-    "ConfigurationError",
-    "CorruptDataError",
-    "DeviceLostError",
-    "DiskFullError",
-    "ExitCode",
-    "InconclusiveError",
-    "InvalidInputError",
-    "PlumblineError",
-    "Refusal",
-    "StoppedError",
-    "SupersededError",
-    "TrainingError",
-    "UnavailableError",
-    "memory_hint",
-    "record_code",
-]
-
 
 class ExitCode(IntEnum):
     """Exit codes of commands."""

@@ -12,8 +12,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Literal
 
-__all__ = ["MAX_CHARS", "Channel", "clean", "escape", "inert", "one_line", "printable", "redact"]
-
 Channel = Literal["plain", "html", "slack", "markdown", "log"]
 
 _KEPT = frozenset("\n\t")

@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["is_optional", "missing_package", "require"]
-
 _PROJECT = "plumbline-training"
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")

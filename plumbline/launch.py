@@ -32,7 +32,6 @@ from plumbline.variables import NONCE
 if TYPE_CHECKING:
     from plumbline.staging.pace import StagingProgress
 
-__all__ = ["DETERMINISM", "MICROBENCHMARKS", "make_weights", "module_command", "run_training", "trainer_environment"]
 
 DETERMINISM = {
     "PYTHONHASHSEED": "0",

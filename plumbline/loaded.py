@@ -17,8 +17,6 @@ from pydantic import Field
 
 from plumbline.schema.base import Model, read_model
 
-__all__ = ["LOADED", "BrokenLibrary", "LoadedFiles", "broken_library", "loaded_places", "place_of", "write_loaded"]
-
 LOADED = "PLUMBLINE_LOADED_FOLDER"
 _SITE = ("site-packages", "dist-packages")
 _PARTS = 2

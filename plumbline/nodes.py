@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from plumbline.errors import ConfigurationError
 from plumbline.variables import variable
 
-__all__ = ["ONE_NODE", "Nodes", "own_node"]
-
 _FIRST = "PLUMBLINE_FIRST_NODE"
 """Variable of the job template with the address of the first machine, as `HOST:PORT`."""
 _INDEX = "JOB_COMPLETION_INDEX"

@@ -11,8 +11,6 @@ import sys
 import threading
 from collections.abc import Mapping
 
-__all__ = ["PARENT_WATCH", "watch_parent"]
-
 PARENT_WATCH = "PLUMBLINE_PARENT_WATCH"
 _GRACE_SECONDS = 10.0
 

@@ -25,8 +25,6 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.stores import open_store
 
-__all__ = ["check_training"]
-
 _NAME = TypeAdapter[str](Name)
 
 

@@ -26,8 +26,6 @@ from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite, Workload
 from plumbline.stores import open_store
 
-__all__ = ["prepare"]
-
 _COMMAND_SECONDS = 300.0
 _ROOT = Path(__file__).resolve().parents[1]
 

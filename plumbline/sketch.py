@@ -16,18 +16,6 @@ from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 
-__all__ = [
-    "BLOCK",
-    "ERROR_FACTOR",
-    "RunningSketch",
-    "block_salt",
-    "element_codes",
-    "reduced",
-    "relative_error",
-    "sketch",
-    "small_sketch",
-]
-
 ERROR_FACTOR = 1.5
 """Factor between `relative_error` and the true error, in both directions (5 standard deviations)."""
 

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 
-__all__ = ["NONCE", "clean_variables", "secret_values", "variable"]
-
 NONCE = "PLUMBLINE_NONCE"
 """Variable of the trainer with the nonce of its order: other users can list a process's arguments."""
 _SECRET = re.compile(r"(?i)(token(?!izers)|secret|passw|credential|connection_string|auth_string|key$|_key_)")

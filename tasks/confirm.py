@@ -22,8 +22,6 @@ from plumbline.tasks.dispatch import dispatch_trainings
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.judge import Judged, judge_records
 
-__all__ = ["confirm_causes", "confirm_software", "confirm_throughput"]
-
 
 def confirm_throughput(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path

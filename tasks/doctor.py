@@ -32,8 +32,6 @@ from plumbline.tasks.prefect_client.api import (
 from plumbline.tasks.prefect_client.deployments import plan
 from plumbline.tasks.prefect_client.platform_apis import open_apis
 
-__all__ = ["check_server"]
-
 _API = "Prefect API"
 _DEPLOY = "run `plumbline deploy SUITE`"
 _POLL_SECONDS = 0.5

@@ -20,8 +20,6 @@ from plumbline.machines import open_group, wanted_sizes
 from plumbline.schema.suite import Platform, Suite
 from plumbline.tasks.prefect_client.flow_runs import PoolHealth, read_pool
 
-__all__ = ["CONTROLLERS", "check_pool", "read_deployment"]
-
 CONTROLLERS = "controllers"
 """Name of the controllers' pool among the platforms' in the doctor's report."""
 _POLL_SECONDS = 0.5

@@ -26,8 +26,6 @@ from plumbline.tasks.prefect_client.deployments import create_deployment
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 
-__all__ = ["check_workers"]
-
 _DEPLOY = "run `plumbline deploy SUITE`"
 _POLL_SECONDS = 0.5
 _CHECK_SECONDS = 120.0

@@ -29,8 +29,6 @@ from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import server_errors
 
-__all__ = ["check_left_on", "machines_up"]
-
 _ROUND = "plumbline-round"
 _CRASHED = timedelta(minutes=15)
 

@@ -36,7 +36,6 @@ from plumbline.variables import variable
 if TYPE_CHECKING:
     from plumbline.experiments.environment import Interpreters
 
-__all__ = ["cache_folder", "orphan_watch", "shared_learning", "train_and_publish", "train_ordered", "work_folder"]
 
 _SPARE_SECONDS = 120.0
 """Seconds after the controller's deadline, for a training without a controller."""

@@ -68,15 +68,6 @@ from plumbline.upgrade.request import UpgradeRequest
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from plumbline.variables import variable
 
-__all__ = [
-    "alert_about_upgrade",
-    "judge_here",
-    "open_upgrade",
-    "publish_upgrade",
-    "start_round",
-    "train_candidate",
-]
-
 _CLAIM_SECONDS = 120.0
 """Seconds to wait for the work folder, which a lost attempt may still use."""
 

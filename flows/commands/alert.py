@@ -14,8 +14,6 @@ from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add `alert`."""

@@ -17,8 +17,6 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.suite_values import api_key_variable
 
-__all__ = ["publish_data", "register", "run"]
-
 _API_SECONDS = 10.0
 _KINDS = ("work-pool", "block", "deployment", "automation")
 

@@ -14,8 +14,6 @@ from plumbline.doctor import CheckResult, examine_conformance, examine_recipient
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add `doctor`."""

@@ -31,8 +31,6 @@ from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["register", "run"]
-
 _CANCEL_SECONDS = 90.0
 _TICK_SECONDS = 0.2
 

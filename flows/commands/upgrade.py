@@ -23,8 +23,6 @@ from plumbline.upgrade.locks import LockFiles, load_lock
 from plumbline.upgrade.outcome import UpgradeOutcome, summary
 from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
 
-__all__ = ["register", "run"]
-
 _CANCEL_SECONDS = 90.0
 _HERE_ONLY = ("current", "extra", "pip", "python")
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from plumbline.errors import ExitCode
 
-__all__ = ["register", "run"]
-
 _SHELLS = ("bash", "zsh", "tcsh")
 
 

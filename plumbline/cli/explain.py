@@ -10,8 +10,6 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.report.sentences import explanations
 from plumbline.schema.suite_file import did_you_mean
 
-__all__ = ["register", "run"]
-
 
 def register(subparsers: Any) -> None:
     """Add `explain`."""

@@ -24,8 +24,6 @@ from plumbline.schema.base import Model, read_model
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 
-__all__ = ["register", "run"]
-
 _SCHEMA = ".plumbline/suite.schema.json"
 _SIZES = ("tiny", "mini", "small", "medium", "base", "large")
 

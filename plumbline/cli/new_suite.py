@@ -9,8 +9,6 @@ from typing import Self
 
 from plumbline.schema.base import Model
 
-__all__ = ["NewPlatform", "NewSuite", "bucket_commands", "suite_text"]
-
 
 class NewPlatform(Model):
     """A platform: its work pool, its stores and its GPU."""

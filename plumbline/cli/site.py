@@ -25,8 +25,6 @@ from plumbline.rounds.site import list_reports, with_neighbours, write_site
 from plumbline.schema.suite import read_suite
 from plumbline.stores import ObjectMissingError, open_store, read_bytes
 
-__all__ = ["PageServer", "register", "run"]
-
 _TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
 _PUBLIC = ("site", "rounds", "records")
 """Folders of the central store that may be served, as by `report_url`; secrets are elsewhere."""

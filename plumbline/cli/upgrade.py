@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from plumbline.upgrade.base import Base
     from plumbline.upgrade.session import Locks
 
-__all__ = ["register", "run"]
 
 _REPORTS = ("html", "junit", "summary", "comment")
 

@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 from plumbline.schema.suite import Suite
 
-__all__ = ["with_absolute_urls"]
-
 
 def with_absolute_urls(suite: Suite, folder: Path) -> Suite:
     """Return the suite with relative `file://` URLs resolved against `folder`."""

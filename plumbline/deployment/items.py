@@ -8,27 +8,6 @@ from typing import Any, Literal
 
 from plumbline.schema.suite import Platform, Suite
 
-__all__ = [
-    "CONTROLLERS_POOL",
-    "GATE",
-    "REGRESSION",
-    "RESUMED",
-    "TRAINING",
-    "UPGRADE",
-    "UPGRADE_EVENT",
-    "WATCH",
-    "Item",
-    "Kind",
-    "desired",
-    "desired_at",
-    "gate_deployment",
-    "job_variables",
-    "pool_limit",
-    "suite_parameters",
-    "suite_tag",
-    "training_deployment",
-]
-
 Kind = Literal["work-pool", "block", "deployment", "automation"]
 
 REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plumbline-watch"

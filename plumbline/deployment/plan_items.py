@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from plumbline.deployment.items import Item
 
-__all__ = ["PlanItem", "compare_items", "lines"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:

@@ -10,8 +10,6 @@ from typing import Protocol
 from plumbline.dispatch.states import Action, ChildRun, Job, Limits, Phase, Recorded, Result, View
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
 
-__all__ = ["Orchestrator", "run_jobs"]
-
 _POLL_SECONDS = (1.0, 3.0)
 _BACKOFF = 1.25
 

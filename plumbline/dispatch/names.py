@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from plumbline.digest import bounded_name
 
-__all__ = ["idempotency_key", "job_key", "record_id"]
-
 
 def job_key(suite: str, round_id: str, platform: str, purpose: str) -> str:
     """Return the name of a round's training, rerun or experiment."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Action", "ChildRun", "ChildState", "Job", "Limits", "Phase", "RecordKind", "Recorded", "Result", "View"]
-
 
 class ChildState(Enum):
     """State of a flow run, as dispatch distinguishes it."""

@@ -15,8 +15,6 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite_values import StoreUrl
 
-__all__ = ["TrainingOrder"]
-
 
 class TrainingOrder(Model):
     """One training on one platform, with that platform's stores only, without secrets."""

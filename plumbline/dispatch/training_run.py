@@ -26,8 +26,6 @@ from plumbline.dispatch.states import (
     View,
 )
 
-__all__ = ["TrainingRun", "advance", "begin"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:

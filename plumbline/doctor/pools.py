@@ -9,8 +9,6 @@ from typing import Any
 from plumbline.schema.suite import Platform
 from plumbline.schema.suite_file import suggest_or_list
 
-__all__ = ["WorkPoolView", "pool_misfits"]
-
 
 @dataclass(frozen=True, slots=True)
 class WorkPoolView:

@@ -21,8 +21,6 @@ from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from plumbline.staging.part import disk_errors
 
-__all__ = ["run_ab"]
-
 Built = TypeVar("Built")
 """Type of the two built environments."""
 

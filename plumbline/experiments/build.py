@@ -14,8 +14,6 @@ from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
 from plumbline.staging.part import disk_errors
 
-__all__ = ["write_bundle"]
-
 
 def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
     """Copy the request's record parts into `folder`.

@@ -19,8 +19,6 @@ from plumbline.upgrade.kept_locks import hashed_pins
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.store import PackageStore
 
-__all__ = ["Interpreters", "build_environments"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:

@@ -18,8 +18,6 @@ from plumbline.schema.manifest import DataFile
 from plumbline.staging.part import disk_errors
 from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 
-__all__ = ["fetch_bundle", "has_record", "publish_bundle"]
-
 _MAX_BYTES = 4 << 30
 _MAX_FILES = 64
 _LOOKS = 3

@@ -11,8 +11,6 @@ from plumbline.central import CentralStore
 from plumbline.exports.runs import NightRun, curves_of, parameters_of
 from plumbline.exports.stored import stored_record
 
-__all__ = ["write_event_files"]
-
 _NAME = "events.out.tfevents.plumbline"
 """One file a folder, always of this name: exported again, a night replaces itself."""
 

@@ -17,8 +17,6 @@ from plumbline.exports.runs import NightRun, night_runs
 from plumbline.exports.tables import nights_table, prometheus_text
 from plumbline.history.series import SeriesFile
 
-__all__ = ["FORMATS", "Format", "Nights"]
-
 
 @dataclass(frozen=True, slots=True)
 class Nights:

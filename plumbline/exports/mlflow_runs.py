@@ -19,8 +19,6 @@ from plumbline.exports.runs import NightRun, curves_of, parameters_of
 from plumbline.exports.stored import stored_record, stored_report
 from plumbline.variables import variable
 
-__all__ = ["write_mlflow_runs"]
-
 _KEY, _VERDICT, _REPORT = "plumbline.key", "plumbline.verdict", "report.html"
 _REFUSED = re.compile(r"[^\w ./:-]", re.ASCII)
 """Characters that MLflow refuses in the key of a parameter."""

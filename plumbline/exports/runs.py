@@ -10,8 +10,6 @@ from plumbline.escape import one_line
 from plumbline.history.series import SeriesFile
 from plumbline.schema.record import RunRecord
 
-__all__ = ["Curve", "NightRun", "curves_of", "last_rounds", "night_runs", "parameters_of"]
-
 Curve = tuple[tuple[int, float], ...]
 """Points (step, value) in the order of steps."""
 MOST_POINTS = 1000

@@ -9,8 +9,6 @@ from plumbline.exports.runs import NightRun
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.stores import ObjectMissingError, read_bytes
 
-__all__ = ["stored_record", "stored_report"]
-
 _MAX_REPORT_BYTES = 64 << 20
 
 

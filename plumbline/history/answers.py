@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from plumbline.history.quantiles import normal_quantile
 from plumbline.history.reference import HUGE, Reference
 
-__all__ = ["RerunTest", "judge_reruns"]
-
 
 @dataclass(frozen=True, slots=True)
 class RerunTest:

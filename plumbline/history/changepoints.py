@@ -20,8 +20,6 @@ from plumbline.history.quantiles import t_tail
 from plumbline.history.reference import HUGE
 from plumbline.history.scan import LEAST_SIDE, max_chance, rank_scan
 
-__all__ = ["ChangePoint", "autocorrelation_within", "changes"]
-
 Values = NDArray[np.float64]
 
 LEVEL = 0.01

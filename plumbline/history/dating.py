@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from plumbline.history.reference import Reference
 
-__all__ = ["Onset", "onset"]
-
 Values = NDArray[np.float64]
 _REACH = 120
 

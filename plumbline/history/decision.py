@@ -16,8 +16,6 @@ from plumbline.history.paired import PairedTest
 from plumbline.history.questions import Question
 from plumbline.history.reference import Reference
 
-__all__ = ["Answers", "Call", "Decision", "Past", "Reason", "Software"]
-
 Values = NDArray[np.float64]
 
 

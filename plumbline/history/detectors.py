@@ -16,8 +16,6 @@ from plumbline.history.limits import Allowed, cusum_height, detection_limit
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import ENOUGH, WINSOR, Reference
 
-__all__ = ["Detection", "detect"]
-
 Values = NDArray[np.float64]
 Kind = Literal["sudden", "creep", "limit", "anchor"]
 

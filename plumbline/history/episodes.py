@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from plumbline.history.changepoints import ChangePoint, changes
 from plumbline.history.reference import HUGE
 
-__all__ = ["Episode", "episodes"]
-
 Values = NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import normal_quantile, t_quantile
 from plumbline.history.reference import HUGE
 
-__all__ = ["Equivalence", "McNemar", "equivalence", "mcnemar", "runs_to_resolve"]
-
 _POWER = 0.9
 _MOST_RUNS = 100_000
 _TWO_SIDED = 1.959964 + 1.281552

@@ -17,8 +17,6 @@ from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.suite_file import suggest_or_list
 
-__all__ = ["Direction", "ExternalSeries", "Receipt", "parse_external"]
-
 _LATE = 1.5
 """Number of usual steps between nights after which a night is missing."""
 

@@ -19,8 +19,6 @@ from plumbline.errors import InvalidInputError
 from plumbline.history.external_values import number_of
 from plumbline.history.metrics import Worse, worse_by_name
 
-__all__ = ["ExternalRow", "dates_of_revisions", "holds_rows", "read_rows"]
-
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
     "metric": ("metric", "measure", "benchmark_name", "benchmark", "name"),

@@ -8,8 +8,6 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from plumbline.errors import InvalidInputError
 
-__all__ = ["number_of", "time_of", "value_of"]
-
 _COMPACT = re.compile(r"(?:19|20|21)\d{6}(?:\.0)?")
 """A date as one number, which read as seconds would be a day of August 1970."""
 _LOOSE = re.compile(

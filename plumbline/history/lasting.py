@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import WINSOR, Reference
 
-__all__ = ["Lasting", "lasting_loss", "least_shown", "longest_shown", "rank_sum_chance"]
-
 Values = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from functools import lru_cache
 from plumbline.history.paired import least_blocks
 from plumbline.history.quantiles import normal_quantile
 
-__all__ = ["Allowed", "Margin", "allowed_for", "cusum_height", "learned_margins"]
-
 NIGHTS_A_YEAR = 365
 _DETECTORS = 2
 _RESOLVING = 8.5 * 1.5

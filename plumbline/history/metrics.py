@@ -15,8 +15,6 @@ from plumbline.history.reference import HUGE
 from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
 
-__all__ = ["METRICS", "Metric", "Worse", "metric_of", "read_metrics", "worse_by_name"]
-
 Worse = Literal["lower", "higher"]
 
 

@@ -21,8 +21,6 @@ from plumbline.history.series import CallEntry
 from plumbline.history.series_state import advance, decide
 from plumbline.schema.verdict import Finding
 
-__all__ = ["LineDecision", "call_entry", "entry_sentence", "finding_of", "judge_lines", "replayed", "sentence"]
-
 _REASON_TEXTS: Mapping[str, str] = {
     "quiet": "no detector reports a loss",
     "learning": "too few nights for a reference",

@@ -20,8 +20,6 @@ from plumbline.history.lasting import longest_shown
 from plumbline.history.limits import Allowed
 from plumbline.history.reference import Reference
 
-__all__ = ["by_nights_alone"]
-
 Values = NDArray[np.float64]
 
 

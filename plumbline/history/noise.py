@@ -13,8 +13,6 @@ from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference, autocorrelation, reference_of
 from plumbline.schema.base import Model
 
-__all__ = ["NoiseFloor", "noise_floor", "recommended_drop"]
-
 _LEAST = 3
 
 

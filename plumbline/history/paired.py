@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import HUGE
 
-__all__ = ["PairedTest", "exact_chance", "least_blocks", "paired_test"]
-
 Values = NDArray[np.float64]
 
 _LEAST = 2

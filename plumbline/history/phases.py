@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from plumbline.schema.evidence import SpeedEvidence
 
-__all__ = ["PhaseChange", "phase_changes", "shift_note"]
-
 _PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
 _LEAST_SHARE = 0.005
 """Minimum change of a phase, as a share of the step."""

@@ -6,8 +6,6 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-__all__ = ["normal_quantile", "t_quantile", "t_tail"]
-
 _NORMAL = NormalDist()
 
 

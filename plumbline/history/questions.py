@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from plumbline.history.lasting import Lasting, lasting_loss
 from plumbline.history.reference import WINSOR, Reference
 
-__all__ = ["Question", "is_ruled_out", "overdue_loss"]
-
 Values = NDArray[np.float64]
 
 _NEWEST = 5

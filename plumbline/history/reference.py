@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from plumbline.history.quantiles import t_quantile
 
-__all__ = ["ENOUGH", "HUGE", "LEAST", "MOST", "WINSOR", "Reference", "autocorrelation", "reference_of"]
-
 Values = NDArray[np.float64]
 
 HUGE = 1e75

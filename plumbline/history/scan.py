@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from plumbline.history.quantiles import normal_quantile
 
-__all__ = ["LEAST_SIDE", "max_chance", "rank_scan"]
-
 LEAST_SIDE = 3
 """Minimum number of nights on either side of a change."""
 

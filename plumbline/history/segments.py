@@ -21,8 +21,6 @@ from plumbline.history.questions import Question
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 
-__all__ = ["Boundary", "MetricHistory", "PlacedCall", "lines_of", "past_of"]
-
 T = TypeVar("T")
 
 _ANCHOR_NIGHTS = 20

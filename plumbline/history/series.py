@@ -21,8 +21,6 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import RunRecord, night_time
 from plumbline.schema.verdict import CauseCode, Outcome
 
-__all__ = ["CallEntry", "JudgedRound", "NightRow", "SeriesFile", "extended", "row_of", "software_key"]
-
 
 class CallEntry(Model):
     """Notable decision on one metric of one night.

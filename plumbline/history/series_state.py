@@ -23,8 +23,6 @@ from plumbline.history.questions import Question, is_ruled_out, overdue_loss
 from plumbline.history.reference import ENOUGH, HUGE, LEAST, Reference, reference_of
 from plumbline.history.suspected_loss import SuspectedLoss
 
-__all__ = ["advance", "decide"]
-
 Values = NDArray[np.float64]
 _ANSWERS = frozenset({"open-question", "software", "machine", "undecided", "unconfirmed", "lasting"})
 """Reasons of a night with a question about the software."""

@@ -16,18 +16,6 @@ from plumbline.history.decision import Answers, Decision, Past, Software
 from plumbline.history.limits import Allowed, Margin
 from plumbline.history.series_state import advance, decide
 
-__all__ = [
-    "DETERMINISTIC",
-    "LOCK_MARGIN",
-    "MODELS",
-    "NOISES",
-    "Tally",
-    "World",
-    "first_call",
-    "make_levels",
-    "simulate_platform",
-]
-
 Values = NDArray[np.float64]
 
 SD = 0.01

@@ -15,8 +15,6 @@ from plumbline.history.segments import MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Outcome
 
-__all__ = ["ChangeSummary", "LineSummary", "SegmentStart", "summarise"]
-
 _NEAR = 2
 """Nights between a boundary and a change that count as one event."""
 

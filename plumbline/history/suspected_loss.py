@@ -22,8 +22,6 @@ from plumbline.history.paired import PairedTest, paired_test
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference
 
-__all__ = ["SuspectedLoss"]
-
 Values = NDArray[np.float64]
 _NEWEST = 5
 """Number of nights whose median has to be within the margin, as a loss of five nights is called."""

@@ -23,8 +23,6 @@ from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.stores import Store, open_store, read_bytes
 
-__all__ = ["alter_labels", "main"]
-
 
 def alter_labels(store: Store, dataset: str, *, share: float, seed: int) -> None:
     """Publish the dataset again, with other labels on some training rows."""

@@ -20,8 +20,6 @@ from plumbline.extras import require
 from plumbline.localstack.resources import resource
 from plumbline.variables import variable
 
-__all__ = ["install_azurite", "main", "node_binary", "npm_command", "npm_environment"]
-
 _MAIN = "node_modules/azurite/dist/src/blob/main.js"
 _INSTALLED = "node_modules/.installed"
 _FILES = ("package.json", "package-lock.json", ".npmrc")

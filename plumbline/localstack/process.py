@@ -18,8 +18,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MARK", "Child", "adopt_orphans", "end_marked", "find_by_mark", "reap_orphans", "start", "stop"]
-
 MARK = "PLUMBLINE_STACK"
 _TAIL_BYTES = 8192
 _PR_SET_CHILD_SUBREAPER = 36

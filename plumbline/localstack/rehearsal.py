@@ -11,8 +11,6 @@ from plumbline.schema.spec import SpeedSpec
 from plumbline.schema.store_url import parse_store_url
 from plumbline.schema.suite import DatasetSource, Platform, Suite, Workload
 
-__all__ = ["SUFFIX", "rehearsal", "to_toml"]
-
 SUFFIX = "-rehearsal"
 """Ends the name of a rehearsed suite, so that its rounds and deployments are never the real ones."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from plumbline.doctor.place import cuda_of_torch
 from plumbline.errors import ConfigurationError
 
-__all__ = ["lock_in_use", "resource"]
-
 _ROOT = Path(__file__).resolve().parents[2]
 _SHARE = Path(sys.prefix) / "share" / "plumbline"
 

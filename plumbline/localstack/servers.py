@@ -14,8 +14,6 @@ from plumbline.localstack.process import Child, start
 from plumbline.localstack.secrets import StackSecrets, read_login
 from plumbline.schema.suite import Suite
 
-__all__ = ["Servers"]
-
 _READY_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 

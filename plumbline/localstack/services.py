@@ -19,20 +19,6 @@ from plumbline.extras import require
 from plumbline.localstack.azurite import install_azurite, node_binary
 from plumbline.localstack.secrets import S3_KEY, StackSecrets
 
-__all__ = [
-    "Endpoints",
-    "answers",
-    "azurite_command",
-    "cloud_environment",
-    "create_bucket",
-    "inherited",
-    "moto_command",
-    "prefect_environment",
-    "prefect_server_command",
-    "store_secrets",
-    "worker_command",
-]
-
 _HOST = "127.0.0.1"
 # Azurite's well-known account, with a key of the stack.
 _ACCOUNT = "devstoreaccount1"

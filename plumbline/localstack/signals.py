@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["terminations_interrupt", "undisturbed"]
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

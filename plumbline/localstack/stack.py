@@ -23,8 +23,6 @@ from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
 from plumbline.staging.workspaces import sweep_workspaces
 
-__all__ = ["CONTROLLERS", "Stack", "is_local"]
-
 CONTROLLERS = "plumbline"
 """Work pool and worker of the controllers, the default of `plumbline deploy`."""
 

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from plumbline.schema.suite import Suite
 
-__all__ = ["MachineGroup", "open_group", "wanted_sizes"]
-
 _BACKENDS = {"aws": "AutoScalingGroup", "azure": "ScaleSet", "gcp": "ManagedInstanceGroup"}
 
 

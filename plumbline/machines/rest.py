@@ -7,8 +7,6 @@ from typing import Any
 
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 
-__all__ = ["ask"]
-
 _SECONDS = (10.0, 60.0)
 _MAX_TEXT = 300
 

@@ -16,8 +16,6 @@ from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import PlatformResult
 
-__all__ = ["name_changed_tasks", "read_baselines"]
-
 _MORE_LOOKS = 2
 _MOST_CHANGES = 4
 

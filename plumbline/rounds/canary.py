@@ -13,8 +13,6 @@ from plumbline.rounds.judging import gates_of
 from plumbline.rounds.plan import MAIN, Round
 from plumbline.schema.verdict import Judgement, PlatformResult, worst
 
-__all__ = ["apply_canary", "prove_round", "proven_note"]
-
 Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
 """By (workload, platform)."""
 

@@ -14,8 +14,6 @@ from plumbline.errors import SupersededError, UnavailableError
 from plumbline.schema.base import Model, read_model
 from plumbline.stores import PreconditionFailedError
 
-__all__ = ["Controller", "check_claim", "claim_round"]
-
 _ATTEMPTS = 8
 _CLAIM_NAME = "controller"
 

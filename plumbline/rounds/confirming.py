@@ -19,8 +19,6 @@ from plumbline.rounds.judging import Baselines, gates_of, reference_of
 from plumbline.rounds.plan import Assignment, Round
 from plumbline.schema.verdict import Cause, Finding, Judgement, PlatformResult, worst
 
-__all__ = ["Case", "Wanted", "absorb", "apply_cases", "open_cases", "wanted"]
-
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
 

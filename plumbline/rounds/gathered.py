@@ -20,8 +20,6 @@ from plumbline.schema.fingerprint import machine_mismatches
 from plumbline.schema.record import RunRecord
 from plumbline.stores import Store
 
-__all__ = ["Absence", "GatheredRecords", "harvest", "refusal"]
-
 
 @dataclass(frozen=True, slots=True)
 class Absence:

@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from plumbline.errors import InconclusiveError, InvalidInputError
 
-__all__ = ["Defect", "isolated", "largest_judgeable"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MAX_MESSAGE = 500

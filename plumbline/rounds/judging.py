@@ -14,8 +14,6 @@ from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Note, PlatformResult
 
-__all__ = ["BASELINE_CHECK", "Baselines", "gates_of", "judge_harvest", "reference_of", "reruns_needed", "stand_in"]
-
 BASELINE_CHECK = "baseline.record"
 """Name of the check that a baseline is readable."""
 

@@ -17,17 +17,6 @@ from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
 from plumbline.rounds.software import SoftwareChange, ab_answers
 from plumbline.schema.ab import AbEvidence
 
-__all__ = [
-    "SPEED_METRICS",
-    "ab_evidence",
-    "is_ab",
-    "rerun_answers",
-    "rerun_note",
-    "rerun_records",
-    "software_states",
-    "with_ab_answers",
-]
-
 SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory", "first_step"})
 """Metrics that a rerun of the speed part measures again."""
 

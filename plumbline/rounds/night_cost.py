@@ -14,8 +14,6 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["PlatformCost", "check_cost", "night_costs", "total", "with_usage"]
-
 _GIB = 1 << 30
 _HOUR = 3600.0
 _FREE = StorePrice(month=0.0, egress=0.0)

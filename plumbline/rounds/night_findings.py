@@ -16,8 +16,6 @@ from plumbline.rounds.software import MACHINE_CODES, SoftwareChange
 from plumbline.schema.fact import joined
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, worst
 
-__all__ = ["apply_nights", "with_equivalence"]
-
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
 

@@ -35,8 +35,6 @@ from plumbline.schema.ab import MAX_BLOCKS
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
 
-__all__ = ["History", "NightDecisions", "decide_nights", "limits_of", "night_abs", "night_reruns"]
-
 _SAME_NIGHTS = 20
 """Number of nights whose software is the reference, without an accepted baseline."""
 

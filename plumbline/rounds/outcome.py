@@ -12,8 +12,6 @@ from plumbline.rounds.plan import Round
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict, worst
 
-__all__ = ["absent_result", "headline", "join", "sum_up"]
-
 
 def absent_result(absence: Absence) -> PlatformResult:
     """Return the result of a missing record: invalid if broken, else inconclusive."""

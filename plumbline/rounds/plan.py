@@ -17,9 +17,6 @@ from plumbline.schema.record import ROUND_TIME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
-__all__ = ["AB", "MAIN", "RERUN", "Assignment", "Round", "by_time", "check_round_id", "new_round_id", "night_of"]
-
-
 MAIN, RERUN, AB = "main", "rerun", "ab"
 _DATE_DIGITS = 8
 _LONGEST_NAME = 120

@@ -10,8 +10,6 @@ from plumbline.schema.base import read_model
 from plumbline.schema.spec import RunSpec, SpecFile
 from plumbline.schema.suite import Suite
 
-__all__ = ["read_specs", "write_specs"]
-
 
 def _key(suite: Suite, workload: str) -> str:
     return f"specs/{suite.name}/{workload}.json"

@@ -12,8 +12,6 @@ from plumbline.errors import PlumblineError
 from plumbline.stores import presign
 from plumbline.stores.opening import LONGEST_SECONDS
 
-__all__ = ["ReportLink", "link_to"]
-
 _SET = "set report_url in the suite for a link that opens in a browser"
 
 

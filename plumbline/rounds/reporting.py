@@ -23,17 +23,6 @@ from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import read_bytes
 
-__all__ = [
-    "PRICED_NIGHTS",
-    "draw_plots",
-    "earlier_records",
-    "keep_report",
-    "last_rounds",
-    "record_links",
-    "report_key",
-    "write_report",
-]
-
 _NIGHTS = 30
 PRICED_NIGHTS = 7
 """Number of nights whose median is the cost of the next one."""

@@ -26,8 +26,6 @@ from plumbline.schema.verdict import Judgement, PlatformResult
 from plumbline.stores import RetryPolicy, Store, open_store
 from plumbline.stores.writing import read_bytes, read_object
 
-__all__ = ["placed_results", "placed_rows", "row_lines"]
-
 J = TypeVar("J", bound=Judgement)
 _MAX_SHARD_BYTES = 64 << 20
 _MAX_CHARS = 120

@@ -11,8 +11,6 @@ from plumbline.central import CentralStore, secret_key
 from plumbline.errors import InvalidInputError
 from plumbline.stores import PreconditionFailedError
 
-__all__ = ["round_secret"]
-
 _BYTES = 32
 
 

@@ -18,8 +18,6 @@ from plumbline.schema.record import night_time
 from plumbline.schema.suite_values import is_time_zone
 from plumbline.schema.verdict import RoundVerdict
 
-__all__ = ["accepted_times", "count_unjudged", "read_history", "write_nights"]
-
 
 def read_history(round_: Round, central: CentralStore) -> History:
     """Return each platform's series and accepted times, with damaged series by name."""

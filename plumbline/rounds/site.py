@@ -22,8 +22,6 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, read_bytes
 
-__all__ = ["INDEX", "connect_reports", "list_reports", "site_key", "with_neighbours", "write_site"]
-
 INDEX = "site/index.html"
 _REPORT = "report.html"
 _AT_ONCE = 8

@@ -19,8 +19,6 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Dispatch
 from plumbline.schema.verdict import Cause, CauseCode
 
-__all__ = ["MACHINE_CODES", "SoftwareChange", "ab_answers", "machine_cause", "software_change", "with_ab"]
-
 _WHOLE = [False, False, True, True]
 _OWN = frozenset({"plumbline", "plumbline-training"})
 _BESIDE = ("os", "driver", "container_image", "plumbline")

@@ -8,8 +8,6 @@ from typing import Any
 
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
-__all__ = ["RoundEvent", "round_events"]
-
 UNAVAILABLE = "unavailable"
 
 

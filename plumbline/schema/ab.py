@@ -11,8 +11,6 @@ from pydantic import Field
 from plumbline.digest import digest_json
 from plumbline.schema.base import Label, Model, Number, Sha256
 
-__all__ = ["MAX_BLOCKS", "AbEvidence", "AbOrder", "AbRun"]
-
 MAX_BLOCKS = 50
 _BLOCK = 4
 _HALVES = tuple(combinations(range(_BLOCK), _BLOCK // 2))

@@ -33,34 +33,6 @@ from plumbline.schema.manifest import Receipt, Shard
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage
 
-__all__ = [
-    "BATCH_FIELDS",
-    "SKETCH_SIZE",
-    "Counts",
-    "CurveLeg",
-    "CurveLegs",
-    "DataEvidence",
-    "DropoutDraw",
-    "EnvelopeSample",
-    "EvaluationEvidence",
-    "Evidence",
-    "LearnEvidence",
-    "ModelEvidence",
-    "NativeOperation",
-    "OptimizerGroup",
-    "Parameter",
-    "PortableEvidence",
-    "PortableStep",
-    "ProbeEvidence",
-    "RankDifference",
-    "SelfcheckEvidence",
-    "SpeedEvidence",
-    "StepEvidence",
-    "Tap",
-    "TapStage",
-    "TraceEvidence",
-]
-
 SKETCH_SIZE = 64
 BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
 Counts = Annotated[dict[Label, Number], Field(max_length=1000)]

@@ -14,8 +14,6 @@ from plumbline.schema.alert_event import EVENTS
 from plumbline.schema.suite import Suite
 from plumbline.schema.task import TASKS
 
-__all__ = ["described_schema", "suite_schema"]
-
 
 def suite_schema() -> dict[str, Any]:
     """Return the schema of a suite file."""

@@ -14,24 +14,6 @@ from plumbline.schema.base import Count, Label, Model, Name, Number, PlainJson, 
 from plumbline.schema.manifest import Key
 from plumbline.schema.task import Task, has_row_labels
 
-__all__ = [
-    "SDPA_KERNELS",
-    "Attention",
-    "DataSpec",
-    "LearnSpec",
-    "ModelSpec",
-    "OptimizerSpec",
-    "PartName",
-    "Precision",
-    "ProbeSpec",
-    "RunSpec",
-    "ScheduleSpec",
-    "SpecFile",
-    "SpeedSpec",
-    "read_spec",
-    "write_spec",
-]
-
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 Attention = Literal["eager", "sdpa"]
 PartName = Literal["probe", "speed", "learn"]

@@ -13,16 +13,6 @@ from pydantic import AfterValidator
 
 from plumbline.schema.store_url import parse_store_url
 
-__all__ = [
-    "MachineGroupUrl",
-    "StoreUrl",
-    "WebUrl",
-    "api_key_variable",
-    "check_job_variables",
-    "is_time_zone",
-    "without_credentials",
-]
-
 _WEB_URL = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&*+,;=:@%/-]*)?")
 _SECRET = re.compile(r"(?i)(sig|signature|key|token|secret|password|credential)s?=")
 

@@ -9,8 +9,6 @@ from plumbline.train.context import Context
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 from plumbline.train.machine_errors import is_out_of_memory
 
-__all__ = ["auxiliary"]
-
 
 @contextlib.contextmanager
 def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:

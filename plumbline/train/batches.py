@@ -15,8 +15,6 @@ from plumbline.staging.order import Order
 from plumbline.train.rows import Rows
 from plumbline.train.tasks import training_task
 
-__all__ = ["Batch", "EvaluationRows", "TrainingRows", "make_loader"]
-
 Batch = dict[str, torch.Tensor]
 
 

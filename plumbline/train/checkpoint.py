@@ -19,8 +19,6 @@ from plumbline.train.engine import Engine
 from plumbline.train.generators import pack_states, read_states, restore_states
 from plumbline.train.record_files import writing
 
-__all__ = ["FOLDER", "Progress", "drop_checkpoints", "load_checkpoint", "save_checkpoint"]
-
 FOLDER = "checkpoint"
 
 

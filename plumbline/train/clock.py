@@ -11,8 +11,6 @@ import torch
 
 from plumbline.train.engine import Clock
 
-__all__ = ["PHASES", "StepClock"]
-
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
 _KEPT_UNREAD = 64
 

@@ -13,18 +13,16 @@ from typing import Any
 
 import torch
 
+from plumbline.errors import StoppedError
 from plumbline.schema.base import Scalar
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
 from plumbline.train.engine import Engine
-from plumbline.train.failure import StoppedError
 from plumbline.train.native_operations import measure_operations
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
-
-__all__ = ["Context"]
 
 
 @dataclass

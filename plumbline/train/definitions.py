@@ -10,8 +10,6 @@ from torch import nn
 from plumbline.schema.spec import OptimizerSpec
 from plumbline.train.optimizers import is_decayed
 
-__all__ = ["IGNORED", "AdamW", "autocast_loss", "loss_by_definition", "reference_loss"]
-
 IGNORED = -100
 _FP32 = 2.0**-21
 """Error of a log-softmax in fp32, in units of its largest operand."""

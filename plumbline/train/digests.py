@@ -16,8 +16,6 @@ from typing_extensions import Self
 
 from plumbline.digest import ArrayDigest, digest_array, digest_json
 
-__all__ = ["HashThreads", "TensorDigest", "digest_tensors", "finite", "host_array", "norm", "norms"]
-
 _PARALLEL_BYTES = 1 << 24
 _MOST_BYTES = 1 << 29
 """Maximum size of a device's tensors that wait in host memory; a larger tensor waits alone."""

@@ -18,16 +18,6 @@ from torch import nn
 
 from plumbline.train.compat.transformers import use_attention_formula
 
-__all__ = [
-    "ATTENTION",
-    "DropoutClock",
-    "PortableDropout",
-    "keep_mask",
-    "plain_bits",
-    "use_plain_attention",
-    "use_portable_dropout",
-]
-
 ATTENTION = "plumbline-portable"
 
 

@@ -11,7 +11,6 @@ try:
 except ImportError:  # builds of torch for a CPU have none
     triton = None
 
-__all__ = ["fused_bits"]
 
 _BLOCK = 1024
 

@@ -15,8 +15,6 @@ from plumbline.schema.evidence import DropoutDraw
 from plumbline.train.digests import host_array
 from plumbline.train.ranks import Ranks
 
-__all__ = ["DropoutTaps"]
-
 
 class DropoutTaps:
     """Hooks that gather the calls of all dropout modules in one step, over micro-batches and processes.

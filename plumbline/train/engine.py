@@ -28,8 +28,6 @@ from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedul
 from plumbline.train.packing import Packing, pack_rows
 from plumbline.train.ranks import Ranks
 
-__all__ = ["Clock", "Engine", "Observer", "Outcome", "read_losses"]
-
 _MULTIPLE = 8
 """Multiple of padded lengths, as tensor cores prefer it."""
 

@@ -23,8 +23,6 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.recompute import fit_activations
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
-__all__ = ["measure_envelope", "perturbed"]
-
 _NOISE = 0.5
 """Relative error against the leg above which a tensor is pure rounding; no number format puts a real tensor there."""
 

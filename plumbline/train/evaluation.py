@@ -20,8 +20,6 @@ from plumbline.train.families import input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.rows import FIELDS
 
-__all__ = ["RESULTS", "evaluate", "evaluate_by_definition"]
-
 RESULTS = ("row_ids", "predictions", "logits")
 """Arrays of an evaluation that its record contains."""
 

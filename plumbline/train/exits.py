@@ -29,8 +29,6 @@ from plumbline.train.machine_errors import (
 from plumbline.train.peer_exits import first_exit, leave_exit, wait_for_end
 from plumbline.train.ranks import Ranks
 
-__all__ = ["Place", "conclude", "known_error"]
-
 Place = tuple[str, int | None]
 """Part and step."""
 

@@ -27,8 +27,6 @@ from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
 from plumbline.train.replay import Bundle
 from plumbline.train.taps import TapBook, first_tensor, named_gradients, with_first_tensor
 
-__all__ = ["MAX_CAPTURE_BYTES", "ExperimentObserver", "ExperimentRun", "Keeper", "experiment_probe"]
-
 MAX_CAPTURE_BYTES = 512 << 20
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from plumbline.errors import StoppedError, TrainingError, UnavailableError
-
-__all__ = ["OUT_OF_MEMORY", "PeerLostError", "StoppedError", "TrainingFailedError"]
+from plumbline.errors import TrainingError, UnavailableError
 
 OUT_OF_MEMORY = "out-of-memory"
 

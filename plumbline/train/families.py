@@ -14,16 +14,6 @@ from plumbline.schema.spec import ModelSpec
 from plumbline.train.compat.transformers import looks_for_padding, register_base_first
 from plumbline.train.tasks import training_task
 
-__all__ = [
-    "MODEL_FIELDS",
-    "PORTABLE_DROPOUT",
-    "build_family",
-    "check_map",
-    "in_double",
-    "input_fields",
-    "is_normalization",
-]
-
 PORTABLE_DROPOUT = ("bert", "distilbert", "roberta", "modernbert")
 """Tested families: every dropout is a module, or inside the replaced attention function."""
 MODEL_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")

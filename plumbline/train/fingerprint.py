@@ -21,8 +21,6 @@ from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.train.ranks import Ranks
 from plumbline.variables import variable
 
-__all__ = ["ask_devices", "read_fingerprint", "recorded_variables"]
-
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
     r"|TRANSFORMERS_OFFLINE|TRITON|XLA|ONEDNN|DNNL|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC|PYTHONHASHSEED|PYTHONPATH"

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from plumbline.schema.spec import RunSpec
 from plumbline.train.tasks import training_task
 
-__all__ = ["flops_of", "step_flops"]
-
 
 def step_flops(spec: RunSpec) -> float:
     """Return the operations of one global batch: matrix products, forward and backward."""

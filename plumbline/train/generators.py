@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from plumbline.digest import digest_bytes
 from plumbline.errors import InvalidInputError
 
-__all__ = ["digest_states", "pack_states", "read_states", "restore_states"]
-
 _WORD = "<I"
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from plumbline.control_groups import quota_use
 from plumbline.train.processes import own_jiffies
 
-__all__ = ["Host", "Reading"]
-
 Reading = dict[str, float | None]
 _DISK_TABLE, _BLOCK_DEVICES = Path("/proc/diskstats"), Path("/sys/block")
 _SECTOR = 512

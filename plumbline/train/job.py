@@ -40,8 +40,6 @@ from plumbline.train.selfcheck_learn import learn_difference_once
 from plumbline.train.source import Source, open_source, waited
 from plumbline.train.speed import SpeedRun
 
-__all__ = ["TrainJob", "open_run", "run_job"]
-
 
 @dataclass(frozen=True)
 class TrainJob:

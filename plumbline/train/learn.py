@@ -35,8 +35,6 @@ from plumbline.train.moments import read_moments
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.ranks import Ranks
 
-__all__ = ["LearnRun"]
-
 _READ_EVERY = 50
 _LOGGED_STEPS = 10_000
 _MARK_DIGITS = 16

@@ -19,8 +19,6 @@ from plumbline.train.optimizers import schedule_factor
 from plumbline.train.replay import Bundle
 from plumbline.train.trace import TraceRun
 
-__all__ = ["MAX_TRACED", "LearnExperiment"]
-
 MAX_TRACED = 200
 """Maximum number of traced steps: that of a probe."""
 

@@ -10,8 +10,6 @@ from plumbline.errors import WRONG_PATH
 from plumbline.train.compat.torch import device_error_code
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
 
-__all__ = ["causes", "is_device_lost", "is_of_system", "is_out_of_memory", "is_out_of_threads", "pending_device_error"]
-
 _CUDA_OUT_OF_MEMORY = 2
 _DEVICE_LOST = frozenset({
     46,  # devices busy or unavailable

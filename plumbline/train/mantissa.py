@@ -14,8 +14,6 @@ import torch
 from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
-__all__ = ["measure_mantissa_bits"]
-
 _MOST = 52
 Size = tuple[int, int, int, int]
 

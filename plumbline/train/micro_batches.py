@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from plumbline.schema.spec import RunSpec
 
-__all__ = ["of_one_process", "of_probe"]
-
 
 def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:
     """Return the spec with the probe's micro-batches, for each of `world` processes.

@@ -14,8 +14,6 @@ import torch
 
 from plumbline.schema.spec import Precision
 
-__all__ = ["microbenchmarks"]
-
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 _MEBIBYTE = 1 << 20
 _SECONDS = 0.15

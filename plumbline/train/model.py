@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -12,20 +20,41 @@ from torch import nn
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.train.bert import BertConfig, modeling_bert
 from plumbline.train.digests import host_array
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.machine_errors import is_of_system
 from plumbline.train.tasks import training_task
 
-__all__ = [
-    "build_model",
-    "build_on_meta",
-    "describe_model",
-    "load_weights",
-    "named_once",
-    "read_weights",
-]
+if TYPE_CHECKING:
+    from transformers import BertConfig
+    from transformers.models.bert import modeling_bert
+
+_MODELS = "transformers.models"
+
+
+@contextmanager
+def _without_table() -> Iterator[None]:
+    """Replace `transformers.models` by a plain package while BERT is imported.
+
+    The real package reads the sources of all models, 1,650 files, to list its names: an eighth of a training's start
+    time. Later imports get the real package.
+    """
+    if _MODELS in sys.modules:
+        yield
+        return
+    spec = ModuleSpec(_MODELS, None, is_package=True)
+    spec.submodule_search_locations = [str(Path(transformers.__file__).parent / "models")]
+    sys.modules[_MODELS] = module_from_spec(spec)
+    try:
+        yield
+    finally:
+        del sys.modules[_MODELS]
+
+
+with _without_table():
+    if not TYPE_CHECKING:
+        BertConfig = import_module(f"{_MODELS}.bert.configuration_bert").BertConfig
+        modeling_bert = import_module(f"{_MODELS}.bert.modeling_bert")
 
 
 def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:

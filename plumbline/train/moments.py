@@ -9,8 +9,6 @@ import torch
 from plumbline.errors import InvalidInputError
 from plumbline.train.engine import Engine
 
-__all__ = ["read_moments", "restore_moments"]
-
 _COUNT = "step"
 """The only scalar of AdamW's state, which a file of tensors contains with one element."""
 

@@ -27,8 +27,6 @@ from plumbline.train.digests import digest_tensors, host_array
 from plumbline.train.engine import Engine
 from plumbline.train.numerics import autocast
 
-__all__ = ["measure_operations"]
-
 Tensors = dict[str, torch.Tensor]
 Computed = tuple[torch.Tensor, Tensors]
 """An operation's result, and its inputs by name."""

@@ -19,8 +19,6 @@ from plumbline.train.compat.torch import (
 from plumbline.train.failure import TrainingFailedError
 from plumbline.variables import variable
 
-__all__ = ["apply_settings", "autocast", "read_settings", "seed_generators"]
-
 _SDP: tuple[str, ...] = SDPA_KERNELS
 _REPEATABLE_SDP = ("flash", "mem_efficient", "math")
 """Attention kernels under strict determinism: torch makes their backward repeatable if deterministic algorithms are set

@@ -12,8 +12,6 @@ from plumbline.schema.evidence import OptimizerGroup
 from plumbline.schema.spec import OptimizerSpec, Precision, RunSpec, ScheduleSpec
 from plumbline.train.compat.torch import adafactor
 
-__all__ = ["describe_optimizer", "is_decayed", "make_optimizer", "make_scaler", "make_schedule", "schedule_factor"]
-
 
 def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
     """Return the share of the peak learning rate: linear warm-up, then the schedule's decay."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["Packing", "pack_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Packing:

@@ -11,8 +11,6 @@ from plumbline.errors import PlumblineError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import Exit
 
-__all__ = ["clear_exits", "first_exit", "leave_exit", "wait_for_end"]
-
 _PATTERN = "exit-*.json"
 _WAIT_SECONDS = 10.0
 _POLL_SECONDS = 0.05

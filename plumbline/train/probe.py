@@ -31,8 +31,6 @@ from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.recompute import fit_activations
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
-__all__ = ["ProbeObserver", "ProbeRun", "tap_steps"]
-
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
     """Return the steps with sketches: the requested steps and the last."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from plumbline.variables import variable
 
-__all__ = ["own_jiffies", "own_processes"]
-
 
 def _words(process: int) -> list[str]:
     """Return a process's `stat` fields from its state on; empty if it ended."""

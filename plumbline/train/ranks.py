@@ -16,8 +16,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.train.failure import PeerLostError
 from plumbline.variables import variable
 
-__all__ = ["Ranks", "join_ranks"]
-
 
 @dataclass(frozen=True)
 class Ranks:

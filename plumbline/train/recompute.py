@@ -12,8 +12,6 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train.compat.transformers import recompute_layers
 from plumbline.train.ranks import Ranks
 
-__all__ = ["fit_activations"]
-
 _MOST_BYTES = 12 << 30
 """Estimated size of the activations beyond which they are recomputed."""
 _OF_WIDTH, _OF_SCORES = 34, 3

@@ -19,8 +19,6 @@ from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, WRONG_PATH, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 
-__all__ = ["PARTS", "clear_parts", "write_parts", "write_record", "writing"]
-
 PARTS = ("batches", "sketches", "state", "evaluation", "answers", "capture")
 _ROWS = "rows.parquet"
 

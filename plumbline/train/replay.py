@@ -15,8 +15,6 @@ from plumbline.schema.base import read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Rung
 from plumbline.train.machine_errors import is_of_system
 
-__all__ = ["Bundle", "read_bundle"]
-
 _MAX_SOURCE_BYTES = 4 << 30
 _NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped", "moments"}
 

@@ -24,8 +24,6 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.machine_errors import is_of_system
 from plumbline.train.source import Source
 
-__all__ = ["FIELDS", "Rows"]
-
 FIELDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_SHARDS_KEPT = 10_000
 _ENCODED_AT_ONCE = 128

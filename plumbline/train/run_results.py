@@ -18,8 +18,6 @@ from plumbline.train.probe import ProbeRun
 from plumbline.train.replay import Bundle
 from plumbline.train.speed import SpeedRun
 
-__all__ = ["RunResults"]
-
 _Found = TypeVar("_Found")
 
 

@@ -13,8 +13,6 @@ from typing_extensions import Self
 
 from plumbline.train.host import Host, Reading
 
-__all__ = ["Sampler"]
-
 _INTERVAL = 1.0
 _MOST = 3600
 

@@ -31,8 +31,6 @@ from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
 from plumbline.train.selfcheck_learn import learn_difference
 
-__all__ = ["first_step", "main", "selfcheck", "shipped_spec"]
-
 _TASKS: Mapping[str, Task] = {"row": "sequence-classification", "token": "masked-lm"}
 """The shipped training for each kind of label."""
 _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96

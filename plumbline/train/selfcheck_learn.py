@@ -34,8 +34,6 @@ from plumbline.train.rows import Rows
 from plumbline.train.source import open_source
 from plumbline.train.weights import make_weights
 
-__all__ = ["learn_difference", "learn_difference_once"]
-
 _CLASSES = (("bad", "dim", "dull", "poor", "rough", "slow", "weak", "worn"),
             ("bold", "clear", "fast", "fine", "good", "neat", "solid", "warm"))  # fmt: skip
 _PLAIN = ("and", "box", "day", "it", "lid", "one", "the", "was")

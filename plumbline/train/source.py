@@ -16,7 +16,6 @@ from plumbline.schema.spec import RunSpec
 if TYPE_CHECKING:
     from plumbline.staging import StagingProgress
 
-__all__ = ["Source", "open_source", "waited"]
 
 _MOST_REASONS = 5
 

@@ -33,8 +33,6 @@ from plumbline.train.sampler import Sampler
 from plumbline.train.trail import TrailObserver
 from plumbline.variables import variable
 
-__all__ = ["WINDOW", "SpeedRun", "found_warm"]
-
 WINDOW = 8
 _STEADY = 0.05
 _LONGEST_WARMUP = 200

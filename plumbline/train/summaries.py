@@ -22,8 +22,6 @@ from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.sketch import BLOCK, RunningSketch, block_salt, element_codes
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
 
-__all__ = ["DigestKind", "Summaries", "Summary", "is_summarizing", "summarize", "summarizing"]
-
 DigestKind = Literal["none", "signed", "unsigned"]
 """Whether tensors are digested, and whether the sign of zero counts."""
 _SIGNED = 2 * SKETCH_SIZE

@@ -20,10 +20,6 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
-__all__ = [
-    "ModuleTaps", "TapBook", "TensorStore", "first_tensor", "module_taps", "named_gradients", "with_first_tensor",
-]  # fmt: skip
-
 
 def first_tensor(output: Any) -> torch.Tensor | None:
     """Return a module's main output: the first float tensor, or a model's logits."""

@@ -18,8 +18,6 @@ from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.replay import Bundle
 from plumbline.train.weights_trail import WeightsTrail
 
-__all__ = ["TraceRun"]
-
 
 class _TraceObserver(ExperimentObserver):
     """Experiment's observer that also records what each dropout module drew."""

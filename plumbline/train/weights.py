@@ -28,8 +28,6 @@ from plumbline.schema.base import first_problem
 from plumbline.schema.spec import ModelSpec
 from plumbline.staging.order import random_keys
 
-__all__ = ["initial_weights", "main", "make_weights"]
-
 _STANDARD_DEVIATION = 0.02
 _UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}
 

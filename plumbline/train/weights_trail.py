@@ -12,8 +12,6 @@ from torch import nn
 from plumbline.digest import digest_array
 from plumbline.train.digests import host_array
 
-__all__ = ["MAX_TRAIL", "WeightsTrail"]
-
 MAX_TRAIL = 10_001
 _LANES = 64
 """Number of sums. A moved value changes its lane, unless it moved by a multiple of 64 places."""

@@ -14,8 +14,6 @@ from plumbline.errors import ConfigurationError
 from plumbline.interpreter import check_libraries, find_python, lock_of
 from plumbline.variables import variable
 
-__all__ = ["Base", "base_of", "team_base", "this_base"]
-
 _SECONDS = 60.0
 _ASK = """
 import json, platform, sys, sysconfig

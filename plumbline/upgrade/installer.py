@@ -18,8 +18,6 @@ from plumbline.escape import redact
 from plumbline.staging.scratch import scratch_folder
 from plumbline.upgrade.locks.model import Pin
 
-__all__ = ["Installer", "build_environment", "choose_installer"]
-
 Kind = Literal["pip", "uv"]
 _SECONDS = 3600
 _END_OF_BUILD = "[end of output]"

@@ -9,8 +9,6 @@ from plumbline.upgrade.locks import LockFiles
 from plumbline.upgrade.orders import UpgradeOrder, nonce_of, suite_of
 from plumbline.upgrade.request import UpgradeRequest
 
-__all__ = ["LockUpgrade"]
-
 _SPARE_SECONDS = 600.0
 """Seconds after the budget, for the last trial and the report."""
 

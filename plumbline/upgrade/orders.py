@@ -21,19 +21,6 @@ from plumbline.stores import ObjectMissingError, Store, ensure_object, read_byte
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.locks import LockFiles
 
-__all__ = [
-    "REPORT_NAME",
-    "PlatformReport",
-    "UpgradeOrder",
-    "fetch_lock",
-    "fetch_report",
-    "find_report",
-    "nonce_of",
-    "publish_lock",
-    "publish_report",
-    "suite_of",
-]
-
 REPORT_NAME = "upgrade.json"
 _MAX_BYTES = 64 << 20
 

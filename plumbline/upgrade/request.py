@@ -12,8 +12,6 @@ from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.session import workload_of
 
-__all__ = ["UpgradeRequest"]
-
 
 class UpgradeRequest(Model):
     """Candidate, and the part of a suite that judges it."""

@@ -24,8 +24,6 @@ from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.store import PackageStore
 from plumbline.upgrade.trials import Trials
 
-__all__ = ["Locks", "UpgradeSettings", "judge_upgrade", "local_trials", "workload_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Locks:

@@ -23,8 +23,6 @@ from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, pins_between
 from plumbline.upgrade.trials import Failure
 
-__all__ = ["PackageStore"]
-
 _ROOT_NAME = "files"
 
 

@@ -14,9 +14,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Outcome
 
-__all__ = ["accuracy_error", "accuracy_gate", "learn", "parting", "shared_rows"]
-
-
 _UNEXPLAINED = Cause(
     code="unattributed",
     sure="unattributed",

@@ -11,8 +11,6 @@ from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding
 
-__all__ = ["Asked", "Gate", "GateRequest", "GateResult"]
-
 Asked = bool | Literal["demanded"]
 """Whether throughput is judged; `demanded`: a pair that cannot be judged is inconclusive."""
 

@@ -21,8 +21,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome
 
-__all__ = ["CHECK", "needs_rerun", "noise_of", "speed", "throughput_gate"]
-
 CHECK = "speed.throughput"
 
 

@@ -16,8 +16,6 @@ from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode
 
-__all__ = ["Named", "explained_by_load", "foreign_load", "lacks_cores", "lost_share", "speed_cause"]
-
 _SHARE = 0.6
 """Minimum share of the lost time for a phase to be named."""
 

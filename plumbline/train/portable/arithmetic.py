@@ -20,8 +20,6 @@ from plumbline.train.portable.compositions import bound_compositions
 from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
 from plumbline.train.summaries import is_summarizing
 
-__all__ = ["portable_arithmetic"]
-
 _NATIVE = frozenset(name for names in BY_CONSTRUCTION.values() for name in names)
 _SILENT = frozenset({"profiler", "prim"})
 """Namespaces of operations that compute nothing."""

@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from plumbline.train.portable.operations import UnportableOperationError
 
-__all__ = ["COMPOSITIONS", "bound_compositions"]
-
 _ROOT_OF_HALF = 0.7071067811865476
 _ROOT_OF_TWO_OVER_PI = 0.7978845608028654
 

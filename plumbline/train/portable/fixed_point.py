@@ -9,8 +9,6 @@ import torch
 
 from plumbline.train.portable.functions import power_of_two
 
-__all__ = ["summed_as_integers"]
-
 _BITS = 62
 _LEAST_EXPONENT = -900
 

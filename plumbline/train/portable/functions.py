@@ -24,8 +24,6 @@ from plumbline.train.portable.tables import (
     log_table,
 )
 
-__all__ = ["cos", "erf", "exp", "log", "power_of_two", "sigmoid", "sin", "sqrt", "tanh"]
-
 Elementwise = Callable[[torch.Tensor], torch.Tensor]
 
 _BLOCK, _DEVICE_BLOCK = 1 << 16, 1 << 24

@@ -10,8 +10,6 @@ from pydantic import Field
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import PortableStep
 
-__all__ = ["Formulas", "Golden", "first_difference", "read_golden"]
-
 
 class Versions(Model):
     """Range of a library's minor versions that have the same formulas, both ends included."""

@@ -8,8 +8,6 @@ import torch
 
 from plumbline.train.portable.fixed_point import summed_as_integers
 
-__all__ = ["embedding_backward", "index_put", "scatter_add"]
-
 
 def embedding_backward(
     gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool

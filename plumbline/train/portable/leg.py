@@ -30,8 +30,6 @@ from plumbline.train.recompute import fit_activations
 from plumbline.train.summaries import Summary, summarize
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
-__all__ = ["PortableLeg", "short_digest"]
-
 _DIGITS = 16
 
 

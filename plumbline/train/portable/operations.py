@@ -17,8 +17,6 @@ from plumbline.train.portable.indexed import embedding_backward, index_put, scat
 from plumbline.train.portable.products import exact_product
 from plumbline.train.portable.sums import tree_sum
 
-__all__ = ["BY_CONSTRUCTION", "FORMS", "PRODUCTS", "UnportableOperationError"]
-
 Scalar = bool | int | float
 
 _MOST_EXPONENT = 64

@@ -20,8 +20,6 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable.functions import power_of_two
 
-__all__ = ["check_products", "exact_product", "grid_bits", "training_products"]
-
 _EXPONENT = 0x7FF
 _FULL_FP64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 """Compute capabilities of the cards whose fp64 has half of fp32's rate or more: P100, V100, A100, H100, B200."""

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["PortableFloat", "make_portable"]
-
 _MOST_PRODUCTS = 256
 """Largest exponent of plain repeated products; larger ones are squared, as a step of a learning curve may be."""
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["tree_sum"]
-
 
 def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim: bool = False) -> torch.Tensor:
     """Sum over `dims` (all if `None` or empty), by repeatedly adding halves.

@@ -9,18 +9,6 @@ from decimal import Decimal, localcontext
 import numpy as np
 import torch
 
-__all__ = [
-    "ERF_LIMIT",
-    "ERF_STEP",
-    "EXP_STEP",
-    "LOG_FIRST",
-    "LOG_LAST",
-    "LOG_STEP",
-    "erf_table",
-    "exp_table",
-    "log_table",
-]
-
 EXP_STEP = 64
 """Entries of the table of 2**(i / EXP_STEP)."""
 LOG_STEP, LOG_FIRST, LOG_LAST = 128, -38, 54

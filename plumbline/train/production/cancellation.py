@@ -19,8 +19,6 @@ from plumbline.train.digests import host_array, norm
 from plumbline.train.engine import Observer
 from plumbline.train.taps import named_gradients
 
-__all__ = ["Contributions", "of_single_sequences", "typical_errors"]
-
 _MOST_PIECES = 64
 
 

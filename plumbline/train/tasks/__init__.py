@@ -15,8 +15,6 @@ from plumbline.schema.spec import ModelSpec, RunSpec
 if TYPE_CHECKING:
     from plumbline.train.rows import Rows
 
-__all__ = ["Labelling", "TrainingTask", "training_task"]
-
 Labelling = Callable[[dict[str, NDArray[np.int64]], NDArray[np.int64]], None]
 """Changes a batch's `input_ids` and `labels` in place, from the batch and each row's epoch."""
 

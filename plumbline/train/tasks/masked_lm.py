@@ -16,7 +16,6 @@ from plumbline.train.tasks import TrainingTask
 if TYPE_CHECKING:
     from plumbline.train.rows import Rows
 
-__all__ = ["TASK"]
 
 _SPECIAL = (("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"), ("<mask>", "<s>", "</s>", "<pad>", "<unk>"))
 """Tokens that are never hidden, the mask first: BERT's and RoBERTa's."""

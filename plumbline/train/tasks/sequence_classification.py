@@ -5,8 +5,6 @@ from __future__ import annotations
 from plumbline.schema.spec import ModelSpec
 from plumbline.train.tasks import TrainingTask
 
-__all__ = ["TASK"]
-
 
 def _head_products(model: ModelSpec) -> tuple[int, int]:
     return 0, model.hidden_size * model.hidden_size + model.hidden_size * (model.num_labels or 0)

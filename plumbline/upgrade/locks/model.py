@@ -12,8 +12,6 @@ from plumbline.digest import digest_json
 from plumbline.schema.base import Model
 from plumbline.schema.suite_values import without_credentials
 
-__all__ = ["Lock", "LockFiles", "Pin", "referenced_url", "repository_url"]
-
 _MAX_FILES = 64
 _MAX_PINS = 20_000
 _STRONG = ("sha256:", "sha384:", "sha512:")
