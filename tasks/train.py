@@ -21,7 +21,7 @@ from plumbline.errors import AccessError, ConfigurationError, ExitCode, InvalidI
 from plumbline.experiments.transport import fetch_bundle
 from plumbline.launch import run_training
 from plumbline.nodes import own_node
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors

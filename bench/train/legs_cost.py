@@ -18,7 +18,7 @@ import torch
 
 from bench.faults.machine import commit, machine
 from bench.train.workload import Workload
-from plumbline.schema.curve_places import curve_places
+from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.curve_legs import LegRunner
 from plumbline.train.learn import LearnRun

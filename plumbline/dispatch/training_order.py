@@ -8,8 +8,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from plumbline import __version__
-from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Label, Model, Name
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec

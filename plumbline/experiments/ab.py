@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from plumbline.digest import canonical_json
 from plumbline.errors import DiskFullError, ExitCode, PlumblineError
 from plumbline.history.metrics import read_metrics
-from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
+from plumbline.schema.experiment import AbEvidence, AbOrder, AbRun
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from plumbline.staging.part import disk_errors
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plumbline.errors import UnavailableError
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments, is_on_python_path
 from plumbline.upgrade.installer import choose_installer

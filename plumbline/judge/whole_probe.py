@@ -12,9 +12,9 @@ from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.judge.whole_taps import missing_taps
 from plumbline.records import LoadedRecord
-from plumbline.schema.curve_places import probe_places
 from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import Precision, ProbeSpec
 

@@ -15,7 +15,7 @@ from plumbline.report.sentences import sentence_of
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment
 from plumbline.rounds.software import SoftwareChange, ab_answers
-from plumbline.schema.ab import AbEvidence
+from plumbline.schema.experiment import AbEvidence
 
 SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory", "first_step"})
 """Metrics that a rerun of the speed part measures again."""

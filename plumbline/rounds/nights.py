@@ -31,7 +31,7 @@ from plumbline.rounds.night_answers import (
 )
 from plumbline.rounds.plan import AB, MAIN, RERUN, Assignment, Round
 from plumbline.rounds.software import SoftwareChange, hosts_of, machine_cause, software_change, with_ab
-from plumbline.schema.ab import MAX_BLOCKS
+from plumbline.schema.experiment import MAX_BLOCKS
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
 

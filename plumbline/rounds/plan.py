@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.digest import digest_json
 from plumbline.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.errors import ConfigurationError
-from plumbline.schema.ab import AbOrder
 from plumbline.schema.base import Name
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import ROUND_TIME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite

@@ -14,7 +14,7 @@ from plumbline.history.metrics import Metric
 from plumbline.history.series import software_key
 from plumbline.judge.gates.throughput_causes import speed_cause
 from plumbline.records import LoadedRecord
-from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
+from plumbline.schema.experiment import AbEvidence, AbOrder, AbRun
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Dispatch
 from plumbline.schema.verdict import Cause, CauseCode

@@ -6,8 +6,9 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from typing_extensions import Self
 
@@ -154,3 +155,11 @@ def _check_objects(data: bytes, where: str) -> None:
             raise InvalidInputError("is given twice in one object", where=where, key=twice[:80])
 
     json.loads(data, object_pairs_hook=check)
+
+
+if TYPE_CHECKING or hasattr(pydantic, "FailFast"):  # since 2.8
+    from pydantic import FailFast as FailFast  # noqa: PLC0414 - exported
+else:
+
+    class FailFast:
+        """Marker without effect: a list with a wrong item is read to its end before it is refused."""

@@ -26,9 +26,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plumbline.schema.ab import AbEvidence
-from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
-from plumbline.schema.compat import FailFast
+from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
+from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import Receipt, Shard
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage

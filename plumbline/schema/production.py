@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plumbline.schema.base import Count, Label, Model, Number, Scalar, Sha256, Step, Text
-from plumbline.schema.compat import FailFast
+from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""

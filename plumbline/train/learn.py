@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.curve_places import curve_places
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
+from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint

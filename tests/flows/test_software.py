@@ -28,7 +28,7 @@ from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.localstack.stack import Stack
 from plumbline.rounds.published_specs import write_specs
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store

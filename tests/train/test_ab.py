@@ -11,7 +11,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import Interpreters, build_environments
 from plumbline.launch import run_training
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from plumbline.upgrade.kept_locks import keep_lock

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.curve_places import probe_places
 from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
+from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
 from plumbline.train.batches import Batch

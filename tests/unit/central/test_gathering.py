@@ -12,7 +12,7 @@ import pytest
 from plumbline.central import CentralStore, find_record, gather, publish_record
 from plumbline.dispatch import RecordKind, TrainingOrder
 from plumbline.errors import UnavailableError
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.stores import ObjectInfo, ObjectMissingError, StoreUnavailableError
 from tests.contract.records import make_record

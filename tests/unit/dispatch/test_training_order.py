@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from plumbline.dispatch import TrainingOrder, idempotency_key, job_key, record_id
-from plumbline.schema.ab import AbEvidence, AbOrder
+from plumbline.schema.experiment import AbEvidence, AbOrder
 from plumbline.schema.record import RunRecord, read_record
 from tests.contract.records import make_record
 

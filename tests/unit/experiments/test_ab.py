@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from plumbline.errors import DiskFullError, UnavailableError
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import build_environments
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.history import Answers, Past, allowed_for, decide
 from plumbline.history.paired import least_blocks, paired_test
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 
 LOST = (0.35,) * 4
 """Reruns of a night that lost 30%: -log(0.7)."""

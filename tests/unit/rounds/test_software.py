@@ -22,8 +22,8 @@ from plumbline.rounds.nights import decide_nights, limits_of, night_abs, night_r
 from plumbline.rounds.plan import AB, MAIN, Assignment
 from plumbline.rounds.series import read_history, write_nights
 from plumbline.rounds.software import machine_cause, software_change
-from plumbline.schema.ab import AbEvidence, AbOrder, AbRun
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.experiment import AbEvidence, AbOrder, AbRun
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Dispatch
 from plumbline.schema.verdict import PlatformResult, RoundVerdict

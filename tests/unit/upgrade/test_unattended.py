@@ -17,7 +17,7 @@ import pytest
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.experiments.ab import run_ab
 from plumbline.experiments.environment import build_environments
-from plumbline.schema.ab import AbOrder
+from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.installer import Installer
