@@ -59,10 +59,10 @@ class Result:
 
     @property
     def right(self) -> bool:
-        """Return whether a control passed, or a fault has exactly its own cause."""
+        """Return whether a control passed, or a fault has exactly its own cause, named by any number of parts."""
         if not self.expected:
             return self.verdict == "pass"
-        return self.verdict == "drift" and sorted(self.named) == sorted(self.expected.split(" + "))
+        return self.verdict == "drift" and set(self.named) == set(self.expected.split(" + "))
 
     @property
     def wrong(self) -> bool:

@@ -11,6 +11,7 @@ from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.curve_legs import curve_legs, resumes, with_legs
 from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.spec_differences import spec_findings
+from plumbline.judge.spec_precision import other_format
 from plumbline.judge.suspects import differences
 from plumbline.judge.walk import Walk, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
@@ -78,13 +79,18 @@ class Compared:
         bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
-            apart = resumes(self.pair) or with_legs(apart, curve_legs(self.pair))
+            apart = resumes(self.pair) or with_legs(apart, curve_formula(self.pair))
         if apart is None:
             return ()
         evaluated = evaluating(self.pair) if bits else None
         if evaluated is None or evaluated.suspicions[0].code == apart.suspicions[0].code:
             return (apart,)
         return apart, evaluated
+
+
+def curve_formula(pair: Pair) -> Mismatch | None:
+    """Return what a curve shows whatever its rounding: another number format, or a part of a leg that differs."""
+    return other_format(pair, "learn") or curve_legs(pair)
 
 
 class Comparisons:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge import limits
-from plumbline.judge.compared import Comparisons
+from plumbline.judge.compared import Comparisons, curve_formula
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
@@ -23,7 +23,7 @@ from plumbline.judge.curve_trace import Window, earlier_window, first_window, tr
 from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.curve_legs import curve_legs, with_legs
+from plumbline.judge.rungs.curve_legs import with_legs
 from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
@@ -256,7 +256,7 @@ class WindowSearch:
 def _named(pair: Pair) -> Mismatch | None:
     """Return the mismatch of two curves, named by their legs if these name a part of the training."""
     bits = learning(pair)
-    named = with_legs(bits, curve_legs(pair)) if bits is not None else None
+    named = with_legs(bits, curve_formula(pair)) if bits is not None else None
     return bits if named is None or named.suspicions[0].code == "evaluation" else named
 
 
@@ -273,7 +273,8 @@ def begin_confirmation(
     ):
         mismatch = _named((table if table is not None else Comparisons()).of(reference, candidate).pair)
         curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
-        if mismatch is not None and curves[0] is not None and curves[1] is not None:
+        is_shown = mismatch is not None and mismatch.suspicions[0].code == "precision"
+        if mismatch is not None and not is_shown and curves[0] is not None and curves[1] is not None:
             window = first_window(curves[0], curves[1])
             return WindowSearch(reference, candidate, judgement, budget, mismatch, window)
     return Confirmation.begin(reference, candidate, judgement, budget, table)

@@ -26,9 +26,10 @@ _IDENTITY = re.compile(r"hostname|gpus\.\d+\.(uuid|pci)")
 """Fields that name a machine: equal machines differ in them."""
 _MACHINE = re.compile(
     r"cpu\.(model|isa|num_threads)|gpus\..*|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*"
-    r"|mantissa_bits\..*"
+    r"|mantissa_bits\.[^.]+"
 )
 """Fields of a machine, without its variables: they excuse rounding where a record has no digests of operations."""
+_IN_A_PART = re.compile(r"mantissa_bits\.(speed|learn)\..*")
 _NUM_NAMED = 3
 
 
@@ -60,6 +61,8 @@ def _name(line: str) -> str:
 def _counts(line: str) -> bool:
     """Return whether a difference is more than a machine's name, and measured on both sides, as experiments do not."""
     name, _, values = line.partition(": ")
+    if _IN_A_PART.fullmatch(name):
+        return False  # a number format is a cause of its own, and excuses nothing
     if name.startswith(("mantissa_bits.", "numerics.")) and "absent" in values.split(" → "):
         return False
     return not _IDENTITY.fullmatch(name)

@@ -1,12 +1,14 @@
-"""Bits of mantissa that matrix products kept, against those of the spec's precision."""
+"""Bits of mantissa that operators kept, against those of the spec's precision and of the other side."""
 
 from __future__ import annotations
 
 from plumbline.judge import limits
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
-from plumbline.schema.verdict import Finding
+from plumbline.schema.record import RunRecord
+from plumbline.schema.verdict import Divergence, Finding
 
 _PRODUCTS = ("linear", "matmul", "bmm")
 """Operators that every precision computes in its own format; autocast leaves others in fp32."""
@@ -45,3 +47,47 @@ def precision_findings(pair: Pair) -> list[Finding]:
         check="record.precision", outcome="invalid", metric=metric, observed=kept, limit=wanted, detail=detail
     )
     return [finding]
+
+
+def other_format(pair: Pair, part: str) -> Mismatch | None:
+    """Return the mismatch of an operator that keeps other bits than the reference's in the settings of a part.
+
+    TF32 is a permission here, too: a device without it keeps the bits of fp32. Which operations autocast leaves in fp32
+    varies by device and by release of torch, but for products.
+    """
+    left, right = pair.reference.record, pair.candidate.record
+    ours, theirs = _kept(left, part), _kept(right, part)
+    is_alike = _lists(left) == _lists(right)
+    for name in (name for name in ours if name in theirs):
+        bits, is_product = ours[name], name in (*_PRODUCTS, "attention")
+        is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
+        if abs(theirs[name] - bits) >= limits.FEWER_BITS and (is_product or is_alike) and not is_permitted:
+            why = fact("spec-precision.other", name=name, kept=theirs[name], reference=bits, part=part)
+            finding = Finding(
+                check=f"{part}.format", outcome="drift", metric=fact("spec-precision.kept", name=name, part=part),
+                observed=theirs[name], limit=bits,
+            )  # fmt: skip
+            at = Divergence(stage="learn" if part == "learn" else "forward", step=0, at=name)
+            return Mismatch(part, at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
+    return None
+
+
+_TF32 = limits.MANTISSA_BITS["tf32"]
+
+
+def _kept(record: RunRecord, part: str) -> dict[str, int]:
+    """Return the bits that each operator kept in the settings of `speed` or `learn`."""
+    bits = record.fingerprint.mantissa_bits
+    return {name.removeprefix(f"{part}."): num for name, num in bits.items() if name.startswith(f"{part}.")}
+
+
+def _lists(record: RunRecord) -> tuple[bool, str]:
+    """Return what decides which operations autocast leaves in fp32."""
+    return bool(record.fingerprint.gpus), record.fingerprint.packages.get("torch", "")
+
+
+def _permits_tf32(record: RunRecord, part: str) -> bool:
+    speed, learn = record.spec.speed, record.spec.learn
+    if part == "speed":
+        return speed is not None and (speed.tf32 or speed.precision == "tf32")
+    return learn is not None and learn.precision == "tf32"

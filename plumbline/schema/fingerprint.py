@@ -66,7 +66,8 @@ class Fingerprint(Model):
     numerics: dict[Label, Scalar] = Field(default={}, max_length=_MANY)
     """Every precision and determinism setting, as read back from torch."""
     mantissa_bits: dict[Label, Count] = Field(default={}, max_length=_MANY)
-    """Bits of mantissa that operands keep inside an operator, measured: `linear`, `matmul`, `softmax` ..."""
+    """Bits of mantissa that operands keep inside an operator, measured in the settings of a part: `linear`, `matmul`,
+    `softmax` ... of the probe, `speed.linear`, `learn.linear` ... of the others."""
     operations: dict[Label, Annotated[tuple[NativeOperation, ...], Field(max_length=1000)]] = Field(
         default={}, max_length=16
     )

@@ -28,6 +28,8 @@ class SpeedTrail(Model):
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=16, fail_fast=True)
     """(number of steps done, checksum of all weights)."""
+    generators: tuple[tuple[Step, Mark], ...] = Field(default=(), max_length=16, fail_fast=True)
+    """(number of steps done, checksum of the random generators of all processes)."""
     settings: dict[Label, Scalar] = Field(default={}, max_length=100)
     """Settings that the built model and optimizer have: attention, fused, foreach, dropout, compiled."""
 

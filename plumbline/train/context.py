@@ -19,8 +19,12 @@ from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.engine import Engine
+from plumbline.train.mantissa import measure_mantissa_bits
+from plumbline.train.micro_batches import of_probe
 from plumbline.train.native_operations import measure_operations
+from plumbline.train.portable.products import training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
 
@@ -38,6 +42,7 @@ class Context:
     stop: threading.Event
     numerics: dict[str, Scalar] = field(default_factory=dict)
     operations: dict[str, tuple[NativeOperation, ...]] = field(default_factory=dict)
+    mantissa_bits: dict[str, int] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
     place: tuple[str, int | None] = ("", None)
 
@@ -88,12 +93,17 @@ class Context:
             torch.cuda.empty_cache()
 
     def measure(self, part: str, engine: Engine, evaluation_rows: int = 0, at_once: int = 0) -> None:
-        """Keep for the fingerprint how native operations round in a part's settings.
+        """Keep for the fingerprint how native operations round in a part's settings, and how many bits they keep.
 
         The part evaluates `at_once` rows in a batch; 0 means those of a training batch.
         """
         evaluated = min(evaluation_rows, self.plan.num_evaluation_rows)
         self.operations[part] = measure_operations(engine, evaluated, at_once or self.spec.batch_size)
+        found = measure_mantissa_bits(
+            self.ranks.device, engine.precision, training_products(of_probe(self.spec)),
+            fused_attention=attention_of(engine.bare) != "eager",
+        )  # fmt: skip
+        self.mantissa_bits |= {name if part == "probe" else f"{part}.{name}": bits for name, bits in found.items()}
         group = engine.optimizer.param_groups[0]
         self.note(part, {f"optimizer.{name}": group.get(name) for name in ("fused", "foreach")})
         if self.ranks.device.type == "cuda":

@@ -24,11 +24,8 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.learn_experiment import LearnExperiment
-from plumbline.train.mantissa import measure_mantissa_bits
-from plumbline.train.micro_batches import of_probe
 from plumbline.train.model import read_weights
 from plumbline.train.peer_exits import clear_exits
-from plumbline.train.portable.products import training_products
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.record_files import clear_parts, write_parts, write_record
@@ -106,8 +103,6 @@ def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
         findings.probe = ProbeRun(context, spec.probe)
         with findings.timed("probe"):
             findings.probe.run()
-        sizes = training_products(of_probe(spec))
-        findings.mantissa_bits = measure_mantissa_bits(context.ranks.device, spec.probe.precision, sizes)
         if spec.speed or spec.learn:
             context.release()
     if spec.speed:
@@ -137,7 +132,9 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             DataFile(key=name, size=(job.out / name).stat().st_size, sha256=digest_file(job.out / name))
             for name in names
         ]
-    numerics, operations = (context.numerics, context.operations) if context else ({}, {})
+    numerics, bits, operations = (
+        (context.numerics, context.mantissa_bits, context.operations) if context else ({}, {}, {})
+    )
     write_record(
         job.out,
         RunRecord(
@@ -151,7 +148,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             experiment=findings.bundle.experiment if findings.bundle else None,
             started_at=findings.started_at,
             finished_at=datetime.now(timezone.utc),
-            fingerprint=read_fingerprint(ranks, numerics, findings.mantissa_bits, operations),
+            fingerprint=read_fingerprint(ranks, numerics, bits, operations),
             evidence=evidence,
             timings=findings.timings,
             exit=ending,

@@ -1,4 +1,4 @@
-"""Measurement of the mantissa bits that an operator really keeps on this device.
+"""Measurement of the mantissa bits that an operator really keeps on this device, in a part's settings.
 
 A setting and a kernel may disagree. Each operator gets `1 + 2**-k`, which is exact in a format of `k` or more bits: the
 largest `k` that still changes the result is the number of bits kept.
@@ -6,6 +6,7 @@ largest `k` that still changes the result is the number of bits kept.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -59,24 +60,49 @@ def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]
         yield name, _kept_bits(kept)
 
 
+def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+    """Yield the bits that fused attention keeps of its values: of a single key, its output is the value."""
+    steps = torch.arange(1, _MOST + 1, dtype=torch.float64, device=device)
+    values = torch.nn.functional.pad(1 + 2.0**-steps, (0, 64 - _MOST), value=1.0).to(dtype).reshape(1, 1, 1, 64)
+    found = torch.nn.functional.scaled_dot_product_attention(values, values, values).reshape(-1)
+    yield "attention", _kept_bits(_kept(found[step - 1 : step], 1 + 2.0**-step) for step in range(1, _MOST + 1))
+
+
+def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Yield up to the first operator that this device cannot compute: what is not measured contradicts nothing."""
+    with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
+        yield from operators
+
+
 def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of functions of two values, whose difference shows what is kept."""
     functional = torch.nn.functional
+    one, zero = torch.ones(2, dtype=dtype, device=device), torch.zeros(2, dtype=dtype, device=device)
     operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "softmax": lambda row: functional.softmax(row, dim=-1).double().diff(),
         "gelu": lambda row: functional.gelu(row).double().diff(),
-        "layer_norm": lambda row: functional.layer_norm(row, (2,), eps=1e-30),
+        "layer_norm": lambda row: functional.layer_norm(row, (2,), one, zero, 1e-30),
+        "cross_entropy": lambda row: torch.stack(
+            [functional.cross_entropy(row, torch.tensor([label], device=device)).double() for label in (0, 1)]
+        ).diff(),
     }
     for name, operator in operators.items():
         rows = (torch.tensor([[1 + 2.0**-k, 1.0]], dtype=torch.float64, device=device) for k in range(1, _MOST + 1))
         yield name, _kept_bits(_steps(operator(row.to(dtype))) for row in rows)
 
 
-def measure_mantissa_bits(device: torch.device, precision: Precision, sizes: Sequence[Size]) -> dict[str, int]:
+def measure_mantissa_bits(
+    device: torch.device, precision: Precision, sizes: Sequence[Size], *, fused_attention: bool = False
+) -> dict[str, int]:
     """Return the mantissa bits kept by each operator, in the current settings.
 
     `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns).
     """
     dtype = torch.float64 if precision == "fp64" else torch.float32
     with torch.no_grad(), autocast(precision, device):
-        return dict(itertools.chain(_of_products(device, dtype, sizes), _of_functions(device, dtype)))
+        measured = _of_products(device, dtype, sizes), _computable(_of_functions(device, dtype))
+        found = dict(itertools.chain(*measured))
+        if fused_attention:
+            short = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+            found |= dict(_computable(_of_attention(device, short)))
+        return found

@@ -42,7 +42,6 @@ class RunResults:
     bundle: Bundle | None = None
     selfcheck: SelfcheckEvidence | None = None
     data: DataEvidence | None = None
-    mantissa_bits: dict[str, int] = field(default_factory=dict)
     probe: ProbeRun | None = None
     speed: SpeedRun | None = None
     learn: LearnRun | None = None

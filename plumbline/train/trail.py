@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from plumbline.digest import digest_json
 from plumbline.marks import keys, to_mark
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.production import MAX_TRAIL, SpeedTrail
@@ -14,9 +15,12 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Outcome, read_losses
+from plumbline.train.generators import digest_states, read_states
 from plumbline.train.ranks import Ranks
 from plumbline.train.weights_trail import WeightsTrail
 
+_OF_DEVICES = ("torch", "cuda:0")
+"""Generators that dropout draws from; libraries draw from the others."""
 _IMPLEMENTATION = ("fused", "foreach", "capturable")
 
 
@@ -53,6 +57,7 @@ class TrailObserver(Observer):
         self._rates: list[float] = []
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
+        self._generators: list[str] = []
 
     def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
         """Begin a step without any rows."""
@@ -87,16 +92,19 @@ class TrailObserver(Observer):
         self._rates.append(max(outcome.learning_rates, default=0.0))
 
     def weigh(self, model: nn.Module, step: int) -> None:
-        """Add a checksum of the weights after `step` steps; outside of the measured steps."""
+        """Add checksums of weights and random generators after `step` steps; outside of the measured steps."""
         self._weights = self._weights or WeightsTrail(model)
         self._weights.add()
         self._steps.append(step)
+        states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
+        self._generators.append(digest_json(digest_states(states)))
 
     def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
         """Read everything from the device, and combine the processes."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
-        mine = (self._num_rows, sums, [sum(next(read) * share for _, share in losses) for losses in self._losses])
+        losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
+        mine = (self._num_rows, sums, losses, self._generators)
         everyone = self._ranks.gather(mine)
         steps = zip(*(other[1] for other in everyone), strict=True)
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]
@@ -106,5 +114,9 @@ class TrailObserver(Observer):
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
             weights=tuple(zip(self._steps, self._weights.digests() if self._weights else (), strict=True)),
+            generators=tuple(
+                (step, digest_json([other[3][place] for other in everyone])[:16])
+                for place, step in enumerate(self._steps)
+            ),
             settings=settings_of(engine, compiled=compiled),
         )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from plumbline.train.batches import Batch
+from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.taps import named_gradients
@@ -109,9 +113,20 @@ def test_packed_rows_train_as_the_rows_themselves(masked: Workshop, attention: s
     torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-6)
 
 
-def test_packed_rows_are_replayed(masked: Workshop) -> None:
+def test_packed_rows_are_replayed(masked: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first micro-batch has as many rows as before, and the second is packed into fewer."""
+    plain = Context.batches
+
+    def short(self: Context, **asked: Any) -> Iterator[Batch]:
+        for batch in plain(self, **asked):
+            later = slice(len(batch["labels"]) // 2, None)
+            batch["attention_mask"][later, 5:] = 0
+            batch["labels"][batch["attention_mask"] == 0] = -100
+            yield batch
+
+    monkeypatch.setattr(Context, "batches", short)
     trained = masked.train(masked.spec(
-        speed={"steps": 10, "padding": "packed", "production_steps": 1},
+        speed={"steps": 10, "padding": "packed", "production_steps": 1}, optimizer={"accumulation_steps": 2},
         probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1},
     )).record.evidence.speed.production  # fmt: skip
     assert (trained.lost, trained.trials, trained.repeated) == ("", (), True)

@@ -1,7 +1,7 @@
 """Production gate: what `speed` trained, and its replay against the portable leg and the definitions.
 
-A record shows by itself whether its production kernels compute what the portable leg computes: the gate needs the
-reference for bits only. Where equal bits are due, a first different bit is a drift of any size.
+A record shows by itself whether its production kernels compute what the portable leg computes; the reference vouches
+for what its number formats explain. Where equal bits are due, a first different bit is a drift of any size.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.trail import batch_difference, later_difference
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.spec_precision import other_format
 from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision, RunSpec
@@ -27,18 +27,81 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     sides = tuple(side.record.evidence.speed for side in (pair.reference, pair.candidate))
     if sides[1] is None or pair.candidate.record.experiment is not None:
         return GateResult()
-    off = batch_difference(pair) or next(_excesses(pair.candidate), None)
+    off = batch_difference(pair) or _other_format(pair) or _first_excess(pair)
     if off is None and sides[0] is not None:
-        off = _different_bit(pair, sides[0], sides[1]) or later_difference(pair, is_due=_bits_due(pair))
-    if off is not None:
-        return off
-    return GateResult(tuple(_proven(pair, sides[1])))
+        off = later_difference(pair, is_due=_bits_due(pair))
+    return off or GateResult(tuple(_proven(pair)))
 
 
-def _excesses(side: LoadedRecord) -> Iterator[GateResult]:
-    """Yield what the replay shows without any other record, in the order of consequence."""
-    spec, speed = side.record.spec, side.record.evidence.speed
-    replay = speed.production if speed is not None else None
+_ORDER: tuple[Stage, ...] = ("forward", "loss", "gradient", "optimizer")
+
+
+def _first_excess(pair: Pair) -> GateResult | None:
+    """Return the first rung beyond its limit; where bits are due, a different bit of an earlier rung comes first."""
+    over, bit = next(_excesses(pair), None), _different_bit(pair)
+    if over is None or bit is None or over.at is None or bit.at is None:
+        return over or bit
+    if _ORDER.index(over.at.stage) <= _ORDER.index(bit.at.stage):
+        return over
+    tried = over.causes[0]
+    causes = tuple(cause.replace(sure=tried.sure, tried=tried.tried) for cause in bit.causes)
+    return GateResult((*bit.findings, *over.findings), causes, bit.at)
+
+
+def _other_format(pair: Pair) -> GateResult | None:
+    """Return an operator or a linear layer that computes in another number format than the reference's."""
+    found = other_format(pair, "speed")
+    finding, why, at = (found.findings[0], found.suspicions[0].why, found.at) if found else (None, "", None)
+    if found is None and (layer := _other_dtype(pair)) is not None:
+        ours, theirs = layer
+        why = fact("production.dtype", name=theirs.name, dtype=theirs.dtype, reference=ours.dtype)
+        finding = Finding(
+            check="production.format", outcome="drift", metric=fact("production.dtype-of", name=theirs.name),
+            observed=theirs.dtype, limit=ours.dtype,
+        )  # fmt: skip
+        at = Divergence(stage="forward", step=0, at=theirs.name)
+    if finding is None or at is None:
+        return None
+    replay = _replay(pair.candidate)
+    stage = next((trial.stage for trial in replay.trials), "") if replay is not None else ""
+    trials = [trial for trial in replay.trials if trial.stage == stage] if replay is not None else []
+    return _drift(finding, "precision", why, at, trials=trials)
+
+
+def _other_dtype(pair: Pair) -> tuple[ProductionTap, ProductionTap] | None:
+    """Return the first linear layer whose output is in another format; lists of other operations vary by device."""
+    sides = [_replay(side) for side in (pair.reference, pair.candidate)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    known = {tap.name: tap for tap in sides[0].taps if tap.stage == "forward" and tap.kind == "Linear"}
+    for tap in sides[1].taps:
+        ours = known.get(tap.name)
+        if tap.stage == "forward" and ours is not None and tap.dtype != ours.dtype:
+            return ours, tap
+    return None
+
+
+def _replay(side: LoadedRecord) -> ProductionEvidence | None:
+    speed = side.record.evidence.speed
+    return speed.production if speed is not None else None
+
+
+def _vouched(pair: Pair) -> ProductionEvidence | None:
+    """Return the candidate's replay with the reference's envelopes: a candidate's own does not vouch for it.
+
+    A fault of what both runs of a replay share would widen its own limit.
+    """
+    replay, reference = _replay(pair.candidate), _replay(pair.reference)
+    if replay is None or reference is None or reference.lost:
+        return replay
+    known = {(tap.stage, tap.name): tap.envelope for tap in reference.taps}
+    taps = tuple(tap.replace(envelope=known.get((tap.stage, tap.name)) or tap.envelope) for tap in replay.taps)
+    return replay.replace(taps=taps, loss_envelope=reference.loss_envelope or replay.loss_envelope)
+
+
+def _excesses(pair: Pair) -> Iterator[GateResult]:
+    """Yield what the replay shows without equal bits, in the order of consequence."""
+    spec, replay = pair.candidate.record.spec, _vouched(pair)
     if spec.speed is None or replay is None or replay.lost:
         return
     precision = spec.speed.precision
@@ -167,21 +230,26 @@ def _bits_due(pair: Pair) -> bool:
 
     On a GPU, kernels at production settings may be chosen by their speed, night by night.
     """
-    sides = [side.record for side in (pair.reference, pair.candidate)]
-    replays = [side.evidence.speed.production if side.evidence.speed else None for side in sides]
-    steady = all(replay is not None and replay.repeated for replay in replays)
-    return steady and not any(side.fingerprint.gpus for side in sides) and not other_kernels(pair, "speed")
+    sides = (pair.reference, pair.candidate)
+    steady = all((replay := _replay(side)) is not None and replay.repeated for side in sides)
+    return steady and not any(side.record.fingerprint.gpus for side in sides) and not other_kernels(pair, "speed")
 
 
-def _different_bit(pair: Pair, reference: SpeedEvidence, candidate: SpeedEvidence) -> GateResult | None:
+def _different_bit(pair: Pair) -> GateResult | None:
     """Return the replay's first different bit, where equal bits are due."""
-    left, right = reference.production, candidate.production
+    left, right = _replay(pair.reference), _replay(pair.candidate)
     if left is None or right is None or not _bits_due(pair):
         return None
     ours = {(tap.stage, tap.name): tap.sha256 for tap in left.taps}
     forward = [tap for tap in right.taps if tap.stage == "forward"]
     gradients = [tap for tap in reversed(right.taps) if tap.stage == "gradient"]
     different = [tap for tap in (*forward, *gradients) if ours.get((tap.stage, tap.name)) != tap.sha256]
+    losses = [replay.steps[0].loss if replay.steps else None for replay in (left, right)]
+    if not forward and losses[0] != losses[1]:
+        # Modules of a compiled or packed replay have no comparable outputs; its first loss shows that one differs.
+        finding = Finding(check="production.bits", outcome="drift", metric=fact("production.loss", step=0))
+        place = Divergence(stage="forward", step=0, at="model")
+        return _drift(finding, "operator", fact("production.first-loss"), place)
     if not different:
         return None
     first = different[0]
@@ -194,9 +262,9 @@ def _different_bit(pair: Pair, reference: SpeedEvidence, candidate: SpeedEvidenc
     return _drift(finding, code, why, Divergence(stage=first.stage, step=0, at=first.name))
 
 
-def _proven(pair: Pair, speed: SpeedEvidence) -> Iterator[Finding]:
+def _proven(pair: Pair) -> Iterator[Finding]:
     """Yield what the replay proves at which settings."""
-    spec, replay = pair.candidate.record.spec.speed, speed.production
+    spec, replay = pair.candidate.record.spec.speed, _vouched(pair)
     if spec is None or replay is None or replay.lost:
         return
     ratios = [

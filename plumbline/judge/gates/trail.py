@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plumbline.judge import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
@@ -96,16 +98,25 @@ def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
     """Return the first different loss or checksum of the weights; all evidence above is equal."""
     pairs = enumerate(zip(left.losses, right.losses, strict=False))
     step = next((step for step, (ours, theirs) in pairs if ours is None or ours != theirs), None)
+    drawn = _first_apart(left.generators, right.generators)
+    if drawn is not None and step is not None:
+        place = Divergence(stage="rng", step=step, at="dropout")
+        return _drift("rng", place, fact("trail.generators", step=drawn), fact("trail.reference"))
     if step is not None:
         code: CauseCode = "operator" if step == 0 else "unattributed"
         why = fact("trail.first-loss") if step == 0 else fact("trail.loss", step=step)
         return _drift(code, Divergence(stage="loss", step=step, at="loss"), why, fact("trail.reference"))
-    ours, theirs = dict(left.weights), dict(right.weights)
-    step = next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)
+    step = _first_apart(left.weights, right.weights)
     if step is None:
         return None
     place = Divergence(stage="optimizer", step=step, at="weights")
     return _drift("optimizer", place, fact("trail.weights", step=step), fact("trail.reference"))
+
+
+def _first_apart(left: Sequence[tuple[int, str]], right: Sequence[tuple[int, str]]) -> int | None:
+    """Return the first common step whose checksums differ."""
+    ours, theirs = dict(left), dict(right)
+    return next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)
 
 
 def _drift(code: CauseCode, place: Divergence, why: Statement, whose: Statement) -> GateResult:

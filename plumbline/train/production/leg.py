@@ -78,7 +78,8 @@ class _Observer(Observer):
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         self._labels.append(host_array(local["labels"]))
         if self._taps:
-            self._taps.feeds(len(local["labels"]))
+            # Micro-batches are packed into different numbers of rows: only the first is tapped.
+            self._taps.feeds(0 if self.engine.padding == "packed" else len(local["labels"]))
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         if self._taps:

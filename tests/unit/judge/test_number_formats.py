@@ -1,0 +1,83 @@
+"""An operator that computes in another number format than the reference's is named, at every part's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.schema.verdict import Judgement
+
+from .conftest import other_kernel
+from .made_records import in_spec, whole
+from .test_withheld import replay, trail
+
+BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
+
+
+def judged(part: str = "speed", *changes: Any, isa: str = "", **bits: int) -> Judgement:
+    """Compare two records of which the second keeps other bits in a part."""
+    kept = [{f"{part}.{name}": value for name, value in (BF16 | more).items()} for more in ({}, bits)]
+    machine = other_kernel() if isa else {}
+    left = whole(replay(), fingerprint={"mantissa_bits": kept[0]})
+    right = whole(replay(), *changes, fingerprint=machine | {"mantissa_bits": kept[1]})
+    return compare(left, right, throughput=False)
+
+
+@pytest.mark.parametrize("part", ["speed", "learn"])
+@pytest.mark.parametrize("isa", ["", "AVX2"])
+@pytest.mark.parametrize("operator", ["linear", "attention", "layer_norm", "cross_entropy"])
+def test_fewer_bits_are_a_drift_of_precision_though_every_number_is_equal(part: str, isa: str, operator: str) -> None:
+    judgement = judged(part, isa=isa, **{operator: 3})
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["precision"])
+    assert judgement.first_divergence.at == operator
+
+
+def test_more_bits_than_the_reference_are_another_format_too() -> None:
+    assert [cause.code for cause in judged(linear=23).causes] == ["precision"]
+    assert judged(linear=9).verdict == "pass"
+
+
+def test_lists_of_autocast_vary_by_release_but_not_for_products() -> None:
+    other = {"packages": {"torch": "2.4.0"}}
+    kept = [{f"speed.{name}": value for name, value in (BF16 | more).items()} for more in ({}, {"layer_norm": 7})]
+    left, right = (
+        whole(replay(), fingerprint={"mantissa_bits": bits} | more)
+        for bits, more in zip(kept, ({}, other), strict=True)
+    )
+    assert "precision" not in {cause.code for cause in compare(left, right, throughput=False).causes}
+
+
+def test_a_linear_layer_in_the_format_of_no_autocast_is_named() -> None:
+    """As where autocast has no effect: the numbers are better than they should be, and within every limit."""
+    tap = {"stage": "forward", "name": "head", "kind": "Linear", "norm": 1.0, "sha256": "a" * 64, "error": 1e-7}
+    taps = [[tap | {"dtype": dtype, "envelope": 1e-2}] for dtype in ("bfloat16", "float32")]
+    records = [whole(in_spec("speed", precision="bf16"), replay(taps=each)) for each in taps]
+    judgement = compare(*records, throughput=False)
+    assert (judgement.causes[0].code, judgement.first_divergence.at) == ("precision", "head")
+
+
+def test_another_count_of_draws_is_dropout_and_the_same_count_is_not() -> None:
+    def parted(mark: str) -> Any:
+        return lambda content: trail(content).update(losses=[0.25] + [0.5] * 13, generators=[(4, "a" * 16), (14, mark)])
+
+    plain = lambda content: trail(content).update(generators=[(4, "a" * 16), (14, "a" * 16)])  # noqa: E731
+    for mark, code in (("b" * 16, "rng"), ("a" * 16, "operator")):
+        judgement = compare(whole(replay(), plain), whole(replay(), parted(mark)), throughput=False)
+        assert [cause.code for cause in judgement.causes] == [code]
+
+
+def test_a_different_bit_of_an_earlier_rung_comes_before_an_error_beyond_its_limit() -> None:
+    """A compiled module's wrong output is within the limit of the whole model's, its gradients are not."""
+    head = {"name": "head", "kind": "Linear", "dtype": "float32", "norm": 1.0, "envelope": 1e-7}
+    taps = [
+        [head | {"stage": "forward", "sha256": mark * 64, "error": 1e-7}, head | {"stage": "gradient", **rest}]
+        for mark, rest in (("a", {"sha256": "b" * 64, "error": 1e-7}), ("c", {"sha256": "d" * 64, "error": 0.5}))
+    ]
+    trials = [
+        {"change": "compile=off", "stage": "gradient", "name": "head", "before": 0.5, "after": 1e-7, "limit": 1e-3}
+    ]
+    judgement = compare(whole(replay(taps=taps[0])), whole(replay(taps=taps[1], trials=trials)), throughput=False)
+    assert [(cause.code, cause.sure) for cause in judgement.causes] == [("operator", "confirmed")]
+    assert judgement.first_divergence.stage == "forward"
