@@ -25,8 +25,7 @@ from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.schema.spec import write_spec
 from plumbline.staging.part import disk_errors
-from plumbline.staging.scratch import scratch_folder
-from plumbline.staging.workspaces import sweep_workspaces
+from plumbline.staging.scratch import scratch_folder, sweep_workspaces
 from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS

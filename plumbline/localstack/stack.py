@@ -21,7 +21,7 @@ from plumbline.localstack.resources import lock_in_use
 from plumbline.localstack.servers import Servers
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
-from plumbline.staging.workspaces import sweep_workspaces
+from plumbline.staging.scratch import sweep_workspaces
 
 CONTROLLERS = "plumbline"
 """Work pool and worker of the controllers, the default of `plumbline deploy`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
@@ -18,11 +19,11 @@ from plumbline.schema.base import Scalar
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.order import Plan
-from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader
+from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader, of_probe
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.engine import Engine
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.mantissa import measure_mantissa_bits
-from plumbline.train.micro_batches import of_probe
 from plumbline.train.native_operations import measure_operations
 from plumbline.train.portable.products import training_products
 from plumbline.train.ranks import Ranks
@@ -112,3 +113,23 @@ class Context:
     def note(self, part: str, settings: dict[str, Any]) -> None:
         """Keep a part's settings for the fingerprint."""
         self.numerics |= {f"{part}.{name}": value for name, value in settings.items()}
+
+
+@contextlib.contextmanager
+def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:
+    """Run one leg; if a process has not enough memory, keep the reason in every process's `lost[name]`.
+
+    The leg may contain no collective operation: a process that has lost its leg takes part in none of them.
+    """
+    place, reason = context.place, ""
+    try:
+        yield
+    except (RuntimeError, MemoryError, TrainingFailedError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error)[:500] or OUT_OF_MEMORY
+        context.place = place
+    reasons = [text for text in context.ranks.gather(reason) if text]
+    if reasons:
+        lost[name] = reasons[0]
+        context.release()  # Not earlier: the error's frames held the leg's tensors until now.

@@ -27,15 +27,13 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.generators import pack_states, read_states, restore_states
-from plumbline.train.machine_errors import is_out_of_memory
 from plumbline.train.model import named_once
-from plumbline.train.portable.arithmetic import portable_arithmetic
+from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.leg import short_digest
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
-from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
 from plumbline.train.taps import first_tensor, named_gradients
 

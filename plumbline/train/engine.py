@@ -16,16 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.errors import memory_hint
 from plumbline.schema.spec import Precision, RunSpec
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
 from plumbline.train.definitions import IGNORED
-from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError
+from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.families import in_double, input_fields
-from plumbline.train.machine_errors import is_out_of_memory
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
-from plumbline.train.packing import Packing, pack_rows
 from plumbline.train.ranks import Ranks
 
 _MULTIPLE = 8

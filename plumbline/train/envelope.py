@@ -12,15 +12,13 @@ from plumbline.schema.evidence import EnvelopeSample, StepEvidence
 from plumbline.schema.spec import Precision, ProbeSpec
 from plumbline.sketch import relative_error
 from plumbline.staging.order import random_keys
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, of_one_process, of_probe
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.micro_batches import of_one_process, of_probe
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
-from plumbline.train.recompute import fit_activations
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 _NOISE = 0.5

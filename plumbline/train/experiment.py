@@ -14,13 +14,13 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
+from plumbline.train.checkpoint import read_moments, restore_moments
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW, loss_by_definition
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.generators import restore_states
-from plumbline.train.moments import read_moments, restore_moments
 from plumbline.train.numerics import apply_settings
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps

@@ -1,10 +1,36 @@
-"""Errors of a training that cannot continue."""
+"""Errors of a training that cannot continue, and of the machine, recognised in the exceptions of the libraries."""
 
 from __future__ import annotations
 
-from plumbline.errors import TrainingError, UnavailableError
+from collections.abc import Iterator
+
+import torch
+
+from plumbline.errors import WRONG_PATH, TrainingError, UnavailableError
+from plumbline.train.compat.torch import device_error_code
 
 OUT_OF_MEMORY = "out-of-memory"
+
+_CUDA_OUT_OF_MEMORY = 2
+_DEVICE_LOST = frozenset({
+    46,  # devices busy or unavailable
+    100,  # no device
+    214, 220, 226,  # uncorrectable error of memory or NVLink, contained error
+    304,  # a call of the operating system failed
+    719,  # launch failure without a reason
+    802, 803,  # system not ready, driver mismatch
+    805, 806, 807, 808, 809, 810,  # the multi-process service
+    999,  # unknown
+})  # fmt: skip
+"""CUDA's runtime error codes of a device, driver or service that failed.
+
+Codes of a program's own fault are not among them: an illegal address (700), a failed assertion (710) or an illegal
+instruction (715) happens again with the same kernel, and stays an error of the training. A launch failure (719) may be
+either: a driver reports it after most faults of the hardware. A retry tells them apart, and a kernel that always fails
+so leaves the platform inconclusive on every round, with this error.
+"""
+_OUT_OF_MEMORY_TEXTS = ("DefaultCPUAllocator: can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+_OUT_OF_THREADS_TEXT = "can't start new thread"
 
 
 class TrainingFailedError(TrainingError):
@@ -25,3 +51,67 @@ class TrainingFailedError(TrainingError):
 
 class PeerLostError(UnavailableError):
     """Lost contact with another process of the training."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error`, and the errors that led to it.
+
+    A wrong path that was only being handled when the next error occurred is not among them: a missing file is a usual
+    branch of a program, a full disk is not.
+    """
+    seen: set[int] = set()
+    current: BaseException | None = error
+    is_explicit = True
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if is_explicit or not isinstance(current, OSError) or current.errno not in {None, *WRONG_PATH}:
+            yield current
+        # torch's compilers keep the cause in an attribute, and raise `from None`.
+        explicit = getattr(current, "inner_exception", None) or current.__cause__
+        is_explicit = explicit is not None
+        current = explicit or (None if current.__suppress_context__ else current.__context__)
+
+
+def is_of_system(error: BaseException) -> bool:
+    """Return whether the operating system failed, instead of a file's contents.
+
+    pyarrow reports corrupt contents as a plain `OSError` without an `errno`, safetensors a file that it cannot open as
+    `FileNotFoundError` without an `errno`.
+    """
+    return isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocation failed, on the host or a device.
+
+    For the host's memory and for cuBLAS torch raises a plain `RuntimeError`: only the text tells.
+    """
+    if isinstance(error, TrainingFailedError):
+        return error.code == OUT_OF_MEMORY
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or device_error_code(error) == _CUDA_OUT_OF_MEMORY:
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Return whether the system refused a thread; Python raises a plain `RuntimeError`: only the text tells."""
+    return isinstance(error, RuntimeError) and str(error) == _OUT_OF_THREADS_TEXT
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Return whether a device, its driver or its service failed."""
+    return device_error_code(error) in _DEVICE_LOST
+
+
+def pending_device_error(device: torch.device) -> RuntimeError | None:
+    """Return the error that a device keeps for every later call, without waiting for the device.
+
+    The first call after a fault may be a library's, such as cuBLAS, whose own error does not have the device's code.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        torch.cuda.current_stream(device).query()
+    except RuntimeError as error:
+        return error
+    return None

@@ -18,7 +18,14 @@ from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEv
 from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
-from plumbline.train.checkpoint import FOLDER, Progress, drop_checkpoints, load_checkpoint, save_checkpoint
+from plumbline.train.checkpoint import (
+    FOLDER,
+    Progress,
+    drop_checkpoints,
+    load_checkpoint,
+    read_moments,
+    save_checkpoint,
+)
 from plumbline.train.compat.torch import default_compiler
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
@@ -31,7 +38,6 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.generators import digest_states, read_states
 from plumbline.train.model import build_model, load_weights
-from plumbline.train.moments import read_moments
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.ranks import Ranks
 

@@ -1,4 +1,4 @@
-"""Microbenchmarks of the machine, to normalise a training's speed."""
+"""Operations of a training step and of the machine, to normalise a training's speed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from plumbline.schema.spec import Precision
+from plumbline.schema.spec import Precision, RunSpec
+from plumbline.train.tasks import training_task
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 _MEBIBYTE = 1 << 20
@@ -89,3 +92,20 @@ def microbenchmarks(device: torch.device, precision: Precision, folder: Path) ->
     if disk is not None:
         rates["disk_read_bytes_per_second"] = disk
     return rates
+
+
+def step_flops(spec: RunSpec) -> float:
+    """Return the operations of one global batch: matrix products, forward and backward."""
+    return flops_of(spec, np.full(spec.batch_size, spec.data.sequence_length))
+
+
+def flops_of(spec: RunSpec, lengths: NDArray[np.int64]) -> float:
+    """Return the operations of rows of these numbers of tokens, as if no row were padded."""
+    model, num_tokens = spec.model, float(lengths.sum())
+    hidden, inner = model.hidden_size, model.intermediate_size
+    gates = 1 if model.family == "modernbert" else 0
+    projections = 4 * hidden * hidden + (2 + gates) * hidden * inner
+    attention = 2.0 * hidden * float(np.square(lengths).sum())
+    encoder = model.num_hidden_layers * (projections * num_tokens + attention)
+    head_per_token, head_per_row = training_task(spec.task).head_products(model)
+    return 6.0 * (encoder + head_per_token * num_tokens + head_per_row * len(lengths))

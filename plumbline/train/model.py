@@ -20,9 +20,10 @@ from torch import nn
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.train.compat.transformers import recompute_layers
 from plumbline.train.digests import host_array
-from plumbline.train.failure import TrainingFailedError
-from plumbline.train.machine_errors import is_of_system
+from plumbline.train.failure import TrainingFailedError, is_of_system
+from plumbline.train.ranks import Ranks
 from plumbline.train.tasks import training_task
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from transformers.models.bert import modeling_bert
 
 _MODELS = "transformers.models"
+
+_MOST_BYTES = 12 << 30
+"""Estimated size of the activations beyond which they are recomputed."""
+_OF_WIDTH, _OF_SCORES = 34, 3
+"""Numbers kept per token and layer: of the layer's width, and of attention's scores (counted for BERT in fp64)."""
 
 
 @contextmanager
@@ -175,3 +181,17 @@ def describe_model(model: nn.Module) -> ModelEvidence:
         architecture_sha256=digest_json({"parameters": shapes, "modules": modules}),
         weights_sha256=digest_json({p.name: p.sha256 for p in parameters}),
     )
+
+
+def fit_activations(model: nn.Module, spec: RunSpec, ranks: Ranks, dtype: torch.dtype) -> bool:
+    """Recompute the model's layers if the spec's activations are large; return whether they are.
+
+    The spec alone decides, so that every machine does the same.
+    """
+    size, length = spec.model, spec.data.sequence_length
+    tokens = spec.batch_size * length // (ranks.world * spec.optimizer.accumulation_steps)
+    per_token = _OF_WIDTH * size.hidden_size + _OF_SCORES * size.num_attention_heads * length
+    is_large = size.num_hidden_layers * tokens * per_token * dtype.itemsize > _MOST_BYTES
+    if is_large:
+        recompute_layers(model)
+    return is_large

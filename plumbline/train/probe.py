@@ -13,22 +13,19 @@ from torch import nn
 from plumbline.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.spec import ProbeSpec, RunSpec
-from plumbline.train.auxiliary import auxiliary
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.context import Context
+from plumbline.train.context import Context, auxiliary
 from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
-from plumbline.train.micro_batches import of_probe
-from plumbline.train.model import build_model, describe_model, load_weights
+from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
-from plumbline.train.recompute import fit_activations
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Rung
-from plumbline.train.machine_errors import is_of_system
+from plumbline.train.failure import is_of_system
 
 _MAX_SOURCE_BYTES = 4 << 30
 _NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped", "moments"}

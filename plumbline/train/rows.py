@@ -20,8 +20,7 @@ from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.task import has_row_labels
-from plumbline.train.failure import TrainingFailedError
-from plumbline.train.machine_errors import is_of_system
+from plumbline.train.failure import TrainingFailedError, is_of_system
 from plumbline.train.source import Source
 
 FIELDS = ("input_ids", "attention_mask", "token_type_ids")

@@ -17,14 +17,12 @@ from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.spec import RunSpec, SpeedSpec
-from plumbline.train.auxiliary import auxiliary
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.context import Context
+from plumbline.train.context import Context, auxiliary
 from plumbline.train.engine import Engine
-from plumbline.train.flops import flops_of, step_flops
-from plumbline.train.microbench import microbenchmarks
+from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.probe import ProbeRun
 from plumbline.train.production.choices import Choices, compile_model, make_engine

@@ -16,7 +16,7 @@ from plumbline.train.experiment import ExperimentObserver, ExperimentRun
 from plumbline.train.model import describe_model
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.replay import Bundle
-from plumbline.train.weights_trail import WeightsTrail
+from plumbline.train.trail import WeightsTrail
 
 
 class _TraceObserver(ExperimentObserver):

@@ -159,5 +159,5 @@ def test_kill_9_of_the_command_leaves_nothing_while_a_round_trains(folder, kept)
     for path in left:
         with suppress(FileNotFoundError):  # another stack's start was faster
             os.utime(path, (0, 0))
-    subprocess.run([sys.executable, "-m", "plumbline.staging.workspaces"], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "plumbline.staging.scratch"], cwd=folder, check=True, timeout=60)
     assert kept_environments(login) == []

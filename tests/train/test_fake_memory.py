@@ -11,9 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from plumbline.schema.spec import RunSpec
-from plumbline.train import probe, recompute, summaries
+from plumbline.train import model as model_module
+from plumbline.train import probe, summaries
 from plumbline.train.engine import Observer
-from plumbline.train.model import build_on_meta
+from plumbline.train.model import build_on_meta, fit_activations
 from plumbline.train.portable import leg
 from plumbline.train.ranks import Ranks
 from tests.train.fake_memory import DEVICE, Counted, Drawn, sized
@@ -40,7 +41,7 @@ def _counted(train: Any, layers: int, patch: pytest.MonkeyPatch) -> Counted:
     """Train the step with taps, without its update, whose state hides the activations of so small a batch."""
     patch.setattr(Observer, "update", lambda _: True)
     patch.setattr(nn.Module, "_apply", _apply)
-    patch.setattr(recompute, "_MOST_BYTES", 0)
+    patch.setattr(model_module, "_MOST_BYTES", 0)
     patch.setattr(summaries, "_MOST_BLOCKS", 1)
     for module in (leg, probe):
         patch.setattr(module, "load_weights", lambda *_: None)
@@ -83,5 +84,5 @@ def test_the_spec_decides_what_is_computed_again(
 ) -> None:
     spec = sized(size, layers=layers, length=length, batch_size=32, probe={"steps": 2})
     model = build_on_meta(spec.model, spec.task)
-    assert recompute.fit_activations(model, spec, Ranks(device=DEVICE), dtype) is is_large
+    assert fit_activations(model, spec, Ranks(device=DEVICE), dtype) is is_large
     assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules()) is is_large

@@ -16,12 +16,10 @@ from torch.nn import functional
 
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions, products
-from plumbline.train.portable.arithmetic import portable_arithmetic
-from plumbline.train.portable.fixed_point import summed_as_integers
+from plumbline.train.portable.arithmetic import PortableFloat, portable_arithmetic
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, exact_product, training_products
-from plumbline.train.portable.scalars import PortableFloat
-from plumbline.train.portable.sums import tree_sum
+from plumbline.train.portable.sums import summed_as_integers, tree_sum
 from plumbline.train.selfcheck import shipped_spec
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plumbline.train import host, sampler
+from plumbline.train import sampler
 from plumbline.train.sampler import Sampler
 
 
@@ -36,11 +36,11 @@ def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "block" / name).mkdir(parents=True)
     table = tmp_path / "diskstats"
     table.write_text(DISKS.format(read=100, written=10, busy=0))
-    monkeypatch.setattr(host, "_BLOCK_DEVICES", tmp_path / "block")
-    monkeypatch.setattr(host, "_DISK_TABLE", table)
+    monkeypatch.setattr(sampler, "_BLOCK_DEVICES", tmp_path / "block")
+    monkeypatch.setattr(sampler, "_DISK_TABLE", table)
     clock = iter([100.0, 102.0])
-    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
-    sampled = host.Host()
+    monkeypatch.setattr(sampler.time, "monotonic", lambda: next(clock))
+    sampled = sampler.Host()
     table.write_text(DISKS.format(read=100 + 4000, written=10 + 400, busy=500))
     result = sampled.read()
     assert result["disk_read_bytes_per_second"] == pytest.approx(4000 * 512 / 2)
@@ -49,14 +49,14 @@ def test_the_disks_rates_count_each_byte_once(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_DISK_TABLE", tmp_path / "none")
-    assert host.Host().read()["disk_busy"] is None
+    monkeypatch.setattr(sampler, "_DISK_TABLE", tmp_path / "none")
+    assert sampler.Host().read()["disk_busy"] is None
 
 
 RANK = r"""
 import os, subprocess, sys, time
 from pathlib import Path
-from plumbline.train.processes import own_jiffies, own_processes
+from plumbline.train.sampler import own_jiffies, own_processes
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); time.sleep(60)"
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
@@ -97,7 +97,7 @@ def test_the_other_ranks_of_a_training_are_no_foreign_load(tmp_path: Path, launc
     script.write_text(RANK)
     command, environment = (
         [str(script), str(tmp_path)],
-        {**os.environ, "PYTHONPATH": str(Path(host.__file__).parents[2])},
+        {**os.environ, "PYTHONPATH": str(Path(sampler.__file__).parents[2])},
     )
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
     if launcher == "torchrun":
@@ -154,7 +154,7 @@ def test_without_a_driver_for_nvml_the_host_is_sampled_alone(monkeypatch: pytest
         raise error(index)
 
     monkeypatch.setattr(sampler, "_Gpu", missing)
-    assert [type(reader) for reader in sampler._readers(torch.device("cuda", 0))] == [host.Host]
+    assert [type(reader) for reader in sampler._readers(torch.device("cuda", 0))] == [sampler.Host]
 
 
 def test_an_error_that_is_not_nvmls_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from plumbline.train import batches, speed
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
-from plumbline.train.flops import flops_of, step_flops
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
+from plumbline.train.microbench import flops_of, step_flops
 from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.rows import Rows
 from plumbline.train.speed import WINDOW, found_warm

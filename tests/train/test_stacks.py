@@ -32,7 +32,7 @@ from plumbline.train.families import build_family
 from plumbline.train.model import describe_model
 from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import read_golden
-from plumbline.train.production.rounding import round_values
+from plumbline.train.production.choices import round_values
 from plumbline.train.selfcheck import _judge, _trained
 from plumbline.upgrade.base import Base, team_base
 from plumbline.upgrade.environments import Environments

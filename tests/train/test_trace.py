@@ -25,7 +25,7 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train import dropout as dropout_module
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
-from plumbline.train.weights_trail import WeightsTrail
+from plumbline.train.trail import WeightsTrail
 from tests.train.conftest import Trained, Workshop
 
 STEPS = 10

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.optim import adamw
 
 from bench.faults.injectors.patching import wrap_method
-from plumbline.train import batches, engine, host, speed
+from plumbline.train import batches, engine, sampler, speed
 
 
 def slow_storage() -> None:
@@ -89,7 +89,7 @@ def cpu_quota() -> None:
         os.kill(parent, signal.SIGCONT)
 
     _helper(hold)
-    wrap_method(host.Host, "read", lambda read: lambda self: read(self) | {"cgroup_throttled": 1 / 3})
+    wrap_method(sampler.Host, "read", lambda read: lambda self: read(self) | {"cgroup_throttled": 1 / 3})
 
 
 def memory_pressure() -> None:
@@ -102,7 +102,7 @@ def memory_pressure() -> None:
         os.kill(parent, signal.SIGCONT)
 
     _helper(reclaim)
-    wrap_method(host, "_pressure", lambda read: lambda what: 0.28 if what == "memory" else read(what))
+    wrap_method(sampler, "_pressure", lambda read: lambda what: 0.28 if what == "memory" else read(what))
 
 
 def _slowed(share: float) -> None:
@@ -132,7 +132,7 @@ def thermal_throttle() -> None:
 
     wrap_method(speed.SpeedRun, "_steps", wrap)
     wrap_method(
-        host.Host,
+        sampler.Host,
         "read",
         lambda read: lambda self: read(self) | {"gpu_throttle_reasons": 64.0, "gpu_clock_mhz": 900.0},
     )

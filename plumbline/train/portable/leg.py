@@ -15,18 +15,15 @@ from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
 from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, of_probe
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.micro_batches import of_probe
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
-from plumbline.train.portable.arithmetic import portable_arithmetic
+from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
-from plumbline.train.portable.scalars import make_portable
 from plumbline.train.ranks import Ranks
-from plumbline.train.recompute import fit_activations
 from plumbline.train.summaries import Summary, summarize
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 

@@ -13,9 +13,8 @@ import torch
 
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions
-from plumbline.train.portable.indexed import embedding_backward, index_put, scatter_add
 from plumbline.train.portable.products import exact_product
-from plumbline.train.portable.sums import tree_sum
+from plumbline.train.portable.sums import embedding_backward, index_put, scatter_add, tree_sum
 
 Scalar = bool | int | float
 

@@ -19,12 +19,11 @@ from plumbline.judge.tolerance import production_limit
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import ProbeSpec, SpeedSpec
 from plumbline.sketch import relative_error
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, of_one_process
 from plumbline.train.context import Context
 from plumbline.train.definitions import autocast_loss
 from plumbline.train.digests import finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, Outcome
-from plumbline.train.micro_batches import of_one_process
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from prefect.runner import _workspace_starter
 
-from plumbline.staging.workspaces import PREFIX, sweep_workspaces
+from plumbline.staging.scratch import WORKSPACE_PREFIX, sweep_workspaces
 
 
 def leftover(parent: Path, name: str, *, age: float = 3600.0) -> Path:
-    folder = parent / f"{PREFIX}{name}"
+    folder = parent / f"{WORKSPACE_PREFIX}{name}"
     folder.mkdir()
     (folder / "workspace.json").write_text('{"environment": {"AWS_SECRET_ACCESS_KEY": "planted"}}')
     when = time.time() - age
@@ -38,4 +38,4 @@ def test_the_folder_of_a_dead_flow_run_is_removed_and_that_of_a_running_one_stay
 
 def test_prefect_still_names_its_folders_so() -> None:
     """A new name in Prefect has to be swept as well."""
-    assert f'prefix="{PREFIX}"' in inspect.getsource(_workspace_starter)
+    assert f'prefix="{WORKSPACE_PREFIX}"' in inspect.getsource(_workspace_starter)

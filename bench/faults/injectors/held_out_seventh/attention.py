@@ -11,7 +11,7 @@ from torch import nn
 
 from bench.faults.injectors.held_out_seventh.places import is_mixed, short_of, wrap_while
 from bench.faults.injectors.patching import wrap_method
-from plumbline.train import engine, packing
+from plumbline.train import batches, engine
 
 Tensor = torch.Tensor
 
@@ -141,8 +141,8 @@ def packed_texts_see_their_neighbour() -> None:
 def packed_positions_run_on() -> None:
     """Positions of a packed row do not start again with each text."""
 
-    def run_on(self: packing.Packing) -> Tensor:
+    def run_on(self: batches.Packing) -> Tensor:
         rows, length = self.source.shape
         return torch.arange(length, device=self.source.device).expand(rows, length)
 
-    packing.Packing.positions = property(run_on)  # type: ignore[assignment, method-assign]
+    batches.Packing.positions = property(run_on)  # type: ignore[assignment, method-assign]
