@@ -28,10 +28,9 @@ from plumbline.tasks.upgrade import (
     train_candidate,
 )
 from plumbline.upgrade.campaign import Budget
-from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.orders import UpgradeOrder
 from plumbline.upgrade.outcome import UpgradeOutcome, headline
-from plumbline.upgrade.request import UpgradeRequest
+from plumbline.upgrade.request import Candidate, UpgradeRequest
 
 _PHASES = ("judging", "reporting", "alerting")
 

@@ -1,5 +1,6 @@
-"""Count-sketches: 64 numbers from which the relative error between two tensors can be recovered.
+"""Count-sketches, from which the relative error between two tensors can be recovered, and checksums of batches.
 
+A sketch has 64 numbers.
 Element `i` of the flattened tensor is added, with a sign, to one of 64 buckets; sign and bucket come from an
 integer hash of `i` alone, so that sketches made on any two machines can be compared. For tensors `a` and `b` of one
 shape, `‖sketch(a) - sketch(b)‖² ` has the mean `‖a - b‖²` and a relative standard deviation of `sqrt(2 / 64)`:
@@ -23,6 +24,9 @@ ERROR_FACTOR = 1.5
 BLOCK = 1_000_003
 """Number of elements after which the codes repeat, salted."""
 _SIGNED = 2 * SKETCH_SIZE
+
+_PLACES = 1 << 20
+"""Places of one row; rows are further apart."""
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -118,3 +122,33 @@ def relative_error(
     if scale == 0:
         return 0.0 if difference == 0 else None
     return difference / scale
+
+
+@cache
+def keys(rows: int, length: int) -> NDArray[np.int64]:
+    """Return odd keys of all places, int64 [rows, length], by splitmix64."""
+    places = np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(_PLACES) + np.arange(length, dtype=np.uint64)[None]
+    value = (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((value ^ (value >> np.uint64(31))) | np.uint64(1)).view(np.int64)
+
+
+def to_mark(total: int) -> str:
+    """Return 16 hex digits of a sum modulo 2^64."""
+    return f"{total % (1 << 64):016x}"
+
+
+def mark(values: NDArray[Any]) -> str:
+    """Return the checksum of one field of a batch, integers [rows] or [rows, length].
+
+    It is the sum of `value * key(row, place)` modulo 2^64, where `row` counts the rows of the global batch: equal on
+    every device, in any order and for any split of the batch. The values stay on the device without a synchronisation.
+    """
+    flat = values.astype(np.int64).reshape(len(values), -1)
+    return to_mark(int((flat * keys(*flat.shape)).sum(dtype=np.int64)))
+
+
+def marks_of(fields: dict[str, NDArray[Any]]) -> dict[str, list[str]]:
+    """Return the checksums of fields [steps, rows, ...], by field."""
+    return {name: [mark(step) for step in steps] for name, steps in fields.items()}

@@ -13,8 +13,7 @@ from prefect.exceptions import ObjectNotFound
 
 from plumbline.deployment import REGRESSION, pool_limit, training_deployment
 from plumbline.doctor import CheckResult
-from plumbline.doctor.checks import failed, from_error
-from plumbline.doctor.pools import WorkPoolView, pool_misfits
+from plumbline.doctor.checks import WorkPoolView, failed, from_error, pool_misfits
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.machines import open_group, wanted_sizes
 from plumbline.schema.suite import Platform, Suite

@@ -33,7 +33,7 @@ from plumbline.upgrade.kept_locks import keep_lock
 from plumbline.variables import variable
 
 if TYPE_CHECKING:
-    from plumbline.experiments.environment import Interpreters
+    from plumbline.experiments.ab import Interpreters
 
 
 _SPARE_SECONDS = 120.0
@@ -144,8 +144,7 @@ def _run_ab(
 ) -> tuple[int, Path | None]:
     """Run an A/B: alternate processes in tonight's environment and in the baseline's."""
     # Imported for an A/B only, so that other trainings start faster.
-    from plumbline.experiments.ab import run_ab
-    from plumbline.experiments.environment import build_environments
+    from plumbline.experiments.ab import build_environments, run_ab
 
     def train(environments: Interpreters | None, is_tonight: bool, out: Path) -> int:
         if environments is None:

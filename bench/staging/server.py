@@ -19,7 +19,7 @@ from pathlib import Path
 from clients import ACCOUNT, NAME
 
 from plumbline.digest import canonical_json
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
 __all__ = ["publish", "serve"]

@@ -23,7 +23,7 @@ from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
 from plumbline.localstack.rehearsal import rehearsal, to_toml
 from plumbline.localstack.resources import resource
-from plumbline.localstack.secrets import LOGIN_NAME
+from plumbline.localstack.services import LOGIN_NAME
 from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table

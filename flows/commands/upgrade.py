@@ -18,10 +18,10 @@ from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image
 from plumbline.upgrade.locks import LockFiles, load_lock
 from plumbline.upgrade.outcome import UpgradeOutcome, summary
 from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
+from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image
 
 _CANCEL_SECONDS = 90.0
 _HERE_ONLY = ("current", "extra", "pip", "python")

@@ -5,8 +5,20 @@ Prefect.
 """
 
 from plumbline.dispatch.loop import Orchestrator, run_jobs
-from plumbline.dispatch.names import idempotency_key, job_key, record_id
-from plumbline.dispatch.states import Action, ChildRun, ChildState, Job, Limits, Recorded, RecordKind, Result, View
+from plumbline.dispatch.states import (
+    Action,
+    ChildRun,
+    ChildState,
+    Job,
+    Limits,
+    Recorded,
+    RecordKind,
+    Result,
+    View,
+    idempotency_key,
+    job_key,
+    record_id,
+)
 from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
 

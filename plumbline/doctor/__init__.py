@@ -1,9 +1,8 @@
 """Doctor's checks without Prefect: stores, clock, disk, versions."""
 
-from plumbline.doctor.checks import CheckResult, worst_code
+from plumbline.doctor.checks import CheckResult, examine_recipients, worst_code
 from plumbline.doctor.conformance import examine_conformance
 from plumbline.doctor.place import ExpectedStack, Report, examine_clock, examine_report, look_here
-from plumbline.doctor.recipients import examine_recipients
 from plumbline.doctor.stores import examine_stores
 
 __all__ = [

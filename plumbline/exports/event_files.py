@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plumbline.central import CentralStore
-from plumbline.exports.runs import NightRun, curves_of, parameters_of
-from plumbline.exports.stored import stored_record
+from plumbline.exports.runs import NightRun, curves_of, parameters_of, stored_record
 
 _NAME = "events.out.tfevents.plumbline"
 """One file a folder, always of this name: exported again, a night replaces itself."""

@@ -15,8 +15,7 @@ from typing import Any
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.escape import one_line
-from plumbline.exports.runs import NightRun, curves_of, parameters_of
-from plumbline.exports.stored import stored_record, stored_report
+from plumbline.exports.runs import NightRun, curves_of, parameters_of, stored_record, stored_report
 from plumbline.variables import variable
 
 _KEY, _VERDICT, _REPORT = "plumbline.key", "plumbline.verdict", "report.html"

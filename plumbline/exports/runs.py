@@ -1,4 +1,4 @@
-"""Nights as the runs of an experiment tracker: parameters, numbers and learning curves. Pure."""
+"""Nights as the runs of an experiment tracker: parameters, numbers, learning curves, stored records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plumbline.central import CentralStore, round_key
+from plumbline.central.outbox import checked_record, record_key
+from plumbline.errors import InvalidInputError
 from plumbline.escape import one_line
 from plumbline.history.series import SeriesFile
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.stores import ObjectMissingError, read_bytes
 
 Curve = tuple[tuple[int, float], ...]
 """Points (step, value) in the order of steps."""
@@ -16,6 +20,8 @@ MOST_POINTS = 1000
 """Maximum number of points of a curve: a record keeps the loss of up to two million steps."""
 _MOST_PARAMETERS = 500
 _MOST_CHARS = 500
+
+_MAX_REPORT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +125,23 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
         return tuple(points)
     gap = (len(points) - 1) / (MOST_POINTS - 1)
     return tuple(points[round(index * gap)] for index in range(MOST_POINTS))
+
+
+def stored_record(central: CentralStore, run: NightRun) -> RunRecord | None:
+    """Return the record of a run; `None` if it was pruned or is damaged: the series has its numbers."""
+    if not run.record:
+        return None
+    try:
+        data = read_bytes(central.store, record_key(run.record), max_bytes=MAX_RECORD_BYTES)
+        return checked_record(data, run.record, central.store.url)
+    except (ObjectMissingError, InvalidInputError):
+        return None
+
+
+def stored_report(central: CentralStore, run: NightRun) -> str:
+    """Return the page of the run's round; "" if it was pruned."""
+    try:
+        key = round_key(run.suite, run.round, "report.html")
+        return read_bytes(central.store, key, max_bytes=_MAX_REPORT_BYTES).decode()
+    except ObjectMissingError:
+        return ""

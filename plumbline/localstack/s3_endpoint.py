@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from plumbline.localstack.secrets import S3_KEY
+from plumbline.localstack.services import S3_KEY
 from plumbline.variables import variable
 
 _KEY = re.compile(r"Credential=([A-Za-z0-9]+)")

@@ -1,4 +1,4 @@
-"""Servers' commands, environments and readiness checks."""
+"""Servers' commands, environments, secrets and readiness checks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import base64
 import hashlib
 import hmac
 import os
+import secrets
 import sys
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,11 +18,37 @@ from urllib.parse import urlsplit
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.extras import require
 from plumbline.localstack.azurite import install_azurite, node_binary
-from plumbline.localstack.secrets import S3_KEY, StackSecrets
 
 _HOST = "127.0.0.1"
 # Azurite's well-known account, with a key of the stack.
 _ACCOUNT = "devstoreaccount1"
+
+LOGIN_NAME = "login"
+"""File in the state folder with the login, as PREFECT_API_AUTH_STRING expects it."""
+S3_KEY = "PLUMBLINE_S3_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class StackSecrets:
+    """Random secrets: every user of a machine reaches its loopback ports, so that each server asks for one of them.
+
+    The login stays the same for one state folder, so that a browser can remember it.
+    """
+
+    login: str
+    s3: str = field(default_factory=lambda: secrets.token_hex(10).upper())
+    """Access key, which S3's signatures name."""
+    blob: str = field(default_factory=lambda: base64.b64encode(secrets.token_bytes(64)).decode())
+
+
+def read_login(state: Path) -> str:
+    """Return the login of the Prefect server in this state folder; write it, for this user alone, at the first use."""
+    path = state / LOGIN_NAME
+    if not path.is_file():
+        path.touch(mode=0o600)
+        path.write_text(f"plumbline:{secrets.token_urlsafe(24)}\n", encoding="ascii")
+    path.chmod(0o600)
+    return path.read_text(encoding="ascii").strip()
 
 
 @dataclass(frozen=True, slots=True)

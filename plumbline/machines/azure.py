@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.errors import AccessError
-from plumbline.machines.rest import ask
+from plumbline.machines.group import ask
 
 _ENDPOINT = "https://management.azure.com"
 _VERSION = "2024-07-01"

@@ -11,9 +11,9 @@ from plumbline.central.outbox import checked_record, record_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
-from plumbline.report.figures import figures_page
 from plumbline.report.history import RoundHistory, points_of
 from plumbline.report.html import render_page
+from plumbline.report.markdown import figures_page
 from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines

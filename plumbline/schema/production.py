@@ -23,7 +23,7 @@ class SpeedTrail(Model):
     num_rows: tuple[Count, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     """Rows of the global batch that reached the model."""
     marks: dict[Label, Marks] = Field(max_length=16)
-    """By batch field, a checksum of each batch as the model was given it; see `plumbline.marks`."""
+    """By batch field, a checksum of each batch as the model was given it; see `plumbline.sketch`."""
     losses: tuple[Number | None, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=16, fail_fast=True)

@@ -1,4 +1,4 @@
-"""Global batches in order, through torch's DataLoader."""
+"""Global batches in order, through torch's DataLoader; their micro-batches, and their packed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the learn part: a restarted run ends on the same bits."""
+"""Checkpoints of the learn part, with the optimizer's state by name: a restarted run ends on the same bits."""
 
 from __future__ import annotations
 

@@ -186,7 +186,8 @@ def describe_model(model: nn.Module) -> ModelEvidence:
 def fit_activations(model: nn.Module, spec: RunSpec, ranks: Ranks, dtype: torch.dtype) -> bool:
     """Recompute the model's layers if the spec's activations are large; return whether they are.
 
-    The spec alone decides, so that every machine does the same.
+    The spec alone decides, so that every machine does the same. A layer called again in the backward pass computes the
+    same bits without dropout, so that recomputation changes memory and time, never the evidence.
     """
     size, length = spec.model, spec.data.sequence_length
     tokens = spec.batch_size * length // (ranks.world * spec.optimizer.accumulation_steps)

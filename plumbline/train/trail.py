@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.marks import keys, to_mark
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.production import MAX_TRAIL, SpeedTrail
+from plumbline.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array
@@ -23,7 +23,7 @@ _OF_DEVICES = ("torch", "cuda:0")
 _IMPLEMENTATION = ("fused", "foreach", "capturable")
 
 _LANES = 64
-"""Number of sums. A moved value changes its lane, unless it moved by a multiple of 64 places."""
+"""Number of sums of one checksum. A moved value changes its lane, unless it moved by a multiple of 64 places."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 """Odd factor between parameters, so that exchanged parameters differ. The products wrap around."""
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
@@ -43,7 +43,11 @@ def _lanes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class WeightsTrail:
-    """Checksums of a model's parameters, one for each call of `add`."""
+    """Checksums of a model's parameters, one for each call of `add`.
+
+    A digest would copy every weight to the host at each step. Sums of the weights' bits as integers do not: they are
+    exact in any order, so that equal weights have equal sums on every device.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = list(model.parameters())

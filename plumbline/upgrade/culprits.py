@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange
-from plumbline.upgrade.campaign import Campaign
+from plumbline.upgrade.campaign import Campaign, SpentError
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
-from plumbline.upgrade.progress import SpentError
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.report import culprit_of
 from plumbline.upgrade.search import Answer, CulpritSet, Items, SearchEndedError, SearchResult, find_culprits

@@ -1,16 +1,131 @@
-"""Request of one upgrade: the flow's parameters, checked.
-
-They are checked against the suite.
-"""
+"""Request of one upgrade: the flow's parameters, checked against the suite, and each platform's order."""
 
 from __future__ import annotations
 
-from plumbline.errors import ConfigurationError
-from plumbline.schema.base import Model, Name
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import Field, ValidationError
+
+from plumbline.digest import digest_bytes
+from plumbline.dispatch import Job, job_key, record_id
+from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.base import Model, Name, Sha256, first_problem
 from plumbline.schema.suite import Suite
+from plumbline.schema.suite_values import without_credentials
+from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.campaign import Budget
-from plumbline.upgrade.candidate import Candidate
+from plumbline.upgrade.locks import LockFiles, decode_lock
+from plumbline.upgrade.orders import UpgradeOrder, nonce_of, suite_of
 from plumbline.upgrade.session import workload_of
+
+_SPARE_SECONDS = 600.0
+"""Seconds after the budget, for the last trial and the report."""
+
+MAX_LOCK_BYTES = 32 << 20
+LOCK_FILES_NAME = "lock-files.json"
+"""The name of a candidate whose text is a `LockFiles` document: a lock with the files that it includes."""
+
+_WHERE = "the flow run's parameters"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"[A-Za-z0-9]+(?:[.-][A-Za-z0-9]+)*(?::[0-9]+)?"
+_IMAGE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?@sha256:[0-9a-f]{{64}}"
+)
+"""A reference of the OCI distribution specification, with a digest: a tag may name a different image tomorrow."""
+MAX_INLINE_BYTES = 256 << 10
+"""A longer text goes by its address: Prefect accepts 512 KiB of parameters for one flow run, in JSON."""
+_MAX_TEXT = 400_000
+"""Characters of a text by value."""
+
+
+class Candidate(Model):
+    """Parameter of a flow: a lock, by its text or by address and digest, or a container image; may be empty."""
+
+    name: str = Field(default="requirements.txt", max_length=200)
+    """The file name: it decides the format."""
+    text: str = Field(default="", max_length=_MAX_TEXT)
+    url: str = Field(default="", max_length=2000)
+    """`https://`, or the address of an object in a store; `sha256` is required with it."""
+    sha256: Sha256 | None = None
+    """Digest of the text's bytes, as `sha256sum` prints it."""
+    image: str = Field(default="", max_length=500)
+    """Instead of a lock: the image to train in, `REPOSITORY@sha256:DIGEST`."""
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether the candidate names a lock or an image."""
+        return bool(self.text or self.url or self.image)
+
+
+def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) -> LockFiles:
+    """Return the candidate lock, checked by its digest.
+
+    `download(url, max_bytes)` reads an `https://` address. Raise `ConfigurationError` if text, address and digest
+    contradict each other.
+    """
+    if bool(candidate.text) == bool(candidate.url):
+        raise ConfigurationError("give either its text or its url", where=_WHERE, key="candidate")
+    if candidate.url and candidate.sha256 is None:
+        hint = "add the digest that `sha256sum LOCK` prints"
+        raise ConfigurationError("is missing beside a url", where=_WHERE, key="candidate.sha256", hint=hint)
+    try:
+        without_credentials(candidate.url)
+    except ValueError as error:
+        raise ConfigurationError(str(error), where=_WHERE, key="candidate.url") from error
+    data = _download(candidate.url, download) if candidate.url else candidate.text.encode()
+    if candidate.sha256 not in (None, digest_bytes(data)):
+        what = f"the lock has the digest {digest_bytes(data)}"
+        hint = "send the digest that `sha256sum LOCK` prints for this lock"
+        raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint=hint)
+    try:
+        text = decode_lock(data)
+        if candidate.name == LOCK_FILES_NAME:
+            return LockFiles.model_validate_json(text)
+        return LockFiles(name=candidate.name, files={candidate.name: text})
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            "not UTF-8 text", where=_WHERE, key="candidate", hint="save the lock as UTF-8"
+        ) from error
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise ConfigurationError(reason, where=_WHERE, key=f"candidate.{key}") from error
+
+
+def read_image(candidate: Candidate) -> str:
+    """Return the candidate image.
+
+    Raise `ConfigurationError` unless it is pinned by a digest, and given without a lock.
+    """
+    if candidate.text or candidate.url or candidate.sha256:
+        raise ConfigurationError("give either a lock or an image", where=_WHERE, key="candidate")
+    return check_image(candidate.image, where=_WHERE, key="candidate.image")
+
+
+def check_image(reference: str, *, where: str = "", key: str) -> str:
+    """Return the image reference if it is pinned by digest.
+
+    Raise `ConfigurationError` otherwise.
+    """
+    if _IMAGE.fullmatch(reference) is None:
+        hint = "REPOSITORY@sha256:DIGEST, as `docker buildx imagetools inspect IMAGE` prints it"
+        what = f"{reference[:200]!r} is not an image pinned by its digest"
+        raise ConfigurationError(what, where=where, key=key, hint=hint)
+    return reference
+
+
+def _download(url: str, download: Callable[[str, int], bytes]) -> bytes:
+    if url.startswith("https://"):
+        return download(url, MAX_LOCK_BYTES)
+    folder, _, key = url.rpartition("/")
+    if "://" not in folder or folder.endswith(":/"):
+        hint = "write https://HOST/PATH, or the address of an object such as s3://BUCKET/locks/requirements.txt"
+        raise ConfigurationError("not the address of an object", where=_WHERE, key="candidate.url", hint=hint)
+    try:
+        return read_bytes(open_store(folder), key, max_bytes=MAX_LOCK_BYTES)
+    except InvalidInputError as error:
+        raise ConfigurationError(error.what, where=_WHERE, key="candidate.url", hint=error.hint) from error
 
 
 class UpgradeRequest(Model):
@@ -52,3 +167,33 @@ class UpgradeRequest(Model):
         Raise `ConfigurationError` for an unknown name.
         """
         return workload_of(self.suite, self.workload or None)
+
+
+@dataclass(frozen=True, slots=True)
+class LockUpgrade:
+    """One candidate lock, with the platforms that judge it."""
+
+    request: UpgradeRequest
+    lock: LockFiles
+    secret: str
+
+    def job(self, platform: str) -> Job:
+        """Return the dispatch job of a platform."""
+        chosen, request = self.request.suite.platforms[platform], self.request
+        return Job(
+            key=job_key(request.suite.name, request.upgrade_id, platform, "upgrade"), platform=platform,
+            retries=chosen.retries, start_seconds=chosen.start_seconds,
+            run_seconds=request.budget.seconds + _SPARE_SECONDS,
+        )  # fmt: skip
+
+    def order(self, platform: str, attempt: int) -> UpgradeOrder:
+        """Return the worker's order for this attempt."""
+        name, request = record_id(self.job(platform).key, attempt), self.request
+        workload = request.chosen_workload
+        return UpgradeOrder(
+            platform=platform, outbox=request.suite.platforms[platform].outbox, record_id=name,
+            upgrade_id=request.upgrade_id, attempt=attempt, nonce=nonce_of(self.secret, name),
+            suite=suite_of(request.suite, platform, workload), workload=workload, lock_sha256=self.lock.digest,
+            trials=request.budget.trials, seconds=request.budget.seconds, releases=request.releases,
+            allow_unhashed=request.allow_unhashed,
+        )  # fmt: skip

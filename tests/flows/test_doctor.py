@@ -30,8 +30,8 @@ from prefect.settings import (
 
 from plumbline.cli.main import main
 from plumbline.localstack import services
-from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import start, stop
+from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Schedule, Suite
 from tests.flows.clocks import jumped_clock

@@ -12,7 +12,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from plumbline.tasks.prefect_client.api import wait_for_api
 from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import suite_of

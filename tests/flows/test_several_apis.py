@@ -26,8 +26,8 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from plumbline.central import CentralStore
 from plumbline.dispatch import TrainingOrder
 from plumbline.localstack import services
-from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import Child, start, stop
+from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store

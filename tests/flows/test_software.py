@@ -22,8 +22,7 @@ from plumbline.central import CentralStore, publish_record
 from plumbline.central.series import extend_series, read_series
 from plumbline.digest import digest_file
 from plumbline.dispatch import TrainingOrder
-from plumbline.experiments.ab import run_ab
-from plumbline.experiments.environment import Interpreters, build_environments
+from plumbline.experiments.ab import Interpreters, build_environments, run_ab
 from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.localstack.stack import Stack

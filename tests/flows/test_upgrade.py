@@ -21,7 +21,6 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
-from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks import LockFiles, Pin
 from plumbline.upgrade.orders import (
@@ -34,6 +33,7 @@ from plumbline.upgrade.orders import (
 )
 from plumbline.upgrade.orders import suite_of as suite_of_worker
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
+from plumbline.upgrade.request import Candidate
 from tests.flows.stubs import StubWorkers, deploy, suite_of
 from tests.flows.webhook_server import receiver
 

@@ -18,8 +18,8 @@ from plumbline.rounds.published_specs import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from plumbline.upgrade.candidate import Candidate
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
+from plumbline.upgrade.request import Candidate
 from tests.flows.stubs import Material, StubWorkers, deploy, suite_of
 
 IMAGE = f"registry.example.com/team/plumbline:2026-11@sha256:{'c' * 64}"

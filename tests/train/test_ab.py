@@ -8,8 +8,7 @@ import pytest
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError
-from plumbline.experiments.ab import run_ab
-from plumbline.experiments.environment import Interpreters, build_environments
+from plumbline.experiments.ab import Interpreters, build_environments, run_ab
 from plumbline.launch import run_training
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record

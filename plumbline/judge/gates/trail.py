@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from plumbline.judge import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
-from plumbline.marks import marks_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
+from plumbline.sketch import marks_of
 
 _CODES: tuple[tuple[tuple[str, ...], CauseCode], ...] = (
     (("row_ids",), "data.order"),

@@ -68,7 +68,12 @@ class _RoundedProducts(TorchFunctionMode):
 
 
 def round_values(model: nn.Module, precision: Precision) -> None:
-    """Round the values of a model with eager attention to the format of `precision` from now on."""
+    """Round the values of a model with eager attention to the format of `precision` from now on.
+
+    The rounding shows the error that the format explains, without its kernels. The output of every module and its
+    gradient are rounded to the format's mantissa, and so are scores, weights and output of attention, and the
+    parameters of linear layers, as autocast does. The range of the format is not limited.
+    """
     bits = MANTISSA_BITS[precision]
     if bits >= _FP32_BITS:
         return

@@ -12,8 +12,7 @@ from plumbline.deployment import Item, desired, job_variables
 from plumbline.errors import ConfigurationError
 from plumbline.rounds import Round
 from plumbline.schema.suite import Platform, Suite
-from plumbline.upgrade.candidate import Candidate
-from plumbline.upgrade.request import UpgradeRequest
+from plumbline.upgrade.request import Candidate, UpgradeRequest
 
 INFRA = Path(__file__).resolve().parents[3] / "infra"
 BASE = {"work_pool": "gpu", "data": "file:///d", "outbox": "file:///o"}

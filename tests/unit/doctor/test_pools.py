@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.doctor.pools import WorkPoolView, pool_misfits
+from plumbline.doctor.checks import WorkPoolView, pool_misfits
 from plumbline.schema.suite import Platform
 
 TEMPLATE = json.loads(

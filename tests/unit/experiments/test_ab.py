@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from plumbline.errors import DiskFullError, UnavailableError
-from plumbline.experiments.ab import run_ab
-from plumbline.experiments.environment import build_environments
+from plumbline.experiments.ab import build_environments, run_ab
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from tests.unit.judge.conftest import make_record

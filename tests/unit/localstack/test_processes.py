@@ -16,10 +16,9 @@ import pytest
 
 from plumbline.errors import ConfigurationError
 from plumbline.localstack.guard import start_guard
-from plumbline.localstack.ports import reserve_port
 from plumbline.localstack.process import MARK, Child, end_marked, find_by_mark, start, stop
-from plumbline.localstack.secrets import StackSecrets
-from plumbline.localstack.services import Endpoints, cloud_environment, inherited
+from plumbline.localstack.servers import reserve_port
+from plumbline.localstack.services import Endpoints, StackSecrets, cloud_environment, inherited
 
 # A child that starts a grandchild in a session of its own, deaf to SIGTERM, and then waits.
 FAMILY = """

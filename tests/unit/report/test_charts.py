@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from plumbline.report.charts import MARKED, MOST_TOGETHER, room_for, shortened
-from plumbline.report.figures import figures_page
+from plumbline.report.markdown import figures_page
 from plumbline.report.view import build_view
 from tests.unit.report.samples import many
 

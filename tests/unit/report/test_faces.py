@@ -11,10 +11,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from plumbline.report.figures import figures_page
 from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
-from plumbline.report.markdown import findings_table, step_summary
+from plumbline.report.markdown import figures_page, findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult

@@ -15,7 +15,7 @@ from plumbline.cli.main import main
 from plumbline.cli.site import PageServer, _server
 from plumbline.errors import ConfigurationError
 from plumbline.history.series import JudgedRound, SeriesFile
-from plumbline.localstack.ports import reserve_port
+from plumbline.localstack.servers import reserve_port
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
 from plumbline.rounds.report_link import link_to
 from plumbline.rounds.site import connect_reports, write_site

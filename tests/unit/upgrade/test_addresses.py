@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.download import download
-from plumbline.upgrade.candidate import Candidate, read_candidate
 from plumbline.upgrade.locks import LockFiles, parse_lock
+from plumbline.upgrade.request import Candidate, read_candidate
 from tests.certificates import make_certificate
 
 SHA = "0" * 64

@@ -14,10 +14,10 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.suite import Gates, Suite
-from plumbline.upgrade.candidate import Candidate, check_image, read_image
 from plumbline.upgrade.image_answer import image_answer
 from plumbline.upgrade.images import ImageTrainings
 from plumbline.upgrade.report import html_report
+from plumbline.upgrade.request import Candidate, check_image, read_image
 from tests.unit.judge.conftest import make_record, spec
 from tests.unit.judge.test_speed import speed
 

@@ -13,11 +13,11 @@ from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.flows.commands import upgrade as command
 from plumbline.schema.suite import Alert, Suite
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
-from plumbline.upgrade.candidate import LOCK_FILES_NAME, MAX_INLINE_BYTES, Candidate, read_candidate
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks import LockFiles, Pin
 from plumbline.upgrade.orders import PlatformReport, suite_of
 from plumbline.upgrade.outcome import alerts_of, headline, platform_outcome, sum_up, summary
+from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, Candidate, read_candidate
 
 TEXT = "numpy==2.4.6\n"
 SHA = digest_bytes(TEXT.encode())

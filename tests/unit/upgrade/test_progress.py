@@ -7,8 +7,8 @@ import math
 import pytest
 
 from plumbline.schema.suite import Gates
+from plumbline.upgrade.campaign import TrialProgress, duration
 from plumbline.upgrade.gate import Parts, UpgradeGate
-from plumbline.upgrade.progress import TrialProgress, duration
 from plumbline.upgrade.trials import Trial, TrialResult
 from tests.unit.upgrade.conftest import Machine, changes
 

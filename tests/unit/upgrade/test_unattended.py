@@ -15,8 +15,7 @@ import threading
 import pytest
 
 from plumbline.errors import ConfigurationError, PlumblineError
-from plumbline.experiments.ab import run_ab
-from plumbline.experiments.environment import build_environments
+from plumbline.experiments.ab import build_environments, run_ab
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
