@@ -8,7 +8,8 @@ from pathlib import Path
 
 from plumbline.dispatch import Limits
 from plumbline.errors import PlumblineError
-from plumbline.experiments.transport import publish_bundle, write_bundle
+from plumbline.experiments.build import write_bundle
+from plumbline.experiments.transport import publish_bundle
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted

@@ -20,7 +20,7 @@ from plumbline.doctor.stores import Visit
 from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import read_any_version
-from plumbline.tasks.doctor_pools import CONTROLLERS
+from plumbline.tasks.doctor import CONTROLLERS
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.deployments import create_deployment
 from plumbline.tasks.prefect_client.flow_runs import start_run

@@ -15,7 +15,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
 from plumbline.central import publish_record, shared_checkpoint, upload_policy
-from plumbline.central.checkpoints import CheckpointExchange
+from plumbline.central.outbox import CheckpointExchange
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import AccessError, ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.experiments.transport import fetch_bundle
@@ -29,7 +29,7 @@ from plumbline.staging.scratch import scratch_folder, sweep_workspaces
 from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
-from plumbline.upgrade.kept_locks import keep_lock
+from plumbline.upgrade.installed import keep_lock
 from plumbline.variables import variable
 
 if TYPE_CHECKING:

@@ -41,7 +41,6 @@ from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.base import base_of
 from plumbline.upgrade.campaign import Budget
-from plumbline.upgrade.folders import claimed
 from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
 from plumbline.upgrade.locks import parse_lock, read_lock
 from plumbline.upgrade.orders import (
@@ -64,6 +63,7 @@ from plumbline.upgrade.outcome import (
 )
 from plumbline.upgrade.request import LockUpgrade, UpgradeRequest, read_candidate, read_image
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
+from plumbline.upgrade.store import claimed
 from plumbline.variables import variable
 
 _CLAIM_SECONDS = 120.0

@@ -56,7 +56,7 @@ GROUPS = {
         (
             Part(("plumbline/alerts",), ("tests/unit/alerts",)),
             Part(
-                _files("plumbline/central/", "central_store checkpoints gathering outbox"),
+                _files("plumbline/central/", "central_store gathering outbox"),
                 _files("tests/unit/central/test_", "outbox checkpoints central_store gathering transport"),
             ),
             Part(("plumbline/central/series.py",), ("tests/unit/central/test_series.py",)),

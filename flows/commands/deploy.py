@@ -15,7 +15,7 @@ from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.suite_values import api_key_variable
+from plumbline.schema.suite_file import api_key_variable
 
 _API_SECONDS = 10.0
 _KINDS = ("work-pool", "block", "deployment", "automation")

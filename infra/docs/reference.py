@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plumbline.baseline.schema import Baseline
+from plumbline.baseline.book import Baseline
 from plumbline.history.series import SeriesFile
 from plumbline.report.sentences import explanations
 from plumbline.schema.json_schema import described_schema, suite_schema

@@ -8,8 +8,7 @@ from datetime import datetime
 
 from plumbline.alerts.troubles import Trouble
 from plumbline.digest import digest_json
-from plumbline.report.sentences import sentence_of
-from plumbline.report.words import listed, number
+from plumbline.report.sentences import listed, number, sentence_of
 from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.fact import Fact, Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict

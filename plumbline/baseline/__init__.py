@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from plumbline.baseline.book import BaselineBook
-from plumbline.baseline.schema import Accepted, Baseline, DecisionNote
+from plumbline.baseline.book import Accepted, Baseline, BaselineBook, DecisionNote
 
 __all__ = ["Accepted", "Baseline", "BaselineBook", "DecisionNote"]

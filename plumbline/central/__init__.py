@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from plumbline.central.central_store import CentralStore, round_key, secret_key
-from plumbline.central.checkpoints import shared_checkpoint
 from plumbline.central.gathering import Gathered, find_record, gather
-from plumbline.central.outbox import fetch_record, publish_record, upload_policy
+from plumbline.central.outbox import fetch_record, publish_record, shared_checkpoint, upload_policy
 
 __all__ = [
     "CentralStore",

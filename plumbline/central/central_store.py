@@ -9,8 +9,15 @@ from plumbline.central.outbox import RECORDS, checked_record, receive, record_ke
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores.protocol import ObjectMissingError, PreconditionFailedError, Store
-from plumbline.stores.writing import ensure_content, ensure_object, read_bytes, read_object
+from plumbline.stores.protocol import (
+    ObjectMissingError,
+    PreconditionFailedError,
+    Store,
+    ensure_content,
+    ensure_object,
+    read_bytes,
+    read_object,
+)
 
 _ROUNDS, _ROUND_NAME = "rounds", "round.json"
 _MAX_TEXT_BYTES = 64 << 20

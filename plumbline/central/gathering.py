@@ -11,13 +11,11 @@ from typing import Literal, TypeVar
 
 from plumbline.central.central_store import CentralStore
 from plumbline.central.outbox import ForeignRecordError, checked_record, receive, record_key
-from plumbline.dispatch.states import Recorded, RecordKind
-from plumbline.dispatch.training_order import TrainingOrder
+from plumbline.dispatch.states import Recorded, RecordKind, TrainingOrder
 from plumbline.errors import DiskFullError, InvalidInputError, PlumblineError
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.staging.part import disk_errors
-from plumbline.stores.protocol import ObjectMissingError, Store
-from plumbline.stores.writing import read_bytes
+from plumbline.stores.protocol import ObjectMissingError, Store, read_bytes
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
-from plumbline.stores.protocol import PreconditionFailedError
-from plumbline.stores.writing import read_bytes
+from plumbline.stores.protocol import PreconditionFailedError, read_bytes
 
 _ATTEMPTS = 8
 _AT_ONCE = 8

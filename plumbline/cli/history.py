@@ -21,8 +21,8 @@ from plumbline.history.summary import LineSummary, summarise
 from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
 from plumbline.report.metrics import change_sentence, level_sentence
+from plumbline.report.sentences import clean
 from plumbline.report.site import history_page
-from plumbline.report.words import clean
 from plumbline.rounds.nights import limits_of
 from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
     from plumbline.upgrade.base import base_of
     from plumbline.upgrade.campaign import Budget
-    from plumbline.upgrade.folders import claimed
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
+    from plumbline.upgrade.store import claimed
 
     if args.image:
         hint = "add --api, or name a lock with --candidate"

@@ -18,12 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.data import grammar
 from plumbline.data.classes import LabelIndex
 from plumbline.data.files import SourceFile, is_file_source, locate
-from plumbline.data.hub import HubSource, read_hub
+from plumbline.data.hub import HubSource, Splits, read_hub, read_saved
 from plumbline.data.readers import read_rows
 from plumbline.data.receipts import Reading, write_origins
 from plumbline.data.rows import ColumnOptions, RawRow, Row, label_name
 from plumbline.data.shards import store_bytes, write_shards, write_whole
-from plumbline.data.splits import Splits, read_saved
 from plumbline.data.spool import Spool, SpooledRows
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json

@@ -17,7 +17,7 @@ from plumbline.errors import ConfigurationError, CorruptDataError, InvalidInputE
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_content
-from plumbline.stores.writing import read_object
+from plumbline.stores.protocol import read_object
 
 Progress = Callable[[int, int, str], None]
 """Callback after each file: number done, total number, key."""

@@ -26,7 +26,7 @@ from plumbline.errors import CorruptDataError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest, Receipt
 from plumbline.stores import Store
-from plumbline.stores.writing import read_object
+from plumbline.stores.protocol import read_object
 
 _MOST_NAMED = 6
 _MOST_NOTES = 20

@@ -14,12 +14,12 @@ from plumbline.dispatch.states import (
     Recorded,
     RecordKind,
     Result,
+    TrainingOrder,
     View,
     idempotency_key,
     job_key,
     record_id,
 )
-from plumbline.dispatch.training_order import TrainingOrder
 from plumbline.dispatch.training_run import TrainingRun, advance, begin
 
 __all__ = [

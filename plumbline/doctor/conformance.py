@@ -26,7 +26,7 @@ from plumbline.stores import (
     presign,
     read_bytes,
 )
-from plumbline.stores.writing import digest_object
+from plumbline.stores.protocol import digest_object
 
 _QUICK = RetryPolicy(attempts=3)
 _WRITERS = 4

@@ -26,7 +26,7 @@ from plumbline.interpreter import refuse_crash, trainer_python
 from plumbline.launch import trainer_environment
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.evidence import SelfcheckEvidence
-from plumbline.schema.machines import accelerator_names, accelerator_text
+from plumbline.schema.fingerprint import accelerator_names, accelerator_text
 
 LEAST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """Minimum driver branch on Linux, by CUDA's major version."""

@@ -22,8 +22,8 @@ from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from plumbline.staging.part import disk_errors
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments, is_on_python_path
+from plumbline.upgrade.installed import hashed_pins
 from plumbline.upgrade.installer import choose_installer
-from plumbline.upgrade.kept_locks import hashed_pins
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.store import PackageStore
 

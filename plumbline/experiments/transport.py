@@ -1,12 +1,10 @@
-"""Bundles of experiments: the record parts that are replayed, and their transport through a platform's outbox.
+"""Transport of experiments' bundles through a platform's outbox.
 
 `experiment.json` is written last.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -14,8 +12,6 @@ from pydantic import Field
 from plumbline.central.outbox import download, record_key
 from plumbline.digest import digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.judge.confirm_requests import Request
-from plumbline.records import LoadedRecord
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment
 from plumbline.schema.manifest import DataFile
@@ -26,23 +22,6 @@ _MAX_BYTES = 4 << 30
 _MAX_FILES = 64
 _LOOKS = 3
 _FILES_NAME = "files.json"
-
-
-def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
-    """Copy the request's record parts into `folder`.
-
-    Their names are those in the request's replays.
-    """
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for source in request.sources:
-            if source.record_id not in records:
-                raise InvalidInputError("the experiment's record is missing", where=source.record_id)
-            part = records[source.record_id].folder / source.part
-            if not part.is_file():
-                raise InvalidInputError("the record has no such part", where=source.record_id, key=source.part)
-            shutil.copyfile(part, folder / source.key)
-    return folder
 
 
 class BundleFiles(Model):

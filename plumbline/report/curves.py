@@ -30,7 +30,7 @@ from plumbline.report.charts import (
     room_for,
     shortened,
 )
-from plumbline.report.words import number
+from plumbline.report.sentences import number
 
 _LABEL_GAP = 15.0
 _MOST_RULES = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.report.words import NONE, clean
+from plumbline.report.sentences import NONE, clean
 from plumbline.schema.fingerprint import Fingerprint
 
 

@@ -15,8 +15,8 @@ from plumbline import __version__
 from plumbline.history.metrics import read_metrics
 from plumbline.records import LoadedRecord
 from plumbline.report.history import RoundHistory
+from plumbline.report.sentences import NONE, clean, number, seconds
 from plumbline.report.view import Records, ReportView, build_view
-from plumbline.report.words import NONE, clean, number, seconds
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from plumbline.history.summary import LineSummary
 from plumbline.report.metrics import change_sentence, level_sentence
-from plumbline.report.words import cause_line, clean, number, place
+from plumbline.report.sentences import cause_line, clean, number, place
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 _TAGS: dict[Outcome, str] = {"drift": "failure", "inconclusive": "error", "invalid": "error"}

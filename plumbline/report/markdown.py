@@ -12,8 +12,7 @@ from plumbline.escape import one_line
 from plumbline.history.summary import LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.html import template
-from plumbline.report.view import ReportView
-from plumbline.report.words import (
+from plumbline.report.sentences import (
     CAUSES,
     NONE,
     SYMBOLS,
@@ -24,6 +23,7 @@ from plumbline.report.words import (
     place,
     seconds,
 )
+from plumbline.report.view import ReportView
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
 _MOST_FINDINGS = 200

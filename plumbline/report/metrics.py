@@ -10,8 +10,7 @@ from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import ChangeSummary, LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
-from plumbline.report.sentences import sentence_of
-from plumbline.report.words import SYMBOLS, clean
+from plumbline.report.sentences import SYMBOLS, clean, sentence_of
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome
 

@@ -1,16 +1,86 @@
-"""Sentences of facts: the only place where a code of the judge becomes words."""
+"""Sentences of facts, and texts of verdicts, causes, places and numbers, which all outputs share.
+
+No other module turns a code of the judge into words.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Any, get_args
 
+from plumbline.escape import MAX_CHARS
+from plumbline.escape import clean as clean_text
 from plumbline.schema.fact import LIST, Fact, Statement
-from plumbline.schema.verdict import Note
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Note, Outcome, PlatformResult
 
 _KEYS = set(Fact.model_fields)
+
+NONE = "—"
+"""Symbol of a missing value."""
+
+SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?", "invalid": "!"}
+
+CAUSES: dict[str, str] = {
+    "data.content": "the training data itself differs",
+    "data.labels": "the labels of the training data differ",
+    "data.order": "the same rows arrive in a different order",
+    "tokenization": "the same texts become different token ids",
+    "model.architecture": "the model's architecture differs",
+    "weights.init": "training starts from different weights",
+    "rng": "the random numbers drawn differ",
+    "precision": "numeric precision differs from the spec",
+    "operator": "a layer computes a different result",
+    "kernel": "a different kernel or device rounds differently",
+    "loss": "the loss is computed differently",
+    "gradient": "gradients are scaled, accumulated or clipped differently",
+    "optimizer": "the optimizer updates the weights differently",
+    "schedule": "the learning rate follows a different schedule",
+    "evaluation": "the evaluation differs",
+    "nondeterminism": "the platform does not agree with itself",
+    "device": "the device computes wrongly",
+    "loader": "training waits for its data",
+    "transfer": "copies to the device take longer",
+    "throttling": "the device is throttled, or a CPU quota holds training back",
+    "slow-device": "the device itself is slower",
+    "contention": "other processes use the machine",
+    "software": "the software got slower",
+    "environment": "the environment differs, and no evidence connects this with the drift",
+    "unattributed": "the evidence points to no known cause",
+}
+"""Meaning of each cause code, as the end of the sentence "… because"."""
+
+HINTS: dict[str, str] = {
+    "data.content": "Publish the dataset again (`plumbline data push`), then check it (`plumbline data verify`).",
+    "data.labels": "Publish the dataset again (`plumbline data push`), then check it (`plumbline data verify`).",
+    "data.order": "Check the seed, the number of shards, and the loader's own shuffling.",
+    "tokenization": "Publish the dataset again, and compare the versions of `tokenizers`.",
+    "model.architecture": "Compare the versions of `transformers`, and patches of the model's code.",
+    "weights.init": "Publish the initial weights again; check that no code reseeds the model on the platform.",
+    "rng": "Check for active dropout, and for a library that seeds or draws random numbers.",
+    "precision": "Look at TF32, autocast and matmul precision settings on the platform.",
+    "operator": "Look at the named module: its settings, its kernel, and a possible replacement.",
+    "kernel": "Check for a library that was replaced in place: equal fingerprints should give equal bits.",
+    "loss": "Look at the loss function: its reduction, label smoothing and number format.",
+    "gradient": "Look at gradient accumulation, loss scaling and clipping.",
+    "optimizer": "Look at the optimizer's settings by parameter group, and at its implementation.",
+    "schedule": "Look at warm-up, the number of steps and the calls of the scheduler.",
+    "evaluation": "Look at evaluation mode, the evaluated rows and the count of correct answers.",
+    "nondeterminism": "Run it twice on that machine; look for non-deterministic kernels, then for failing hardware.",
+    "device": "Take the machine out of service; run its vendor's diagnostics.",
+    "loader": "Look at the data store's rate, the window of shards and the host's disk.",
+    "transfer": "Look at pinned memory and at the PCIe link in the fingerprint.",
+    "throttling": "Look at temperature, power limit and clocks; raise the CPU limit of the service, job or container.",
+    "slow-device": "Request a different machine; compare the microbenchmarks below.",
+    "contention": "Find the other process or virtual machine; give training a machine of its own.",
+    "software": "Compare the packages below; `plumbline upgrade` finds the package that caused it.",
+    "environment": "Undo the differences below step by step, or start a confirming rerun.",
+    "unattributed": "Compare the evidence below; keep both records for further analysis.",
+}
+"""Next action for each cause."""
 
 
 def sentence_of(statement: Statement) -> str:
@@ -77,3 +147,106 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return str(value)
+
+
+assert set(CAUSES) == set(HINTS) == set(get_args(CauseCode))  # noqa: S101 - a code without text is a defect
+
+_SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
+
+
+def clean(text: object, limit: int = MAX_CHARS) -> str:
+    """Return one bounded, printable line of a fact or of untrusted text."""
+    return clean_text(sentence_of(text) if isinstance(text, Fact) else text, limit)
+
+
+def number(value: float | str | None) -> str:
+    """Format a number with up to four digits.
+
+    `None` becomes "missing".
+    """
+    if value is None or isinstance(value, str):
+        return "missing" if value is None else clean(value, 80)
+    if not math.isfinite(value):
+        return "not finite"
+    magnitude = abs(value)
+    if value != 0 and (magnitude >= 1e6 or magnitude < 1e-3):
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if magnitude >= 1000 else f"{value:.4g}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Format a fraction in percent."""
+    return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f} %"
+
+
+def seconds(value: float | None) -> str:
+    """Format a duration."""
+    if value is None or not math.isfinite(value) or value < 0:
+        return NONE
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def size(num_bytes: float | None) -> str:
+    """Format a number of bytes in binary units."""
+    if num_bytes is None:
+        return NONE
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names: `a`, `a and b`, `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def place(divergence: Divergence | None) -> str:
+    """Describe the first divergence in one line."""
+    if divergence is None:
+        return NONE
+    parts: list[str] = [divergence.stage]
+    if divergence.at:
+        parts.append(clean(divergence.at, 120))
+    if divergence.step is not None:
+        parts.append(f"step {divergence.step}")
+    if divergence.row is not None:
+        parts.append(f"row {divergence.row}")
+    return ", ".join(parts)
+
+
+def top_cause(result: PlatformResult) -> Cause | None:
+    """Return the first of the surest causes."""
+    return min(result.causes, key=lambda cause: _SURE_ORDER[cause.sure], default=None)
+
+
+def by_rounding(result: PlatformResult) -> bool:
+    """Return whether the judge noted a difference by rounding alone."""
+    return any(note.code == "rounding" for note in result.notes)
+
+
+def cause_line(result: PlatformResult) -> str:
+    """Return code and certainty of each cause, the surest first.
+
+    Without a cause: why the platform is unavailable, or that rounding is the only difference.
+    """
+    if result.causes:
+        ordered = sorted(result.causes, key=lambda cause: _SURE_ORDER[cause.sure])
+        return ", ".join(dict.fromkeys(f"{cause.code} ({cause.sure})" for cause in ordered))
+    if result.unavailable:
+        return clean(result.unavailable, 120)
+    return "kernel: rounding only" if by_rounding(result) else NONE

@@ -18,9 +18,8 @@ from plumbline.history.summary import LineSummary
 from plumbline.report.history import HistoryPoint, since
 from plumbline.report.html import rendered
 from plumbline.report.metrics import MetricView, metric_view
-from plumbline.report.sentences import sentence_of
+from plumbline.report.sentences import SYMBOLS, clean, listed, sentence_of
 from plumbline.report.story import headline
-from plumbline.report.words import SYMBOLS, clean, listed
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
 

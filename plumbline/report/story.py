@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plumbline.escape import one_line
-from plumbline.report.words import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
+from plumbline.report.sentences import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 

@@ -30,7 +30,7 @@ from plumbline.report.charts import (
     room_for,
     shortened,
 )
-from plumbline.report.words import clean, number
+from plumbline.report.sentences import clean, number
 
 _LAYER = re.compile(r"\.(?:layer|layers)\.(\d+)(\.|$)")
 _SECTION_GAP = 26.0

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plumbline.escape import inert, one_line
-from plumbline.report.sentences import sentence_of
-from plumbline.report.words import (
+from plumbline.report.sentences import (
     NONE,
     SYMBOLS,
     cause_line,
@@ -19,6 +18,7 @@ from plumbline.report.words import (
     percent,
     place,
     seconds,
+    sentence_of,
 )
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plumbline.records import LoadedRecord
-from plumbline.report.words import clean, number, percent, seconds
+from plumbline.report.sentences import clean, number, percent, seconds
 from plumbline.schema.verdict import RoundVerdict
 
 STEP_PARTS = ("data_wait", "host_to_device", "forward", "backward", "optimizer", "communication")

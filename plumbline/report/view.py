@@ -12,10 +12,9 @@ from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
 from plumbline.report.history import RoundHistory, changes_of, since
-from plumbline.report.sentences import note_line
+from plumbline.report.sentences import NONE, clean, note_line, number, percent, place, seconds, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
-from plumbline.report.words import NONE, clean, number, percent, place, seconds, top_cause
 from plumbline.report.workloads import WorkloadView, history_chart, workload_views
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict

@@ -11,9 +11,9 @@ from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.history import HistoryPoint, MarkedChange
+from plumbline.report.sentences import SYMBOLS, clean, listed
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
-from plumbline.report.words import SYMBOLS, clean, listed
 
 _MAX_POINTS = 240
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from plumbline.errors import ConfigurationError
 from plumbline.rounds.gathered import GatheredRecords
-from plumbline.schema.machines import StorePrice, machine_of, machine_table
+from plumbline.schema.fingerprint import StorePrice, machine_of, machine_table
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plumbline.escape import one_line
-from plumbline.report.sentences import sentence_of
-from plumbline.report.words import number
+from plumbline.report.sentences import number, sentence_of
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.fact import fact

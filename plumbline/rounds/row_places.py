@@ -24,7 +24,7 @@ from plumbline.schema.fact import Fact, fact
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.verdict import Judgement, PlatformResult
 from plumbline.stores import RetryPolicy, Store, open_store
-from plumbline.stores.writing import read_bytes, read_object
+from plumbline.stores.protocol import read_bytes, read_object
 
 J = TypeVar("J", bound=Judgement)
 _MAX_SHARD_BYTES = 64 << 20

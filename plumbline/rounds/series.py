@@ -15,7 +15,7 @@ from plumbline.rounds.judging import Baselines
 from plumbline.rounds.nights import History, NightDecisions
 from plumbline.rounds.plan import Round
 from plumbline.schema.record import night_time
-from plumbline.schema.suite_values import is_time_zone
+from plumbline.schema.suite_file import is_time_zone
 from plumbline.schema.verdict import RoundVerdict
 
 

@@ -16,14 +16,15 @@ from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
-from plumbline.schema.suite_file import did_you_mean, read_toml
-from plumbline.schema.suite_values import (
+from plumbline.schema.suite_file import (
     MachineGroupUrl,
     StoreUrl,
     WebUrl,
     api_key_variable,
     check_job_variables,
+    did_you_mean,
     is_time_zone,
+    read_toml,
 )
 from plumbline.schema.task import Task, has_row_labels
 

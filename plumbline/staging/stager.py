@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,15 +15,11 @@ from typing_extensions import Self
 from plumbline.errors import DiskFullError, InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
-from plumbline.schema.spec import RunSpec
-from plumbline.staging.cache import Cache, cache_limit
-from plumbline.staging.order import plan_rows, planned_files
+from plumbline.staging.cache import Cache
 from plumbline.staging.pace import Pace, StagingProgress
 from plumbline.staging.striping import Connections, worth_striping
 from plumbline.staging.transfer import StagingStoppedError, Transfer
-from plumbline.stores import open_store
-from plumbline.stores.protocol import Store
-from plumbline.stores.writing import read_object
+from plumbline.stores.protocol import Store, read_object
 
 MANIFEST_NAME = "manifest.json"
 _MAX_MANIFEST_BYTES = 64 << 20
@@ -269,18 +265,3 @@ class Stager:
                 job.path, job.error = path, error
                 self._failure = self._failure or error
                 self._changed.notify_all()
-
-
-@contextmanager
-def staged_files(
-    spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[StagingProgress], None] | None = None
-) -> Iterator[str]:
-    """Stage all files of a training; yield the manifest's digest. Until the end the cache keeps the files."""
-    cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
-    with Stager(open_store(data), spec.data.name, cache, on_progress=on_progress) as stager:
-        files = planned_files(plan_rows(spec, stager.manifest), stager.manifest)
-        stager.start(files)
-        for file in files:
-            stager.wait(file)
-        stager.fetch(spec.model.weights_key, spec.model.weights_sha256)
-        yield stager.manifest_sha256

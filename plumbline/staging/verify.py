@@ -8,8 +8,7 @@ from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import Manifest
 from plumbline.staging.stager import MANIFEST_NAME
-from plumbline.stores.protocol import Store
-from plumbline.stores.writing import digest_object, read_bytes
+from plumbline.stores.protocol import Store, digest_object, read_bytes
 
 
 @dataclass(frozen=True, slots=True)

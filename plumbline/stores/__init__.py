@@ -12,9 +12,11 @@ from plumbline.stores.protocol import (
     PreconditionFailedError,
     Store,
     StoreUnavailableError,
+    ensure_content,
+    ensure_object,
+    read_bytes,
 )
 from plumbline.stores.retry import RetryingStore, RetryPolicy
-from plumbline.stores.writing import ensure_content, ensure_object, read_bytes
 
 __all__ = [
     "BucketMissingError",

@@ -23,9 +23,9 @@ from plumbline.stores.protocol import (
     PreconditionFailedError,
     Store,
     StoreUnavailableError,
+    digest_object,
     is_folder_marker,
 )
-from plumbline.stores.writing import digest_object
 
 T = TypeVar("T")
 

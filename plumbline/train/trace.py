@@ -10,7 +10,7 @@ from plumbline.schema.evidence import DropoutDraw, TraceEvidence
 from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
-from plumbline.train.dropout_taps import DropoutTaps
+from plumbline.train.dropout import DropoutTaps
 from plumbline.train.engine import Engine, Observer, Outcome
 from plumbline.train.experiment import ExperimentObserver, ExperimentRun
 from plumbline.train.model import describe_model

@@ -19,10 +19,9 @@ from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError
 from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installed import Installed, installed_packages
 from plumbline.upgrade.locks.model import Lock
-from plumbline.upgrade.store import PackageStore
+from plumbline.upgrade.store import PackageStore, build_once, link_files
 from plumbline.variables import variable
 
 _CODE = Path(plumbline.__file__).parent

@@ -1,14 +1,13 @@
-"""Distributions installed in this interpreter.
-
-Each has its files and its requirements.
-"""
+"""Distributions installed in this interpreter, and the locks that they were installed from."""
 
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from importlib.util import cache_from_source
@@ -17,10 +16,17 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from plumbline.errors import PlumblineError
+from plumbline.schema.base import read_model
+from plumbline.upgrade.locks import LockFiles, load_lock, parse_lock
 from plumbline.upgrade.locks.model import Pin
 
 _OWN_NAME = "plumbline-training"
 _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
+
+_LOCKS_FOLDER = "locks"
+_MOST_LOCKS = 30
+"""Number of locks to keep: about a month of nightly upgrades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +139,37 @@ def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:
         if url.strip().startswith(("https://", "http://")):
             links[label.strip()[:80]] = url.strip()[:500]
     return links
+
+
+def keep_lock(root: Path, path: Path) -> None:
+    """Keep the lock at `path` below `root`, with the files that it includes, for an A/B that goes back to it.
+
+    A record names the baseline's packages and versions. Their hashes are in the lock of that night only.
+
+    Raise `ConfigurationError` for a file that cannot be read.
+    """
+    lock = load_lock(path)
+    kept = root / _LOCKS_FOLDER / f"{lock.digest}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(f".{os.getpid()}.part")
+    part.write_text(lock.model_dump_json(), encoding="utf-8")
+    part.replace(kept)  # also where it exists: the newest ones stay
+    for old in _newest_first(root)[_MOST_LOCKS:]:
+        old.unlink(missing_ok=True)
+
+
+def hashed_pins(root: Path) -> dict[tuple[str, str], Pin]:
+    """Return the pins with hashes of all kept locks by (name, canonical version); a newer lock's pin counts.
+
+    A lock that can no longer be read is skipped.
+    """
+    pins: dict[tuple[str, str], Pin] = {}
+    for path in reversed(_newest_first(root)):
+        with suppress(PlumblineError):
+            lock = parse_lock(read_model(LockFiles, path))
+            pins |= {(pin.name, pin.identity[0]): pin for pin in lock.pins.values() if pin.is_hashed}
+    return pins
+
+
+def _newest_first(root: Path) -> list[Path]:
+    return sorted((root / _LOCKS_FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -16,7 +16,7 @@ from plumbline.dispatch import Recorded, RecordKind
 from plumbline.errors import ExitCode, InvalidInputError
 from plumbline.schema.base import Label, Model, Name, Sha256, read_model
 from plumbline.schema.suite import Suite
-from plumbline.schema.suite_values import StoreUrl
+from plumbline.schema.suite_file import StoreUrl
 from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.locks import LockFiles

@@ -14,7 +14,7 @@ from plumbline.central import CentralStore
 from plumbline.errors import ExitCode
 from plumbline.escape import one_line
 from plumbline.report.markdown import safe
-from plumbline.report.words import SYMBOLS
+from plumbline.report.sentences import SYMBOLS
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, read_model
 from plumbline.schema.suite import Suite

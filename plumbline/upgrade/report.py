@@ -10,7 +10,7 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from plumbline.report.markdown import safe
-from plumbline.report.words import SYMBOLS, clean
+from plumbline.report.sentences import SYMBOLS, clean
 from plumbline.schema.verdict import Divergence, Judgement
 from plumbline.upgrade.answer import Culprit, Effect, Others, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange

@@ -13,7 +13,7 @@ from plumbline.dispatch import Job, job_key, record_id
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.base import Model, Name, Sha256, first_problem
 from plumbline.schema.suite import Suite
-from plumbline.schema.suite_values import without_credentials
+from plumbline.schema.suite_file import without_credentials
 from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.locks import LockFiles, decode_lock

@@ -20,7 +20,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.settings import PREFECT_CLIENT_CUSTOM_HEADERS, temporary_settings
 
 from plumbline.schema.suite import Suite
-from plumbline.schema.suite_values import api_key_variable
+from plumbline.schema.suite_file import api_key_variable
 from plumbline.tasks.prefect_client.api import server_clock
 from plumbline.variables import variable
 

@@ -26,7 +26,7 @@ from plumbline.errors import (
     PlumblineError,
     UnavailableError,
 )
-from plumbline.report.words import clean
+from plumbline.report.sentences import clean
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.experiments.transport import fetch_bundle, publish_bundle, write_bundle
+from plumbline.experiments.build import write_bundle
+from plumbline.experiments.transport import fetch_bundle, publish_bundle
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.intervention import Source
 from plumbline.records import load_record

@@ -19,7 +19,7 @@ import requests
 from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
 
 from plumbline.central import fetch_record, publish_record
-from plumbline.central.checkpoints import CheckpointExchange
+from plumbline.central.outbox import CheckpointExchange
 from plumbline.digest import digest_bytes
 from plumbline.errors import AccessError
 from plumbline.stores import RetryPolicy, Store, open_store, read_bytes

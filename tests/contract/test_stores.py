@@ -26,11 +26,11 @@ from plumbline.stores import (
     ensure_content,
     ensure_object,
     open_store,
+    protocol,
     read_bytes,
-    writing,
 )
 from plumbline.stores.opening import Timeouts
-from plumbline.stores.writing import digest_object
+from plumbline.stores.protocol import digest_object
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer
@@ -267,7 +267,7 @@ def test_damaged_content_is_replaced_where_the_key_names_it(store: Store, monkey
     assert not ensure_content(store, "by/digest", data, sha256)
     assert digest_object(store, "by/digest") == (len(data), sha256)
 
-    monkeypatch.setattr(writing, "_MOST_REPLACED_BYTES", 4)
+    monkeypatch.setattr(protocol, "_MOST_REPLACED_BYTES", 4)
     store.create("by/other", b"damaged")
     with pytest.raises(CorruptDataError, match=r"different bytes.*delete that object"):
         ensure_content(store, "by/other", b"right", digest_bytes(b"right"))

@@ -31,7 +31,7 @@ from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
-from plumbline.upgrade.kept_locks import keep_lock
+from plumbline.upgrade.installed import keep_lock
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.said import said
 from tests.train.wheels import make_wheel

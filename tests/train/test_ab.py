@@ -13,7 +13,7 @@ from plumbline.launch import run_training
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
-from plumbline.upgrade.kept_locks import keep_lock
+from plumbline.upgrade.installed import keep_lock
 from tests.train.conftest import Workshop
 from tests.train.wheels import make_wheel
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.central import shared_checkpoint
-from plumbline.central.checkpoints import CheckpointExchange
+from plumbline.central.outbox import CheckpointExchange
 from plumbline.launch import trainer_environment
 from plumbline.stores import open_store
 from tests.memory_store import MemoryStore

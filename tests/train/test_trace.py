@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from plumbline.errors import InvalidInputError
-from plumbline.experiments.transport import write_bundle
+from plumbline.experiments.build import write_bundle
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.judge.pair import Pair

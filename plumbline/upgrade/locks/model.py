@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from plumbline.digest import digest_json
 from plumbline.schema.base import Model
-from plumbline.schema.suite_values import without_credentials
+from plumbline.schema.suite_file import without_credentials
 
 _MAX_FILES = 64
 _MAX_PINS = 20_000

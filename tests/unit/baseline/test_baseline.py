@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plumbline.baseline import BaselineBook, DecisionNote
-from plumbline.baseline.schema import MAX_ACCEPTED
+from plumbline.baseline.book import MAX_ACCEPTED
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.digest import canonical_json

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.central import checkpoints as module
+from plumbline.central import outbox as module
 from plumbline.central import shared_checkpoint
-from plumbline.central.checkpoints import CheckpointExchange
+from plumbline.central.outbox import CheckpointExchange
 from plumbline.digest import digest_bytes
 from plumbline.errors import InvalidInputError, StoppedError
 from plumbline.stores import ObjectInfo, Store, StoreUnavailableError, read_bytes

@@ -15,8 +15,7 @@ import pytest
 
 from plumbline.central import CentralStore, fetch_record, publish_record
 from plumbline.central import outbox as module
-from plumbline.central.checkpoints import CheckpointExchange
-from plumbline.central.outbox import checked_record, download, record_key
+from plumbline.central.outbox import CheckpointExchange, checked_record, download, record_key
 from plumbline.errors import CorruptDataError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import MAX_PART_BYTES, MAX_RECORD_BYTES, RECORD_NAME, read_record

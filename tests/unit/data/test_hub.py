@@ -212,7 +212,7 @@ def test_an_unreachable_hub_is_reported_before_large_libraries_are_imported(tmp_
 
 FETCH = """
 import sys
-from plumbline.data.pretrained import checkpoint_folder
+from plumbline.data.spec import checkpoint_folder
 from plumbline.errors import PlumblineError
 try:
     folder = checkpoint_folder(sys.argv[1], {"tiny": None})

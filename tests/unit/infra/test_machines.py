@@ -11,8 +11,14 @@ from typing import Any, cast
 import pytest
 
 from plumbline.doctor.place import is_driver_new_enough
-from plumbline.schema.fingerprint import Expected, machine_mismatches
-from plumbline.schema.machines import Machine, accelerator_names, accelerator_text, machine_table
+from plumbline.schema.fingerprint import (
+    Expected,
+    Machine,
+    accelerator_names,
+    accelerator_text,
+    machine_mismatches,
+    machine_table,
+)
 from plumbline.schema.suite import read_suite
 
 ROOT = Path(__file__).resolve().parents[3]

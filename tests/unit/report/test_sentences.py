@@ -8,8 +8,7 @@ from string import Formatter
 
 import pytest
 
-from plumbline.report.sentences import sentence_of, spoken, templates
-from plumbline.report.words import clean
+from plumbline.report.sentences import clean, sentence_of, spoken, templates
 from plumbline.schema.fact import LIST, Fact, fact, joined
 from plumbline.schema.verdict import Cause, Finding, Judgement
 

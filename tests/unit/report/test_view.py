@@ -8,8 +8,8 @@ import pytest
 
 from plumbline.report.differences import between
 from plumbline.report.history import HistoryPoint, changes_of, since
+from plumbline.report.sentences import cause_line, clean, number, seconds
 from plumbline.report.view import build_view
-from plumbline.report.words import cause_line, clean, number, seconds
 from plumbline.schema.verdict import PlatformResult
 from tests.unit.report.samples import drifted, finding, many, nights, passing, record, verdict_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge import needs_rerun
+from plumbline.report.sentences import by_rounding, cause_line
 from plumbline.report.terminal import next_step
-from plumbline.report.words import by_rounding, cause_line
 from plumbline.rounds.outcome import join
 from plumbline.schema.verdict import Finding, Judgement, Note, PlatformResult, RoundVerdict
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.rounds.plan import MAIN, RERUN, Round
-from plumbline.schema import suite_values
+from plumbline.schema import suite_file
 from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Suite, read_suite, read_workloads
 
@@ -218,7 +218,7 @@ def test_the_reference_trains_every_workload(tmp_path):
 
 
 def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite_values, "available_timezones", set)
+    monkeypatch.setattr(suite_file, "available_timezones", set)
     scheduled = SUITE + '[schedule]\ncron = "0 2 * * *"\ntimezone = "Mars/Base"\n'
     assert read_suite(write(tmp_path, scheduled)).schedule.timezone == "Mars/Base"
 

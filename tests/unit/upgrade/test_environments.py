@@ -14,12 +14,11 @@ from bench.upgrade.wheels import broken_sdist, poisonable_sdist
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.upgrade.changes import changes_between, conflicts, needed_changes
 from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.folders import build_once, link_files
 from plumbline.upgrade.installed import installed_packages
 from plumbline.upgrade.installer import Installer, choose_installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.locks.model import Lock
-from plumbline.upgrade.store import PackageStore
+from plumbline.upgrade.store import PackageStore, build_once, link_files
 from tests.unit.upgrade.wheels import write_wheel
 
 
@@ -203,7 +202,7 @@ def test_the_store_tells_apart_what_is_installed_otherwise(tmp_path, monkeypatch
 def test_a_build_that_was_killed_is_built_anew(tmp_path):
     folder = tmp_path / "built"
     code = (
-        "import sys, time; from pathlib import Path; from plumbline.upgrade.folders import build_once\n"
+        "import sys, time; from pathlib import Path; from plumbline.upgrade.store import build_once\n"
         "def build(part):\n    (part / 'half').write_text('x'); print('half', flush=True); time.sleep(60)\n"
         "build_once(Path(sys.argv[1]), build)"
     )
@@ -292,7 +291,7 @@ def test_pip_installs_where_it_was_told_what_to_install(monkeypatch, arguments, 
 
 def test_two_processes_build_one_environment_once(tmp_path):
     code = (
-        "import os, sys, time; from pathlib import Path; from plumbline.upgrade.folders import build_once\n"
+        "import os, sys, time; from pathlib import Path; from plumbline.upgrade.store import build_once\n"
         "def build(part):\n    time.sleep(0.3); (part / str(os.getpid())).write_text('')\n"
         "build_once(Path(sys.argv[1]), build)"
     )

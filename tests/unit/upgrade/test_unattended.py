@@ -19,8 +19,8 @@ from plumbline.experiments.ab import build_environments, run_ab
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
+from plumbline.upgrade.installed import keep_lock
 from plumbline.upgrade.installer import Installer
-from plumbline.upgrade.kept_locks import keep_lock
 from plumbline.upgrade.locks import Pin, read_lock
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from plumbline.upgrade.store import PackageStore
