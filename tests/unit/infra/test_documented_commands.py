@@ -27,11 +27,11 @@ NOT_RUN_HERE = {
     "az ": "needs an account",
     "gcloud ": "needs an account",
     "kubectl ": "needs a cluster",
-    "jq ": "needs jq; the path in the template is asserted in tests/unit/infra/test_files.py",
-    "sudo ": "changes the machine; its files are checked in tests/unit/infra/test_files.py",
+    "jq ": "needs jq; the path in the template is asserted in tests/unit/infra/test_job_template.py",
+    "sudo ": "changes the machine; its files are checked in test_worker_machines.py",
     "printf ": "changes the machine, through sudo",
     'pip install ".[': "asks the package index; the extras are checked here",
-    "docker build": "pulls a base image; what it copies and installs is checked in test_files.py",
+    "docker build": "pulls a base image; what it copies and installs is checked in test_container_images.py",
     "pip freeze": "tests/unit/infra/test_tutorials.py",
     "grep ": "tests/unit/infra/test_tutorials.py",
     "sed ": "tests/unit/infra/test_tutorials.py",
@@ -81,7 +81,7 @@ RUN_BY = {
 PROGRAMS_RUN_BY = {
     "make run SUITE=deployments/suites/local-s3.toml": "the target runs in drills/newcomer.py; "
         "the suite is checked in tests/unit/localstack/test_suites.py",
-    "make run TORCH=": "drills/newcomer.py runs the target; tests/unit/infra/test_files.py has infra/install_torch.py",
+    "make run TORCH=": "drills/newcomer.py runs the target; test_worker_machines.py has infra/install_torch.py",
     "make run": "drills/newcomer.py, bench/results/newcomer.json",
     "make test": "CI: .github/workflows/ci.yml",
     "make check": "its lint and its tests are those of make test: .github/workflows/ci.yml",

@@ -1,0 +1,103 @@
+"""Workflows and CI examples: pinned actions, few permissions, and commands as they are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plumbline.cli.main import build_parser
+from plumbline.flows.commands import doctor, upgrade
+
+ROOT = Path(__file__).resolve().parents[3]
+CI = ROOT / "deployments" / "ci"
+WORKFLOWS = [CI / "github-actions.yml", *sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+
+
+def steps_of(path):
+    return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_pin_their_actions_and_ask_for_few_permissions(path):
+    content = yaml.safe_load(path.read_text())
+    used = [step["uses"] for step in steps_of(path) if "uses" in step]
+    assert used
+    assert all(PINNED.fullmatch(name) for name in used), used
+    # Beside a digest, people read the release that it is of.
+    assert len(re.findall(r"uses: \S+@[0-9a-f]{40} # v[\d.]+$", path.read_text(), re.MULTILINE)) == len(used)
+    assert set(content["permissions"].items()) <= {("contents", "read")}
+    for job in content["jobs"].values():
+        allowed = {("contents", "read"), ("id-token", "write")}
+        publishes = "actions/deploy-pages@" in str(job["steps"])
+        assert set(job.get("permissions", {}).items()) <= allowed | ({("pages", "write")} if publishes else set())
+        assert job["timeout-minutes"] <= 300
+    checkouts = [step for step in steps_of(path) if step.get("uses", "").startswith("actions/checkout@")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    # Expressions are text before they are shell: a branch's name must not become a command.
+    assert not [step["run"] for step in steps_of(path) if "${{" in step.get("run", "")]
+
+
+def scripts(name):
+    """The commands of a CI example, each a shell script."""
+    if name == "github-actions.yml":
+        return [step["run"] for step in steps_of(CI / name) if "run" in step]
+    return yaml.safe_load((CI / name).read_text())["plumbline-upgrade"]["script"]
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_ci_examples_call_the_commands_as_they_are(name):
+    modules = [doctor, upgrade]
+    calls = []
+    for script in scripts(name):
+        assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
+        lines = script.replace("\\\n", " ").splitlines()
+        calls += [re.split(r" (?:>|\|\|) ", line)[0] for line in lines if line.startswith("plumbline ")]
+    parsed = [build_parser(modules).parse_args(shlex.split(call)[1:]) for call in calls]
+    (gate,) = [args for args in parsed if hasattr(args, "candidate")]
+    assert (gate.api, gate.json) == (True, True)
+    # The lock is the pull request's; suite and code are not.
+    assert str(gate.candidate).split("/")[0] in ("pull-request", ".tokens")
+    assert str(gate.suite) == "$SUITE"
+    installs = [line for script in scripts(name) for line in script.splitlines() if "pip install" in line]
+    assert all("--require-hashes" in line or "--no-deps ." in line for line in installs)
+
+
+def test_the_ci_examples_hand_the_pull_request_s_lock_to_the_gate():
+    job = yaml.safe_load((CI / "github-actions.yml").read_text())["jobs"]["upgrade"]
+    trusted, candidate = [step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+    assert trusted["ref"] == "${{ github.event.pull_request.base.sha }}"
+    assert (candidate["path"], candidate["sparse-checkout"], "ref" in candidate) == ("pull-request", "locks", False)
+    assert "head.repo.full_name == github.repository" in job["if"]
+    lines = yaml.safe_load((CI / "gitlab-ci.yml").read_text())["plumbline-upgrade"]["script"]
+    order = [
+        next(n for n, line in enumerate(lines) if line.startswith(word)) for word in ("cp -r", "git checkout", "pip")
+    ]
+    assert order == sorted(order)
+    for name in ("github-actions.yml", "gitlab-ci.yml"):
+        lock = re.search(r"LOCK: (\S+)", (CI / name).read_text())[1]
+        assert (ROOT / lock).is_file()
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_ci_examples_give_each_of_their_suite_s_stores_a_credential(name):
+    text = (CI / name).read_text()
+    suite = ROOT / re.search(r"SUITE: (\S+)", text)[1]
+    platforms = tomllib.loads(suite.read_text())["platforms"].values()
+    schemes = {platform[key].split("://")[0] for platform in platforms for key in ("data", "outbox")}
+    assert schemes == {"s3", "az", "gs"}
+    if name == "github-actions.yml":
+        logins = {step["uses"].split("@")[0] for step in steps_of(CI / name) if "uses" in step}
+        assert {"aws-actions/configure-aws-credentials", "azure/login", "google-github-actions/auth"} <= logins
+    else:
+        job = yaml.safe_load(text)["plumbline-upgrade"]
+        assert set(job["id_tokens"]) == {"AWS_TOKEN", "AZURE_TOKEN", "GOOGLE_TOKEN"}
+        sdk = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_FEDERATED_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS"}
+        assert sdk <= job["variables"].keys()
+    assert not re.search(r"(ACCESS_KEY|CLIENT_SECRET|credentials_json)", text)
