@@ -26,7 +26,7 @@ from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.generators import pack_states, read_states, restore_states
 from plumbline.train.model import named_once
@@ -160,7 +160,7 @@ class _LegObserver(Observer):
     def update(self) -> bool:
         return self._live.update()
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         self._live.done(outcome)
 
     def weights(self) -> tuple[tuple[str, str | None], ...]:

@@ -31,7 +31,7 @@ _MULTIPLE = 8
 
 
 @dataclass
-class Outcome:
+class StepOutcome:
     """Result of a step; its loss tensors are not synchronised yet."""
 
     losses: list[tuple[torch.Tensor, float]]
@@ -79,7 +79,7 @@ class Observer:
         """Return whether the observer made the update itself."""
         return False
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         """Handle the end of the update."""
 
 
@@ -228,7 +228,7 @@ class Engine:
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             self.schedule.step()
 
-    def step(self, step: int, batch: Batch) -> Outcome:
+    def step(self, step: int, batch: Batch) -> StepOutcome:
         """Train on one global batch."""
         self.observer.starts(step)
         batch = self.observer.batch(batch)
@@ -257,7 +257,7 @@ class Engine:
                 hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
-        outcome = Outcome(losses, rates)
+        outcome = StepOutcome(losses, rates)
         self.observer.done(outcome)
         return outcome
 

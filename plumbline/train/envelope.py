@@ -14,7 +14,7 @@ from plumbline.sketch import relative_error
 from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch, of_one_process, of_probe
 from plumbline.train.context import Context
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.leg import PortableLeg
@@ -72,7 +72,7 @@ class _Observer(Observer):
             self._taps = None
             self._book.add_parameters(self._step, "gradient", model, named_gradients(model))
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         model = self._owner().bare
         if self._step in self._steps:
             self._book.add_parameters(self._step, "weight", model, dict(model.named_parameters()))

@@ -33,7 +33,7 @@ from plumbline.train.rows import Rows
 from plumbline.train.run_results import RunResults
 from plumbline.train.selfcheck import first_step
 from plumbline.train.selfcheck_learn import learn_difference_once
-from plumbline.train.source import Source, open_source, waited
+from plumbline.train.source import DataSource, open_source, waited
 from plumbline.train.speed import SpeedRun
 
 
@@ -58,7 +58,7 @@ class TrainJob:
     """Digest of the manifest in the cache, if files were staged beforehand; default: the spec's."""
 
 
-def _prepare(job: TrainJob, ranks: Ranks, source: Source, stop: threading.Event) -> Context:
+def _prepare(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Event) -> Context:
     plan = plan_rows(job.spec, source.manifest)
     source.start(planned_files(plan, source.manifest))
     rows = Rows(job.spec, source, plan.wanted)
@@ -93,7 +93,7 @@ def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> N
         findings.probe.run()
 
 
-def _run_parts(findings: RunResults, context: Context, source: Source) -> None:
+def _run_parts(findings: RunResults, context: Context, source: DataSource) -> None:
     spec = context.spec
     if findings.bundle:
         _run_experiment(findings, context, findings.bundle)

@@ -32,7 +32,7 @@ from plumbline.train.context import Context
 from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
-from plumbline.train.engine import Engine, Observer, Outcome, read_losses
+from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
@@ -232,7 +232,7 @@ class LearnRun:
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step for an experiment."""
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, outcome: StepOutcome) -> None:
         """Keep the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
         if len(progress.batches) < _LOGGED_STEPS and self._setter:

@@ -18,7 +18,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
@@ -106,7 +106,7 @@ class ProbeObserver(Observer):
         self._before = []
         return finite(float(np.sqrt(total)))
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         """Complete the step's evidence."""
         evidence_fields = self._found
         fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}

@@ -21,7 +21,7 @@ from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.task import has_row_labels
 from plumbline.train.failure import TrainingFailedError, is_of_system
-from plumbline.train.source import Source
+from plumbline.train.source import DataSource
 
 FIELDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_SHARDS_KEPT = 10_000
@@ -55,7 +55,7 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
 class Rows:
     """Rows by number; the first access to a shard waits for its staging."""
 
-    def __init__(self, spec: RunSpec, source: Source, wanted: NDArray[np.int64]) -> None:
+    def __init__(self, spec: RunSpec, source: DataSource, wanted: NDArray[np.int64]) -> None:
         self._spec, self._source = spec, source
         self.ids = np.unique(wanted)
         self._shards = source.manifest.shards

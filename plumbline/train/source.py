@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_REASONS = 5
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """Interface of a dataset's verified files; `plumbline.staging.Stager` implements it."""
 
     manifest: Manifest
@@ -62,7 +62,7 @@ class _Cached:
         return path
 
 
-def waited(source: Source) -> dict[str, float]:
+def waited(source: DataSource) -> dict[str, float]:
     """Return the seconds waited for files, in total and by the main reasons."""
     reasons: dict[str, float] = {}
     for _, seconds, why in source.waits:
@@ -83,7 +83,7 @@ def _emit(progress: StagingProgress) -> None:
 @contextlib.contextmanager
 def open_source(
     spec: RunSpec, data: str | None, cache_folder: Path, *, manifest_sha256: str = "", emit_progress: bool = False
-) -> Iterator[Source]:
+) -> Iterator[DataSource]:
     """Open the dataset of `spec`, from its store or the cache."""
     from plumbline.staging import Cache, Stager, cache_limit
 

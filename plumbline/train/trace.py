@@ -11,7 +11,7 @@ from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.dropout import DropoutTaps
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.experiment import ExperimentObserver, ExperimentRun
 from plumbline.train.model import describe_model
 from plumbline.train.optimizers import describe_optimizer
@@ -96,7 +96,7 @@ class _Window(Observer):
         """Return whether an experiment made the update itself."""
         return self._observers[-1].update()
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         """Handle the end of the update."""
         for observer in self._observers:
             observer.done(outcome)

@@ -14,7 +14,7 @@ from plumbline.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import Engine, Observer, Outcome, read_losses
+from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.generators import digest_states, read_states
 from plumbline.train.ranks import Ranks
 
@@ -125,7 +125,7 @@ class TrailObserver(Observer):
             self._keys[place] = whole[first:].to(values.device)
         return self._keys[place]
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         """Keep the step's sums, losses and learning rate."""
         if self._fed is None:
             return

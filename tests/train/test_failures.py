@@ -42,7 +42,7 @@ from plumbline.train.clock import StepClock
 from plumbline.train.engine import Engine
 from plumbline.train.exits import known_error
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.source import Source, open_source
+from plumbline.train.source import DataSource, open_source
 from tests.train.conftest import Trained, Workshop
 
 
@@ -347,7 +347,7 @@ def test_a_store_a_disk_or_a_credential_that_fails_is_infrastructure(
 class Vanishing:
     """Source whose verified files of one kind are gone when they are read, as after a cleaning of the cache."""
 
-    def __init__(self, source: Source, kind: str) -> None:
+    def __init__(self, source: DataSource, kind: str) -> None:
         self._source, self._kind = source, kind
 
     def __getattr__(self, name: str) -> object:

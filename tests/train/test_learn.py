@@ -24,7 +24,7 @@ from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.verdict import Judgement
 from plumbline.train import learn as learn_module
 from plumbline.train.batches import Batch
-from plumbline.train.engine import Engine, Outcome
+from plumbline.train.engine import Engine, StepOutcome
 from tests.said import said
 from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_alone, run_ranks
@@ -92,7 +92,7 @@ class SignalAt:
     def __call__(self, rank: int, _folder: Path) -> Iterator[None]:
         plain = Engine.step
 
-        def step(engine: Engine, place: int, batch: Batch) -> Outcome:
+        def step(engine: Engine, place: int, batch: Batch) -> StepOutcome:
             if place == self.step and rank == self.rank:
                 os.kill(os.getpid(), self.number)
             return plain(engine, place, batch)
@@ -122,7 +122,7 @@ def interrupted(workshop: Workshop, spec: RunSpec, monkeypatch: pytest.MonkeyPat
     """Train until the machine ends at step 10, after the checkpoint of step 8; return the folder."""
     out, plain = workshop.out(), Engine.step
 
-    def step(self: Engine, place: int, batch: Batch) -> Outcome:
+    def step(self: Engine, place: int, batch: Batch) -> StepOutcome:
         if place == 10:
             raise StoppedError("the machine ends")
         return plain(self, place, batch)

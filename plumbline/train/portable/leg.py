@@ -17,7 +17,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
@@ -44,7 +44,7 @@ def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], 
     return tuple((name, each.sha256[:_DIGITS] if each.is_finite else None) for name, each in summaries.items())
 
 
-class _Observer(Observer):
+class _PortableObserver(Observer):
     """Observer that digests and sketches every step, and taps modules at some steps and at `late` ones.
 
     Late steps have weights of their own, so that their tensors are in no book.
@@ -105,7 +105,7 @@ class _Observer(Observer):
         gradients = named_gradients(self.engine.bare)
         self._clipped = _digests(dict(zip(gradients, summarize(gradients.values(), "unsigned"), strict=True)))
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         weights = self._keep_parameters("weight", dict(self.engine.bare.named_parameters()))
         loss = outcome.loss(self.engine.ranks)
         self.losses.append(loss)
@@ -190,7 +190,7 @@ class PortableLeg:
 
     def _train(
         self, steps: int, book: TapBook, taps: frozenset[int], late: tuple[int, ...] = ()
-    ) -> tuple[_Observer, str]:
+    ) -> tuple[_PortableObserver, str]:
         """Train `steps` steps, and the steps `late` from there on; return the digests and any unportable operation."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
@@ -204,7 +204,7 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        observer = engine.observer = _Observer(engine, book, taps, late)
+        observer = engine.observer = _PortableObserver(engine, book, taps, late)
         seed_generators(context.spec.seed)
         unportable, pace = "", _Pace(probe.portable_seconds)
         try:

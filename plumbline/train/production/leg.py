@@ -23,7 +23,7 @@ from plumbline.train.batches import Batch, of_one_process
 from plumbline.train.context import Context
 from plumbline.train.definitions import autocast_loss
 from plumbline.train.digests import finite, host_array, norms
-from plumbline.train.engine import Engine, Observer, Outcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
@@ -55,7 +55,7 @@ class _Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Observer(Observer):
+class _ProductionObserver(Observer):
     """Observer that taps the first step, and checks the loss, the clipping and the update of each."""
 
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
@@ -117,7 +117,7 @@ class _Observer(Observer):
         if self._update:
             self._update.before()
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: StepOutcome) -> None:
         update = self._update
         if update:
             update.after(max(outcome.learning_rates), scaled=self.engine.scaler is not None)
@@ -196,7 +196,7 @@ class ProductionLeg:
         self._hold_rate(engine)
         # Hooks of a checkpointed module would run again in the backward pass.
         tapped = tapped and not choices.speed.gradient_checkpointing
-        observer = engine.observer = _Observer(engine, tapped=tapped, checked=choices.rounded is None)
+        observer = engine.observer = _ProductionObserver(engine, tapped=tapped, checked=choices.rounded is None)
         compile_model(engine, choices.speed)
         mode = _Operators() if listed else None
         try:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = {
-    "Outcome": "of an engine's step; of a restored value",
     "Receipt": "of a dataset's import; of an external series",
-    "Source": "of a trainer's data; of an experiment's values",
-    "_Observer": "of two legs of the probe",
 }
 """Names that two classes still share. No name is added here."""
 
