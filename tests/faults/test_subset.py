@@ -5,6 +5,9 @@ One fault a family, of nine families; `make faults` has all.
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from bench.faults.catalogue import CONTROLS, FAULTS
 from bench.faults.held_out import SETS
 
 SEED = 3
+INJECTORS = Path(__file__).resolve().parents[2] / "bench" / "faults" / "injectors"
 _SUBSET = frozenset({
     "one-label", "encoder-bug", "mask-ignored", "numpy-reseeded", "epsilon", "softmax-spelt-out", "racing-reduction",
     "bf16-gelu-and-short-evaluation",
@@ -42,6 +46,35 @@ def test_the_catalogue_is_as_large_as_promised() -> None:
     entries = (*CATALOGUE, *(entry for held in SETS if not held.seen for entry in held.entries))
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(entry.words for entry in entries)
+
+
+def test_injectors_patch_what_the_trainer_has() -> None:
+    """A fault that fails in its injector trains nothing, and the judge has nothing to find."""
+    gone = []
+    for path in sorted(INJECTORS.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        modules = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("plumbline."):
+                names = [(name.asname or name.name, f"{node.module}.{name.name}") for name in node.names]
+                modules |= {name: import_module(whole) for name, whole in names if is_module(whole)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                owner, name = node.value, node.attr
+            elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
+                owner, name = node.args[0], str(node.args[1].value)
+            else:
+                continue
+            if isinstance(owner, ast.Name) and owner.id in modules and not hasattr(modules[owner.id], name):
+                gone.append(f"{path.name}:{node.lineno}: {owner.id}.{name}")
+    assert gone == []
+
+
+def is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of a class
+        return False
 
 
 def test_what_the_held_out_set_first_gave_is_never_replaced() -> None:

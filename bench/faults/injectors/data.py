@@ -16,6 +16,7 @@ from bench.faults.world import BATCH, STEPS, TRAIN_ROWS, Content
 from plumbline.data.rows import Row
 from plumbline.staging import order
 from plumbline.train import batches
+from plumbline.train.tasks import masked_lm
 
 # In the process.
 
@@ -129,7 +130,7 @@ def encoder_bug() -> None:
 def mask_draw_seed() -> None:
     """Masked language modelling hides other tokens."""
     wrap_method(
-        batches,
+        masked_lm,
         "random_keys",
         lambda keys: lambda count, what, seed, *rest: keys(count, what, seed + (what == "mask"), *rest),
     )

@@ -12,8 +12,8 @@ from torch.nn import functional
 from bench.faults.injectors.data import _fetched
 from bench.faults.injectors.held_out_third import _change
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
-from plumbline.train import batches
 from plumbline.train.numerics import seed_generators
+from plumbline.train.tasks import masked_lm
 
 # Initial values.
 
@@ -212,7 +212,7 @@ def layers_dropped() -> None:
 def more_tokens_hidden() -> None:
     """Masked language modelling hides 20% of the tokens instead of 15%."""
     wrap_method(
-        batches._Masking,
+        masked_lm._Masking,
         "__init__",
         lambda init: (
             lambda self, spec, rows: init(self, spec.replace(data=spec.data.replace(mask_probability=0.2)), rows)

@@ -14,6 +14,7 @@ from bench.faults.injectors.data import _positions
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from plumbline.train import batches, engine
 from plumbline.train.numerics import seed_generators
+from plumbline.train.tasks import masked_lm
 
 _LEGS = ("probe", "envelope", "portable.leg")
 
@@ -96,13 +97,13 @@ def special_tokens_hidden_too() -> None:
 
         return made
 
-    wrap_method(batches._Masking, "__init__", wrap)
+    wrap_method(masked_lm._Masking, "__init__", wrap)
 
 
 def every_row_hides_the_same_places() -> None:
     """The hidden places are drawn once for all rows."""
     wrap_method(
-        batches,
+        masked_lm,
         "random_keys",
         lambda keys: lambda count, *parts: keys(count, *(parts[:2] if parts[0] == "mask" else parts)),
     )

@@ -13,7 +13,7 @@ from bench.faults.injectors.data import _fetched
 from bench.faults.injectors.held_out_fifth.randomness import _before_step
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.injectors.training import _clip
-from plumbline.train import batches
+from plumbline.train.tasks import masked_lm
 
 _LEGS = ("probe", "envelope", "portable.leg")
 
@@ -67,8 +67,8 @@ def whole_words_hidden() -> None:
 
         return hidden
 
-    wrap_method(batches._Masking, "__init__", wrap)
-    wrap_method(batches._Masking, "__call__", also)
+    wrap_method(masked_lm._Masking, "__init__", wrap)
+    wrap_method(masked_lm._Masking, "__call__", also)
 
 
 # Runs that do not repeat.
