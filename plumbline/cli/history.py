@@ -13,7 +13,8 @@ from plumbline.central.series import rebuild_series, records_of_rounds, write_se
 from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
-from plumbline.history.external import Receipt, parse_external
+from plumbline.history.external import Receipt, accepted_since, parse_external
+from plumbline.history.external_values import time_of
 from plumbline.history.limits import allowed_for
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
@@ -32,6 +33,8 @@ from plumbline.stores import open_store
 _MAX_BYTES = 256 << 20
 _MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
+_MOVED = frozenset({"lasting", "open-call", "improved"})
+"""Reasons of a level that stays moved until a person accepts it."""
 _LOOKS_A_YEAR = 12.0
 """Nights a year on which a detector may be wrong, as a person has to look where no experiment can."""
 
@@ -56,6 +59,14 @@ def register(subparsers: Any) -> None:
             metavar="METRIC",
             help=f"with --from: a {size} value of this metric is a loss; may be repeated (default: by its name)",
         )
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="SERIES=DATE",
+        help="with --from: the level of a series since this date is intended, and its reference. SERIES is a metric, "
+        "or platform, workload and metric as they are printed; may be repeated",
+    )
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
@@ -75,9 +86,12 @@ def run(args: argparse.Namespace) -> int:
         for name, path in wanted.items():
             check_file(path, option=f"--{name}")
         return _external(args)
-    for name in wanted:
-        hint = "`plumbline site SUITE` writes a page for each platform, `plumbline report` a round's files"
-        raise ConfigurationError("is for --from FILE", where="history", key=f"--{name}", hint=hint)
+    if options := [*wanted, *(["accept"] if args.accept else [])]:
+        hint = (
+            "`plumbline site SUITE` writes a page for each platform, `plumbline report` a round's files; "
+            "`plumbline baseline accept` accepts a level"
+        )
+        raise ConfigurationError("is for --from FILE", where="history", key=f"--{options[0]}", hint=hint)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         hint = ", ".join(suite.platforms)
@@ -135,7 +149,7 @@ def _texts(source: Path) -> dict[str, str]:
 
 def _external(args: argparse.Namespace) -> int:
     external = parse_external(_texts(args.source), where=str(args.source), worse=_worse(args))
-    lines: Sequence[MetricHistory] = external.histories
+    lines: Sequence[MetricHistory] = accepted_since(external.histories, _accepted(args), where=str(args.source))
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
@@ -160,6 +174,8 @@ def _external(args: argparse.Namespace) -> int:
         _print_receipt(args.source, external.receipt)
         _print_lines(summaries)
         say(f"{verdict}: {words}")
+        if any(summary.reason in _MOVED for summary in summaries):
+            say("  an intended change: --accept SERIES=DATE makes the level since that date the reference")
     return int(exit_code(verdict))
 
 
@@ -175,6 +191,19 @@ def _write_reports(
         # A job's summary may have the text of earlier steps.
         with args.summary.open("a", encoding="utf-8") as file:
             file.write(series_summary(source, verdict, words, summaries))
+
+
+def _accepted(args: argparse.Namespace) -> dict[str, float]:
+    """Return the times since which a person accepts the levels of series."""
+    accepted = {}
+    for text in args.accept:
+        name, _, date = text.rpartition("=")
+        try:
+            accepted[name] = time_of(date, "history")
+        except InvalidInputError as error:
+            hint = "SERIES=DATE, such as throughput=2026-11-22"
+            raise ConfigurationError(f"{text!r} has no date", where="history", key="--accept", hint=hint) from error
+    return accepted
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:

@@ -31,7 +31,7 @@ Reason = Literal[
     "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
     "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
     "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
-    "slow-machine",  # the nights since a machine's slow night show that it stays slow
+    "slow-machine",  # the nights since a machine's slow night do not rule out that it stays slow
     "lasting",  # the loss lasts, and no experiment names the software
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
@@ -61,14 +61,14 @@ class Past:
     """Earlier nights of one comparable series.
 
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
-    boundary of the segment, or a loss that was called. `cusum_start` is the night after the newest one for which
+    boundary of the segment, or a loss that was called. `untested` is the night after the newest one for which
     experiments showed no loss of the software, or nights ruled it out. `anchor` is the reference of the first
     acceptance.
     """
 
     values: Values
     level: int = 0
-    cusum_start: int = 0
+    untested: int = 0
     floor: float = 1e-3
     anchor: Reference | None = None
     call: Call | None = None

@@ -5,6 +5,7 @@ A detection is only a reason for an experiment, not an alarm.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -12,17 +13,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.limits import Allowed, cusum_height, detection_limit
+from plumbline.history.changepoints import autocorrelation_within
+from plumbline.history.limits import Allowed, detection_limit
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import ENOUGH, WINSOR, Reference
+from plumbline.history.reference import ENOUGH, LEAST, MOST, WINSOR, Reference
 
 Values = NDArray[np.float64]
 Kind = Literal["sudden", "creep", "limit", "anchor"]
 
-ALLOWANCE = 0.5
-"""Allowance of the CUSUM in SD: half of the smallest shift to detect."""
+_SPLITS = 2
+"""Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
 _REACH = 90
-"""Number of nights in the CUSUM's window."""
+"""Maximum number of newest nights that begin a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,15 @@ class Detection:
     kind: Kind
     score: float
     limit: float
+    begin: int | None = None
+    """First night of a creep: no night from it on is of the reference."""
 
 
 def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -> tuple[Detection, ...]:
     """Return what the detectors report about the last value.
 
-    `values` are finite and of one level; higher is worse. The CUSUM starts at `start`: experiments have already tested
-    the earlier nights.
+    `values` are finite and of one level; higher is worse. A creep begins at `start` or later: experiments have already
+    tested the earlier nights.
     """
     return (
         *_limit(values, reference, allowed),
@@ -64,17 +68,28 @@ def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[
 
 
 def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
-    """Detect a creep by Page's CUSUM.
+    """Detect a creep or a small step by the largest two-sample t statistic over all splits (Hawkins et al. 2003).
 
-    The allowance is adjusted for the centre's error and autocorrelation.
+    The nights from each split on are compared with those before it, not with the reference's centre: few nights know
+    their centre badly, and a growing reference takes in a loss that no night has shown.
     """
-    first = max(start, len(values) - _REACH, 0)
-    scores = (values[first:] - reference.centre) / reference.spread
-    allowance = ALLOWANCE + reference.error / reference.spread + reference.lean
-    sums = np.cumsum(np.minimum(np.maximum(scores, -WINSOR), WINSOR) - allowance)
-    lows = np.minimum(np.minimum.accumulate(sums), 0.0)
-    height = float(sums[-1] - lows[-1])
-    rho = reference.rho
-    limit = cusum_height(allowed.detection_chance, round(allowance, 2)) * (1 + rho) / (1 - rho)
-    if height > limit:
-        yield Detection("creep", height, limit)
+    num = len(values)
+    splits = np.arange(max(start, LEAST, num - _REACH), num)
+    if not len(splits):
+        return
+    off = np.clip((values - reference.centre) / reference.spread, -WINSOR, WINSOR)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (off, off**2))
+    before, after = np.minimum(splits, MOST), num - splits
+    centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
+    inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
+    # The spread of few nights may be too small by chance.
+    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), 0.5)
+    scores = (newest - centre) / (spread * np.sqrt(1 / before + 1 / after))
+    best = int(scores.argmax())
+    rho = min(reference.rho, autocorrelation_within(off, [int(splits[best])])) if reference.rho else 0.0
+    independent = (1 - rho) / (1 + rho)
+    freedom = max(round((before[best] + after[best]) * independent) - 2, 2)
+    limit = t_quantile(allowed.detection_chance / _SPLITS, freedom)
+    score = float(scores[best]) * math.sqrt(independent)
+    if score > limit:
+        yield Detection("creep", score, limit, int(splits[best]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.external_formats import dates_of_revisions, holds_rows, read_rows
 from plumbline.history.external_values import time_of, value_of
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
-from plumbline.history.segments import MetricHistory
+from plumbline.history.segments import Boundary, MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.suite_file import suggest_or_list
 
@@ -120,6 +121,39 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
         for key, own_rows in kept.items()
     ]
     return ExternalSeries(tuple(histories), receipt)
+
+
+def accepted_since(
+    histories: Sequence[MetricHistory], accepted: Mapping[str, float], *, where: str
+) -> tuple[MetricHistory, ...]:
+    """Return the histories with a new level from each accepted time on, by the series' printed name or its metric.
+
+    Raise `ConfigurationError` for a name without a series, and for a time after which a named series has no night.
+    """
+    named = {
+        name: [history for history in histories if name in (_name(history), history.metric.name)] for name in accepted
+    }
+    for name, chosen in named.items():
+        if not chosen:
+            known = {known for history in histories for known in (history.metric.name, _name(history))}
+            hint = suggest_or_list(name, sorted(known))
+            raise ConfigurationError(f"no series {name!r}", where=where, key="--accept", hint=hint)
+        if not any(history.times[0] < accepted[name] <= history.times[-1] for history in chosen):
+            problem = f"{name!r} has no night before, or none since {_day(accepted[name])}"
+            raise ConfigurationError(problem, where=where, key="--accept")
+    return tuple(
+        _with_level(history, [accepted[name] for name, chosen in named.items() if history in chosen])
+        for history in histories
+    )
+
+
+def _name(history: MetricHistory) -> str:
+    return " ".join(part for part in (history.platform, history.workload, history.metric.name) if part)
+
+
+def _with_level(history: MetricHistory, times: Sequence[float]) -> MetricHistory:
+    places = sorted({bisect_left(history.times, time) for time in times} - {0, len(history.times)})
+    return replace(history, boundaries=tuple(Boundary(place, "baseline", "", history.day(place)) for place in places))
 
 
 def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHistory:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from plumbline.history.paired import least_blocks
 from plumbline.history.quantiles import normal_quantile
@@ -158,23 +157,6 @@ def learned_margins(accuracy_margin: float, throughput_drop: float) -> dict[str,
         "evaluation_loss": Margin(accuracy_margin, is_of_loss=True),
         "peak_memory": Margin(throughput_drop),
     }
-
-
-@lru_cache(maxsize=4096)
-def cusum_height(detection_chance: float, allowance: float) -> float:
-    """Return the CUSUM height for a chance of false detection.
-
-    It is the height that a one-sided CUSUM of normal scores exceeds once in `1 / detection_chance` nights. Siegmund
-    (1985): ARL = (exp(2kb) - 2kb - 1) / (2k²), b = h + 1.166; solved by bisection.
-    """
-    wanted = 1 / detection_chance
-    low, high = 0.0, 60.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        reach = 2 * allowance * (middle + 1.166)
-        long_enough = reach > 600 or (math.exp(reach) - reach - 1) / (2 * allowance**2) >= wanted
-        low, high = (low, middle) if long_enough else (middle, high)
-    return high
 
 
 def detection_limit(detection_chance: float) -> float:

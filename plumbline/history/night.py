@@ -34,7 +34,7 @@ _REASON_TEXTS: Mapping[str, str] = {
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
     "(hint: if it is intended, accept a new baseline)",
-    "slow-machine": "the machine stays slower over several nights, and the software does not cause it",
+    "slow-machine": "the nights since do not rule out that the machine stays slow, and the software does not cause it",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
@@ -119,12 +119,13 @@ def replayed(history: MetricHistory, allowed: Allowed) -> LineDecision:
     """Decide on the last night of a series of which no earlier night was judged.
 
     The nights of the reference are judged first, then the newest ones that the detectors see: in between, an open loss
-    stays as it is, and a new one that lasts is seen by the newest.
+    stays as it is, and a new one that lasts is seen by the newest. Nights before an accepted level are not judged.
     """
     scores, last = history.metric.scores(history.values), len(history.values) - 1
     allowed = allowed.of(history.metric.name)
-    past = Past(scores[:0], floor=history.metric.floor)
-    for night in [*range(min(_FORMING, last)), *range(max(_FORMING, last - _SEEN), last)]:
+    first = max((boundary.index for boundary in history.boundaries), default=0)
+    past, formed = past_of(history, until=first), first + _FORMING
+    for night in [*range(first, min(formed, last)), *range(max(formed, last - _SEEN), last)]:
         past = replace(past, values=scores[:night])
         past = advance(past, float(scores[night]), decide(past, float(scores[night]), allowed, software="unavailable"))
     past = replace(past, values=scores[:last])

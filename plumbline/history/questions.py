@@ -16,9 +16,9 @@ from plumbline.history.reference import WINSOR, Reference
 
 Values = NDArray[np.float64]
 
-_NEWEST = 5
-"""Maximum number of nights that rule out a loss."""
-_RULED_OUT = 0.01
+_NEWEST = (5, 10)
+"""Maximum numbers of newest nights that rule out a loss: few see its end soon, many a small loss."""
+_RULED_OUT = 0.001
 """Level at which these nights rule out the loss."""
 _MOST = 20
 """Maximum number of nights that show a loss."""
@@ -47,11 +47,13 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
     if not len(fresh):
         return False
     pooled = reference.pooled(fresh)
-    newest = fresh[-_NEWEST:] - reference.centre
-    mean = float(np.maximum(newest, -WINSOR * pooled.spread).mean())
     least = max(size / 2, pooled.resolvable(_RULED_OUT))
-    independent = max(len(newest) * (1 - reference.rho) / (1 + reference.rho), 1.0)
-    return pooled.rules_out(reference.centre + mean, least, _RULED_OUT, independent)
+    off = np.maximum(fresh - reference.centre, -WINSOR * pooled.spread)
+    share = (1 - reference.rho) / (1 + reference.rho)
+    return any(
+        pooled.rules_out(reference.centre + float(newest.mean()), least, _RULED_OUT, max(len(newest) * share, 1.0))
+        for newest in (off[-num:] for num in _NEWEST)
+    )
 
 
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:

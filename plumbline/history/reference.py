@@ -44,8 +44,6 @@ class Reference:
     count: int
     rho: float
     """Lag-1 autocorrelation, 0 or more."""
-    lean: float = 0.0
-    """Mean of the winsorised deviations in units of the spread, 0 or more: a skewed steady series sums up."""
     later: int = 0
     """Number of later nights in the spread."""
 
@@ -117,8 +115,7 @@ def reference_of(
     centre = _middle(np.sort(kept))
     level = _without_trend(kept)
     spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)
-    lean = float(np.clip((kept - centre) / spread, -WINSOR, WINSOR).mean())
-    return Reference(centre, spread, len(kept), autocorrelation(level), max(lean, 0.0))
+    return Reference(centre, spread, len(kept), autocorrelation(level))
 
 
 def _without_trend(values: Values) -> Values:

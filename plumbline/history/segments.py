@@ -178,7 +178,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
         ),
         default=0,
     )
-    call, question, cusum_start = _calls(history, end, level)
+    call, question, untested = _calls(history, end, level)
     begins = call.since if call else level
     before = [
         boundary.index
@@ -187,15 +187,15 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
     ]
     prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor, is_whole=True)
     anchor = _anchor(history, scores, machine) if level > machine else None
-    return Past(scores, begins, max(cusum_start, begins), history.metric.floor, anchor, call, question, prior)
+    return Past(scores, begins, max(untested, begins), history.metric.floor, anchor, call, question, prior)
 
 
 def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Question | None, int]:
-    """Return the open call, the open question, and the CUSUM's first night.
+    """Return the open call, the open question, and the first night that no experiment has tested.
 
     All are as before the night at `end`.
     """
-    cusum_start, call, question = level, None, None
+    untested, call, question = level, None, None
     for placed in history.calls:
         place, entry = placed.place, placed.entry
         # The acceptance of a night answers what was asked about it.
@@ -207,16 +207,16 @@ def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Q
             call, question = replace(first, since=since, is_cleared=entry.answered), None
         elif (entry.verdict == "inconclusive" or entry.reason in _OPEN) and entry.size is not None:
             if question is None or (question.since, question.size) != (since, entry.size):
-                cusum_start = place if question else cusum_start
+                untested = place if question else untested
                 question = Question(since, place, entry.size)
             question = replace(question, is_cleared=entry.answered)
         elif entry.verdict == "pass" and entry.reason != "went-away":
             question = None
         if entry.reason == "machine":
-            cusum_start = place + 1
+            untested = place + 1
         elif entry.reason == "recovered":
-            call, cusum_start = None, place + 1
-    return call, question, cusum_start
+            call, untested = None, place + 1
+    return call, question, untested
 
 
 def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:

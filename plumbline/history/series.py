@@ -34,7 +34,7 @@ class CallEntry(Model):
     reason: str
     new: bool = False
     answered: bool = False
-    """The loss is not the software's: it is equal, or an experiment has ruled it out. The CUSUM starts again."""
+    """The loss is not the software's: it is equal, or an experiment has ruled it out."""
     since: float | None = None
     """Time of the first night of the loss, in seconds since 1970."""
     shape: str = ""

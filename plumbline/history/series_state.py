@@ -7,6 +7,7 @@ report, the simulator and the tests all call `decide`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -27,8 +28,8 @@ Values = NDArray[np.float64]
 _ANSWERS = frozenset({"open-question", "software", "machine", "undecided", "unconfirmed", "lasting"})
 """Reasons of a night with a question about the software."""
 _NO_ANSWERS = Answers()
-_SHOWN = 0.01
-"""Level at which the nights since show that a machine stays slow."""
+_SILENT = frozenset({"quiet", "went-away"})
+"""Reasons of a night that says nothing of a loss."""
 
 
 def decide(
@@ -55,14 +56,15 @@ def decide(
     if past.question is not None and reference is not None:
         fresh = np.append(values[int(kept[: past.question.asked + 1].sum()) :], tonight)
         if is_ruled_out(past.question.size, fresh, reference):
-            past = replace(past, question=None, cusum_start=len(past.values))
+            past = replace(past, question=None, untested=len(past.values))
             reference = reference_of(values[level:], floor=past.floor, prior=past.prior)
     open_call = _open_call(past, values, tonight, kept)
     if reference is None:
         return open_call or Decision("inconclusive", "learning", question=past.question)
     here = np.append(values[level:], tonight)
     allowed = allowed.at(reference.centre)
-    detections = detect(here, int(kept[: past.cusum_start].sum()) - level, reference, allowed)
+    detections = detect(here, int(kept[: past.untested].sum()) - level, reference, allowed)
+    reference = _before_creep(here, detections, past) or reference
     over_anchor = _over_anchor(past, values, tonight, allowed)
     if over_anchor is not None:
         detections = (*detections, over_anchor)
@@ -94,8 +96,8 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
     was_open = past.call is not None or past.question is not None
     asked = decision.question.asked if decision.question else None
     is_new = past.question is not None and asked != past.question.asked
-    cusum_start = num if is_new else past.cusum_start
-    past = replace(past, values=np.append(past.values, tonight), cusum_start=cusum_start, question=decision.question)
+    untested = num if is_new else past.untested
+    past = replace(past, values=np.append(past.values, tonight), untested=untested, question=decision.question)
     if decision.new and decision.onset is not None and decision.reference is not None:
         since = min(decision.onset.index, num)
         size = max(decision.onset.size, 0.0)
@@ -103,13 +105,19 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
         if past.call is not None:
             # The earlier loss is still open: its level is no reference from which to recover.
             call = replace(past.call, since=since, is_cleared=decision.is_cleared)
-        return replace(past, level=since, cusum_start=since, call=call, prior=decision.reference)
+        return replace(past, level=since, untested=since, call=call, prior=decision.reference)
     if was_open and decision.verdict == "pass" and decision.question is None:
         level = past.call.level if past.call else past.level
-        return replace(past, level=level, cusum_start=num + 1, call=None)
+        return replace(past, level=level, untested=num + 1, call=None)
     if decision.reason == "machine":
-        return replace(past, cusum_start=num + 1)
+        return replace(past, untested=num + 1)
     return past
+
+
+def _before_creep(here: Values, detections: Sequence[Detection], past: Past) -> Reference | None:
+    """Return the reference of the nights before a creep, if one is detected: a growing reference has taken it in."""
+    begin = min((detection.begin for detection in detections if detection.begin is not None), default=0)
+    return reference_of(here[:begin], floor=past.floor, prior=past.prior, is_whole=True) if begin else None
 
 
 def _end(past: Past, kept: NDArray[np.bool_]) -> int:
@@ -138,15 +146,12 @@ def _while_open(
             return replace(called, is_cleared=cleared)
     if question.is_cleared or decision.is_cleared:
         # A slow machine is no person's work within the team's limit, and is called once it lasts.
-        lost = overdue_loss(here, num_fresh, reference, _SHOWN)
-        if decision.verdict != "pass" or not lost.holds:
+        if decision.reason not in _SILENT or decision.is_cleared:
             return decision
-        verdict: Literal["pass", "inconclusive"] = "pass" if lost.size <= allowed.tolerated else "inconclusive"
-        return replace(decision, verdict=verdict, reason="slow-machine", size=lost.size)
-    is_silent = decision.reason in ("quiet", "went-away")
-    if not is_silent or is_ruled_out(question.size, here[-1:], reference):
-        return decision
-    return replace(decision, verdict="inconclusive", reason="open-loss")
+        size = float(np.median(here[-num_fresh:])) - reference.centre
+        verdict: Literal["pass", "inconclusive"] = "pass" if size <= allowed.tolerated else "inconclusive"
+        return replace(decision, verdict=verdict, reason="slow-machine", size=size)
+    return replace(decision, verdict="inconclusive", reason="open-loss") if decision.reason in _SILENT else decision
 
 
 def _open_question(past: Past, decision: Decision, here: Values, kept: NDArray[np.bool_]) -> Question | None:

@@ -201,3 +201,55 @@ def test_zero_and_negative_values_are_values(tmp_path: Path, capsys: pytest.Capt
     assert lost["changes"][0]["change"] == pytest.approx(-1, abs=0.02)
     assert (fell["changes"][0]["since"], fell["changes"][0]["worse"]) == ("2026-10-30", True)
     assert fell["changes"][0]["change"] == pytest.approx(-0.2, abs=0.02)
+
+
+def _accepting(capsys: pytest.CaptureFixture[str], path: Path, *accepted: str) -> tuple[str, float]:
+    (line,) = _read(capsys, path, *(option for text in accepted for option in ("--accept", text)))["lines"]
+    return line["verdict"], line["reference"]
+
+
+def test_a_level_that_a_person_accepts_is_the_reference_and_its_loss_a_drift(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(140)
+    values[60:] *= 0.9
+    path = _csv(tmp_path / "t.csv", _days(values[:100], "speed", before="aws,"), "platform,time,metric,value")
+    assert _accepting(capsys, path)[0] == "drift"
+    assert main(["history", "--from", str(path)]) == 1
+    assert "an intended change: --accept SERIES=DATE" in capsys.readouterr().out
+    for name in ("speed", "aws external speed"):
+        assert _accepting(capsys, path, f"{name}=2026-09-30") == ("pass", pytest.approx(90, rel=0.01))
+    values[110:] *= 0.9
+    path = _csv(tmp_path / "t.csv", _days(values[:120], "speed"))
+    assert _accepting(capsys, path, "speed=2026-09-30") == ("drift", pytest.approx(81, rel=0.01))
+
+
+def test_a_gain_that_a_person_accepts_is_lost_when_the_first_level_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(140)
+    values[60:120] *= 1.05
+    path = _csv(tmp_path / "t.csv", _days(values[:119], "speed"))
+    assert main(["history", "--from", str(path)]) == 0
+    assert "an intended change: --accept SERIES=DATE" in capsys.readouterr().out
+    path = _csv(tmp_path / "t.csv", _days(values, "speed"))
+    assert _accepting(capsys, path)[0] == "pass"
+    assert _accepting(capsys, path, "speed=2026-09-30")[0] == "drift"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "words"),
+    [
+        ("speed", "--accept: 'speed' has no date (hint: SERIES=DATE, such as throughput=2026-11-22)"),
+        ("speed=soon", "--accept: 'speed=soon' has no date"),
+        ("sped=2026-08-20", "--accept: no series 'sped' (hint: did you mean `speed`?)"),
+        ("speed=2026-08-01", "--accept: 'speed' has no night before, or none since 2026-08-01"),
+        ("speed=2026-08-31", "--accept: 'speed' has no night before, or none since 2026-08-31"),
+    ],
+)
+def test_what_cannot_be_accepted_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accepted: str, words: str
+) -> None:
+    path = _csv(tmp_path / "t.csv", _days(_noisy(30), "speed"))
+    assert main(["history", "--from", str(path), "--accept", accepted]) == 2
+    assert words in capsys.readouterr().err

@@ -124,7 +124,7 @@ def test_what_is_decided_by_an_ab(loss: float, num_tested: int) -> None:
     answers = Answers((tonight,) * 4, runs(loss), runs(0.0)[::-1], num_tested)
     decision = keep(decide(nights_before(values), tonight, ALLOWED, answers))
     assert decision.difference is not None
-    keep(advance(nights_before(values), tonight, decision).cusum_start)
+    keep(advance(nights_before(values), tonight, decision).untested)
 
 
 @pytest.mark.parametrize("changes", [{"num_reruns": 0}, {"num_blocks": 0}, {"least_change": 0.2}])
@@ -169,7 +169,7 @@ def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
 def test_a_loss_is_dated_among_all_nights_of_its_level(level: int) -> None:
     values = np.where(np.arange(41) % 5 == 2, np.nan, step(41, 36, 0.06))
     prior = reference_of(values[:30], floor=1e-3)
-    past = Past(values, level=level, cusum_start=level, prior=prior)
+    past = Past(values, level=level, untested=level, prior=prior)
     decision = keep(decide(past, CENTRE + 0.06, ALLOWED, Answers((CENTRE + 0.06,) * 4), software="equal"))
     keep(advance(past, CENTRE + 0.06, decision).level)
 
@@ -191,11 +191,11 @@ def test_values_whose_squares_vanish_have_no_autocorrelation() -> None:
 def test_what_becomes_of_an_open_call(tonight: float) -> None:
     values = step(48, 40, 0.05)
     past = Past(
-        values, level=40, cusum_start=40, call=Call(40, CENTRE, 0.05, 0), prior=reference_of(values[:40], floor=1e-3)
+        values, level=40, untested=40, call=Call(40, CENTRE, 0.05, 0), prior=reference_of(values[:40], floor=1e-3)
     )
     decision = keep(decide(past, CENTRE + tonight, ALLOWED))
     after = advance(past, CENTRE + tonight, decision)
-    keep((after.level, after.cusum_start, after.call))
+    keep((after.level, after.untested, after.call))
 
 
 @pytest.mark.parametrize("size", [0.0, 0.01, 0.021, 0.1])
