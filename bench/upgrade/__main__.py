@@ -29,7 +29,7 @@ from bench.upgrade.held_out import HELD_OUT
 from plumbline.data import grammar
 from plumbline.errors import PlumblineError
 from plumbline.schema.suite import read_suite
-from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.answer import Trial, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Parts, UpgradeGate
@@ -38,7 +38,6 @@ from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.store import PackageStore
-from plumbline.upgrade.trials import Trial
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LOCK = Path(__file__).resolve().parents[2] / "locks" / "trainer.txt"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plumbline.errors import InconclusiveError
-from plumbline.upgrade.answer import Culprit, TrialLine
+from plumbline.upgrade.answer import Culprit, Measure, Memory, Package, Trial, TrialLine, TrialResult, Trials
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.search import Items
 from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
-from plumbline.upgrade.trials import Measure, Memory, Package, Trial, TrialResult, Trials
 
 _SHOWN = 3
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from plumbline.schema.verdict import Judgement
-from plumbline.upgrade.answer import Others, ReleaseRange
+from plumbline.upgrade.answer import Others, ReleaseRange, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.campaign import Campaign, SpentError
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
@@ -15,7 +15,6 @@ from plumbline.upgrade.releases import has_releases, range_sentence, search_rele
 from plumbline.upgrade.report import culprit_of
 from plumbline.upgrade.search import Answer, CulpritSet, Items, SearchEndedError, SearchResult, find_culprits
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
-from plumbline.upgrade.trials import Trial, TrialOutcome, TrialResult
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
 _PAIRED: tuple[Effect, ...] = ("speed", "memory")

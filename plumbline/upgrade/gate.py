@@ -13,7 +13,7 @@ from plumbline.errors import InconclusiveError
 from plumbline.judge.rounds import merge
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import MemoryUse, Speed, UpgradeAnswer
+from plumbline.upgrade.answer import Memory, MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
@@ -21,7 +21,6 @@ from plumbline.upgrade.numerics import rounding_notes
 from plumbline.upgrade.report import constraint_lines, culprit_of
 from plumbline.upgrade.search import Items
 from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
-from plumbline.upgrade.trials import Memory, Trial, TrialResult, Trials
 
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""

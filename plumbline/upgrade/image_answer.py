@@ -14,7 +14,7 @@ from plumbline.rounds.judging import gates_of
 from plumbline.rounds.plan import RERUN, Assignment, Round
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import Speed, TrialLine, UpgradeAnswer
+from plumbline.upgrade.answer import Failure, Speed, TrialLine, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.locks.model import Pin
@@ -22,7 +22,6 @@ from plumbline.upgrade.outcome import PlatformOutcome
 from plumbline.upgrade.report import effect_of
 from plumbline.upgrade.request import UpgradeRequest
 from plumbline.upgrade.throughput import PairedDrop
-from plumbline.upgrade.trials import Failure
 
 _BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
 _SHOWN = 5

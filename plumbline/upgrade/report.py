@@ -12,10 +12,9 @@ from xml.etree import ElementTree as ET
 from plumbline.report.markdown import safe
 from plumbline.report.sentences import SYMBOLS, clean
 from plumbline.schema.verdict import Divergence, Judgement
-from plumbline.upgrade.answer import Culprit, Effect, Others, UpgradeAnswer
+from plumbline.upgrade.answer import Culprit, Effect, Failure, Others, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.throughput import PairedDrop
-from plumbline.upgrade.trials import Failure
 
 _MOST_ROWS = 200
 _MARK = "<!-- plumbline-upgrade -->"

@@ -26,9 +26,9 @@ from plumbline.schema.base import read_model
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
+from plumbline.upgrade.answer import Failure
 from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
-from plumbline.upgrade.trials import Failure
 
 MOST_SECONDS = 3600.0
 _RUNS_NAME = "plumbline-runs"

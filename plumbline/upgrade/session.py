@@ -12,7 +12,7 @@ from pathlib import Path
 from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.answer import Trials, UpgradeAnswer
 from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.campaign import Budget, Parts
 from plumbline.upgrade.changes import PackageChange, changes_between
@@ -22,7 +22,6 @@ from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.store import PackageStore
-from plumbline.upgrade.trials import Trials
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from plumbline.history.paired import paired_test
-from plumbline.upgrade.trials import Measure
+from plumbline.upgrade.answer import Measure
 
 LEAST_PAIRS = 3
 MOST_PAIRS = 12

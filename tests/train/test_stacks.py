@@ -34,12 +34,12 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.golden import read_golden
 from plumbline.train.production.choices import round_values
 from plumbline.train.selfcheck import _judge, _trained
+from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.base import Base, team_base
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.store import PackageStore
-from plumbline.upgrade.trials import Trial
 from tests.flows.small_suite import small_suite
 from tests.train.conftest import MODEL, Workshop
 

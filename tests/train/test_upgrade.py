@@ -9,10 +9,10 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.schema.suite import read_suite
+from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.session import UpgradeSettings, local_trials
-from plumbline.upgrade.trials import Trial
 from tests.train.wheels import ROUNDED_LINEARS, make_wheel
 
 SUITE = """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plumbline.schema.verdict import Cause, Divergence, Judgement
+from plumbline.upgrade.answer import Failure, Package, TrialResult
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks import Pin
-from plumbline.upgrade.trials import Failure, Package, TrialResult
 
 
 def change(name, current="1.0", candidate="2.0"):

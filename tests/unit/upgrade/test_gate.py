@@ -11,8 +11,8 @@ import pytest
 from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Note
+from plumbline.upgrade.answer import Failure, Package
 from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
-from plumbline.upgrade.trials import Failure, Package
 from tests.unit.upgrade.conftest import Machine, change, changes, drift
 
 NUMERICS = Parts(speed=False, inputs=False)

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from plumbline.schema.suite import Gates
+from plumbline.upgrade.answer import Trial, TrialResult
 from plumbline.upgrade.campaign import TrialProgress, duration
 from plumbline.upgrade.gate import Parts, UpgradeGate
-from plumbline.upgrade.trials import Trial, TrialResult
 from tests.unit.upgrade.conftest import Machine, changes
 
 

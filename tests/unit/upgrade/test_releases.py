@@ -6,6 +6,7 @@ import pytest
 
 from bench.upgrade.wheels import broken_sdist
 from plumbline.schema.suite import Gates
+from plumbline.upgrade.answer import TrialResult
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
@@ -14,7 +15,6 @@ from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.releases import pins_between, range_sentence, search_releases
 from plumbline.upgrade.store import PackageStore
-from plumbline.upgrade.trials import TrialResult
 from tests.unit.upgrade.conftest import change, drift
 from tests.unit.upgrade.wheels import write_wheel
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from plumbline.upgrade import UpgradeAnswer
-from plumbline.upgrade.answer import Speed, TrialLine
+from plumbline.upgrade.answer import Failure, Speed, TrialLine
 from plumbline.upgrade.report import (
     comment_report,
     constraint_lines,
@@ -18,7 +18,6 @@ from plumbline.upgrade.report import (
     text_lines,
 )
 from plumbline.upgrade.throughput import PairedDrop
-from plumbline.upgrade.trials import Failure
 from tests.unit.upgrade.conftest import change, drift
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from plumbline.launch import MICROBENCHMARKS
 from plumbline.schema.suite import Gates
+from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.runs import Runs
-from plumbline.upgrade.trials import Trial
 from tests.unit.report.samples import spec as sample_spec
 from tests.unit.upgrade.conftest import Machine, changes
 
