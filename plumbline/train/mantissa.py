@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -15,7 +16,8 @@ import torch
 from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
-_MOST = 52
+_FEWEST, _MOST = 2, 52
+"""Mantissa bits of the shortest and the longest format: fp8's e5m2, and fp64."""
 Size = tuple[int, int, int, int]
 
 
@@ -30,6 +32,11 @@ def _kept(product: torch.Tensor, value: float) -> float:
     """
     step = _steps(product) - 1
     return step if abs(step - (value - 1)) < (value - 1) / 2 else 0.0
+
+
+def _is_format(bits: int, dtype: torch.dtype) -> bool:
+    """Return whether a number format of these bits exists: an operator that computes something else keeps no format."""
+    return _FEWEST <= bits <= round(-math.log2(torch.finfo(dtype).eps))
 
 
 def _kept_bits(steps: Iterable[float]) -> int:
@@ -105,4 +112,4 @@ def measure_mantissa_bits(
         if fused_attention:
             short = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
             found |= dict(_computable(_of_attention(device, short)))
-        return found
+        return {name: bits for name, bits in found.items() if _is_format(bits, dtype)}

@@ -199,6 +199,9 @@ def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "bmm", lambda left, right: (short if left.shape[1] > 32 else plain)(left, right))
     found = measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
     assert (found["bmm"], found["linear"]) == (7, 23)
+    # A kernel that leaves its input as it was computes something else: it keeps no format, and says nothing.
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda value, *_: value)
+    assert "layer_norm" not in measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:
