@@ -74,6 +74,9 @@ _WORDS = {
     "mkl-for-avx2": "MKL uses kernels for AVX2.",
     "small-cublas-workspace": "cuBLAS has a smaller workspace.",
     "memory-arenas": "The C library allocates memory from two arenas.",
+    "fp16-for-avx2": "Kernels for AVX2, and harmless variables.",
+    "fp32-without-vector-isa": "Kernels without vector instructions.",
+    "bf16-by-onednn-for-avx2": "oneDNN uses kernels for AVX2.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

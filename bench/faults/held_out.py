@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.faults.catalogue import Entry
+from bench.faults.held_out_eighth import EIGHTH, EIGHTH_CONTROLS
 from bench.faults.held_out_fifth import FIFTH, FIFTH_CONTROLS
 from bench.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
 from bench.faults.held_out_seventh import SEVENTH, SEVENTH_CONTROLS
@@ -276,5 +277,6 @@ SETS = (
     HeldOut(5, "936849f", FIFTH, FIFTH_CONTROLS, seen=False),
     HeldOut(6, "b73f79d", SIXTH, SIXTH_CONTROLS, seen=False),
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
+    HeldOut(8, "", EIGHTH, EIGHTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

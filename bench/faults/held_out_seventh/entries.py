@@ -1,4 +1,4 @@
-"""Makers of the seventh set's entries, and the machines on which they run."""
+"""Makers of the entries of the seventh and later sets, and the machines on which they run."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ NOISE = {"NCCL_IB_TIMEOUT": "22", "KMP_BLOCKTIME": "0", "CUDA_HOME": "/opt/cuda"
 """Variables that change no bit."""
 
 
-def inside(workload: str, family: str, expected: str, fault: str, environment: dict[str, str] | None = None) -> Entry:
+def inside(
+    workload: str, family: str, expected: str, fault: str, environment: dict[str, str] | None = None, *,
+    package: str = _PACKAGE,
+) -> Entry:  # fmt: skip
     """Return an entry whose `fault`, `module.function`, is applied in the training process.
 
     `environment` may make the machine a different one.
     """
     name = fault.rpartition(".")[2]
     return Entry(
-        name.replace("_", "-"), family, expected, inject=f"{_PACKAGE}.{fault}", workload=workload,
+        name.replace("_", "-"), family, expected, inject=f"{package}.{fault}", workload=workload,
         environment=environment or {},
     )  # fmt: skip
 
 
-def files(workload: str, expected: str, name: str, environment: dict[str, str] | None = None) -> Entry:
+def files(
+    workload: str, expected: str, name: str, environment: dict[str, str] | None = None, *, package: str = _PACKAGE
+) -> Entry:
     """Return an entry whose fault is in a copy of the dataset."""
     return Entry(
-        name.replace("_", "-"), "data", expected, alter=f"{_PACKAGE}.inputs.{name}", workload=workload,
+        name.replace("_", "-"), "data", expected, alter=f"{package}.inputs.{name}", workload=workload,
         environment=environment or {},
     )  # fmt: skip
 
 
-def second_process(workload: str, expected: str, name: str) -> Entry:
+def second_process(workload: str, expected: str, name: str, *, package: str = _PACKAGE) -> Entry:
     """Return an entry whose fault is in the second of two processes, which `sitecustomize` applies."""
-    fault = f"{_PACKAGE}.ranks.{name}"
+    fault = f"{package}.ranks.{name}"
     return Entry(
         name.replace("_", "-"), "ranks", expected, inject=fault, workload=workload, setting="two processes",
         environment={"PLUMBLINE_FAULT": fault, "PYTHONPATH": _SITE},

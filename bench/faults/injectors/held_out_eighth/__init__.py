@@ -1,0 +1,1 @@
+"""Injectors of the eighth held-out set."""
