@@ -277,6 +277,6 @@ SETS = (
     HeldOut(5, "936849f", FIFTH, FIFTH_CONTROLS, seen=False),
     HeldOut(6, "b73f79d", SIXTH, SIXTH_CONTROLS, seen=False),
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
-    HeldOut(8, "", EIGHTH, EIGHTH_CONTROLS, seen=False),
+    HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""
