@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from plumbline.upgrade.search import Answer, Items, find_culprits
+from plumbline.upgrade.search import Items, TrialAnswer, find_culprits
 
 SHAPES = (
     (4, (1,)), (5, (1,)), (7, (1,)), (9, (1,)), (9, (1, 1, 1)), (12, (1,)), (13, (1,)), (16, (1,)),
@@ -29,7 +29,7 @@ def counted(num_changes: int, sizes: tuple[int, ...], order: int, parallel: int)
     groups = [frozenset(left.pop() for _ in range(size)) for size in sizes]
     rounds: list[int] = []
 
-    def ask(sets: Sequence[Items]) -> Mapping[Items, Answer]:
+    def ask(sets: Sequence[Items]) -> Mapping[Items, TrialAnswer]:
         rounds.append(len(sets))
         return {items: "fails" if any(group <= set(items) for group in groups) else "passes" for items in sets}
 

@@ -19,7 +19,7 @@ from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_content
 from plumbline.stores.protocol import read_object
 
-Progress = Callable[[int, int, str], None]
+UploadProgress = Callable[[int, int, str], None]
 """Callback after each file: number done, total number, key."""
 
 _CONNECTIONS = 4
@@ -38,7 +38,7 @@ class Published:
     """Digest of the replaced manifest, if different; empty if it was unreadable."""
 
 
-def publish(folder: Path, store: Store, name: str = "", progress: Progress | None = None) -> Published:
+def publish(folder: Path, store: Store, name: str = "", progress: UploadProgress | None = None) -> Published:
     """Send the dataset in `folder` to `store`, and verify written files."""
     manifest = read_manifest(folder)
     if name and name != manifest.name:

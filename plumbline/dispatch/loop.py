@@ -13,7 +13,7 @@ from plumbline.dispatch.training_run import TrainingRun, advance, begin
 _POLL_SECONDS = (1.0, 3.0)
 _BACKOFF = 1.25
 
-Run = tuple[str, int]
+DispatchedRun = tuple[str, int]
 """Job key and attempt."""
 
 
@@ -23,19 +23,19 @@ class Orchestrator(Protocol):
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None] | None:
         """Return whether each platform has a worker online; `None` for one whose server cannot be reached."""
 
-    def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
+    def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
         """Return the runs that an earlier controller already dispatched."""
 
-    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[Run, str]:
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[DispatchedRun, str]:
         """Dispatch each attempt, unless already dispatched; leave out those of which this is unknown.
 
         The text is empty, or says why the attempt can never be dispatched.
         """
 
-    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun] | None:
+    def observe(self, runs: Sequence[DispatchedRun]) -> Mapping[DispatchedRun, ChildRun] | None:
         """Return the state of each run."""
 
-    def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
+    def cancel(self, runs: Sequence[DispatchedRun], *, force: bool = False) -> None:
         """Request the runs' end, without waiting; `force` marks them as ended."""
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
@@ -57,7 +57,7 @@ class _Driver:
         self._refused: dict[str, str] = {}
         self._asked: set[str] = set()
         self._left: dict[str, int] = {}
-        self.started: set[Run] = set()
+        self.started: set[DispatchedRun] = set()
         self.results: dict[str, Result] = {}
         self._begin()
 

@@ -32,7 +32,7 @@ class Margins:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ChartSize:
     """Size of a chart, and its maximum number of labels."""
 
     width: float
@@ -44,10 +44,10 @@ class Size:
     """Whether names appear at the ends of lines, in addition to the legend."""
 
 
-WIDE = Size(960.0, 260.0, Margins(76, 150, 24, 40), 8, names_ends=True)
-NARROW = Size(358.0, 230.0, Margins(58, 12, 24, 40), 4)
+WIDE = ChartSize(960.0, 260.0, Margins(76, 150, 24, 40), 8, names_ends=True)
+NARROW = ChartSize(358.0, 230.0, Margins(58, 12, 24, 40), 4)
 """A phone's width less the page's margins, drawn at its own size: text is not scaled down."""
-PANEL = Size(310.0, 150.0, Margins(56, 12, 10, 26), 3)
+PANEL = ChartSize(310.0, 150.0, Margins(56, 12, 10, 26), 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """One point; `series` selects its shape and colour."""
 
     x: float
@@ -80,7 +80,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class ChartLabel:
     """Text in the plot."""
 
     x: float
@@ -127,8 +127,8 @@ class Chart:
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
     lines: tuple[Line, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    labels: tuple[Label, ...] = ()
+    marks: tuple[ChartMark, ...] = ()
+    labels: tuple[ChartLabel, ...] = ()
     rules: tuple[Rule, ...] = ()
     bands: tuple[str, ...] = ()
     """Polygons of the allowed region."""

@@ -17,13 +17,13 @@ from plumbline.report.charts import (
     PANEL,
     WIDE,
     Chart,
-    Label,
+    ChartLabel,
+    ChartMark,
+    ChartSize,
     Line,
-    Mark,
     Rule,
     Scale,
     Series,
-    Size,
     Tick,
     end_anchor,
     nice,
@@ -128,7 +128,7 @@ def _panels(content: Curves, bounds: tuple[float, float]) -> Iterator[Chart]:
         yield replace(drawn, title=name, note=note, legend=(), is_marked=is_marked)
 
 
-def _drawn(content: Curves, size: Size, bounds: tuple[float, float], series: Callable[[str], int]) -> Chart:
+def _drawn(content: Curves, size: ChartSize, bounds: tuple[float, float], series: Callable[[str], int]) -> Chart:
     low, high, step = nice(*bounds, pieces=4 if size.height > PANEL.height else 3)
     values = [low + i * step for i in range(round((high - low) / step) + 1)]
     y_words = [number(round(value, 12)) for value in values]
@@ -148,7 +148,7 @@ def _drawn(content: Curves, size: Size, bounds: tuple[float, float], series: Cal
         return round(frame.bottom - (value - low) / (high - low) * (frame.bottom - frame.top), 1)
 
     marks = [
-        Mark(x(index), y(value), series(name), f"{name}: {number(value)}") for name, (index, value) in ends.items()
+        ChartMark(x(index), y(value), series(name), f"{name}: {number(value)}") for name, (index, value) in ends.items()
     ]
     # The reference is drawn behind the other lines.
     drawn = sorted(content.lines, key=lambda name: series(name) != CONTEXT)
@@ -188,13 +188,13 @@ def _pieces(line: Sequence[float | None], x: Scale, y: Scale) -> list[str]:
     return [" ".join(piece) for piece in pieces if len(piece) > 1]
 
 
-def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[str], int]) -> Iterator[Label]:
+def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[str], int]) -> Iterator[ChartLabel]:
     for name, line in content.signs.items():
         for index, sign in enumerate(line):
             if sign:
                 at = content.lines[name][index]
                 height = frame.bottom - 5 if at is None or not math.isfinite(at) else max(y(at) - 8, frame.top + 4)
-                yield Label(x(index), round(height, 1), sign, "middle", series(name))
+                yield ChartLabel(x(index), round(height, 1), sign, "middle", series(name))
 
 
 def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
@@ -219,7 +219,7 @@ def _change_text(change: ChangeMark, room: float) -> str:
     return f"{shortened(change.series, rest, least=3)}: {change.words}" if change.is_named else change.words
 
 
-def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Tick]:
+def _x_ticks(content: Curves, size: ChartSize, x: Scale, width: float) -> Iterator[Tick]:
     if content.x_names:
         stride = max(1, math.ceil(len(content.x_names) / size.num_ticks))
         places = [(float(index), content.x_names[index]) for index in range(0, len(content.x_names), stride)]
@@ -232,7 +232,7 @@ def _x_ticks(content: Curves, size: Size, x: Scale, width: float) -> Iterator[Ti
 
 def _end_labels(
     ends: Mapping[str, tuple[float, float]], frame: Chart, series: Callable[[str], int]
-) -> tuple[Label, ...]:
+) -> tuple[ChartLabel, ...]:
     """Return the names at the ends of lines, without overlap.
 
     Names are moved apart, inside the plot's height.
@@ -251,7 +251,7 @@ def _end_labels(
     for (name, (_, value)), height in zip(placed, heights, strict=True):
         value_text = number(value)
         text = f"{shortened(name, frame.margins.right - 18 - room_for([f' {value_text}']))} {value_text}"
-        labels.append(Label(frame.right + 10, round(height + 4, 1), text, series=series(name)))
+        labels.append(ChartLabel(frame.right + 10, round(height + 4, 1), text, series=series(name)))
     return tuple(labels)
 
 

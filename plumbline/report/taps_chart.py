@@ -18,13 +18,13 @@ from plumbline.report.charts import (
     PANEL,
     WIDE,
     Chart,
-    Label,
+    ChartLabel,
+    ChartMark,
+    ChartSize,
     Line,
     LogAxis,
-    Mark,
     Rule,
     Series,
-    Size,
     Tick,
     log_axis,
     room_for,
@@ -99,7 +99,7 @@ def _panel(name: str, errors: _Errors, everything: _Errors, note: str) -> Chart:
     return replace(drawn, title=name, note=note, legend=(), is_marked=is_marked)
 
 
-def _tall(size: Size, height: float) -> Size:
+def _tall(size: ChartSize, height: float) -> ChartSize:
     """Return the size with this height and room for labels.
 
     The labels name layers and sections.
@@ -107,7 +107,9 @@ def _tall(size: Size, height: float) -> Size:
     return replace(size, height=height, margins=replace(size.margins, right=min(size.margins.right, 24.0), bottom=40.0))
 
 
-def _drawn(errors_of: Mapping[str, _Errors], everything: _Errors, size: Size, series: Callable[[str], int]) -> Chart:
+def _drawn(
+    errors_of: Mapping[str, _Errors], everything: _Errors, size: ChartSize, series: Callable[[str], int]
+) -> Chart:
     longest = max(errors_of.values(), key=len)
     frame = Chart("", "", height=size.height, width=size.width, margins=size.margins)
     known = [error.error for error in everything] + [error.limit for error in everything]
@@ -135,12 +137,12 @@ def _drawn(errors_of: Mapping[str, _Errors], everything: _Errors, size: Size, se
     )
 
 
-def _marks(errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]) -> Iterator[Mark]:
+def _marks(errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]) -> Iterator[ChartMark]:
     for name, errors in errors_of.items():
         has_titles = len(errors) <= _MAX_TITLES and plot.frame.width == WIDE.width
         for i, error in enumerate(errors):
             title = _title(name, error) if has_titles or error.over else ""
-            yield Mark(plot.x(i), plot.axis.at(error.error), series(name), title, strong=error.over)
+            yield ChartMark(plot.x(i), plot.axis.at(error.error), series(name), title, strong=error.over)
 
 
 def _title(platform: str, error: TapError) -> str:
@@ -151,12 +153,12 @@ def _title(platform: str, error: TapError) -> str:
 
 def _first_ones(
     errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
-) -> tuple[list[Label], list[Line]]:
+) -> tuple[list[ChartLabel], list[Line]]:
     """Return labels of the first modules over their limits.
 
     Leader lines come with them.
     """
-    notes: list[Label] = []
+    notes: list[ChartLabel] = []
     leaders: list[Line] = []
     frame = plot.frame
     for name, errors in errors_of.items():
@@ -168,7 +170,7 @@ def _first_ones(
         room = (x - frame.left if is_right else frame.right - x) - 8
         module = clean(errors[first].reference.name or "the model", 60)
         text = f"first: {shortened(module, room - 7 * 7)}"
-        notes.append(Label(x - 4 if is_right else x + 4, y, text, "end" if is_right else "start", series(name)))
+        notes.append(ChartLabel(x - 4 if is_right else x + 4, y, text, "end" if is_right else "start", series(name)))
         ends = (y + 4, plot.axis.at(errors[first].error) - 6)
         leaders.append(Line(" ".join(f"{x},{round(end, 1)}" for end in ends), series(name)))
     return notes, leaders

@@ -33,7 +33,7 @@ from plumbline.train.failure import (
 )
 from plumbline.train.ranks import Ranks
 
-Place = tuple[str, int | None]
+TrainingPlace = tuple[str, int | None]
 """Part and step."""
 
 _PATTERN = "exit-*.json"
@@ -82,7 +82,7 @@ def wait_for_end(stop: threading.Event) -> bool:
 
 
 def conclude(
-    error: Exception, ranks: Ranks, folder: Path, place: Place, stop: threading.Event
+    error: Exception, ranks: Ranks, folder: Path, place: TrainingPlace, stop: threading.Event
 ) -> tuple[PlumblineError, Exit]:
     """Convert an exception to an error of ours and the record's exit.
 
@@ -112,7 +112,7 @@ def _is_lost_peer(error: Exception, known: PlumblineError, stop: threading.Event
     return is_open and wait_for_end(stop)
 
 
-def known_error(error: Exception, place: Place, device: torch.device) -> PlumblineError:
+def known_error(error: Exception, place: TrainingPlace, device: torch.device) -> PlumblineError:
     """Convert any exception to an error of ours; the machine's errors are looked for in its causes, too."""
     if isinstance(error, PlumblineError):
         return error
@@ -125,7 +125,7 @@ def known_error(error: Exception, place: Place, device: torch.device) -> Plumbli
     return TrainingFailedError(_line(error), code="error", part=part, step=step)
 
 
-def _machine_error(cause: BaseException, place: Place) -> PlumblineError | None:
+def _machine_error(cause: BaseException, place: TrainingPlace) -> PlumblineError | None:
     """Return the error of a failed machine or service; `None` for any other exception."""
     part, step = place
     if is_out_of_memory(cause):
@@ -142,7 +142,7 @@ def _machine_error(cause: BaseException, place: Place) -> PlumblineError | None:
     return kind(_line(cause), where=_where(place)) if kind else None
 
 
-def _exit_of(error: PlumblineError, place: Place) -> Exit:
+def _exit_of(error: PlumblineError, place: TrainingPlace) -> Exit:
     """Return the record's exit of `error`."""
     part, step = place
     code = record_code(error)
@@ -156,6 +156,6 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:500]}"
 
 
-def _where(place: Place) -> str:
+def _where(place: TrainingPlace) -> str:
     part, step = place
     return " ".join(filter(None, (part, "" if step is None else f"step {step}")))

@@ -20,7 +20,7 @@ from plumbline.variables import variable
 _INTERVAL = 1.0
 _MOST = 3600
 
-Reading = dict[str, float | None]
+ActivityReading = dict[str, float | None]
 _DISK_TABLE, _BLOCK_DEVICES = Path("/proc/diskstats"), Path("/sys/block")
 _SECTOR = 512
 _STACKED = ("loop", "ram", "zram", "dm-", "md", "sr")
@@ -123,11 +123,11 @@ class Host:
 
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
 
-    def _cpu(self, elapsed: float) -> Reading:
+    def _cpu(self, elapsed: float) -> ActivityReading:
         """Return the cores' worth of stolen, foreign and own CPU time, and what the quota held back."""
         now, own, before = _cores_jiffies(), own_jiffies(), self._cores
         mine, quota = own - self._own, quota_use()
-        reading: Reading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
+        reading: ActivityReading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
         total = sum(now) - sum(before)
         if now and before and total > 0:
             cores = len(_allowed_cores()) / total
@@ -143,7 +143,7 @@ class Host:
         self._cores, self._own, self._throttled = now, own, quota.throttled_seconds
         return reading | {"cgroup_throttled": held, "cpu_quota": quota.cores}
 
-    def _disk(self, elapsed: float) -> Reading:
+    def _disk(self, elapsed: float) -> ActivityReading:
         """Return the rates of all disks, and the busiest disk's busy share."""
         before, after = self._disks, _disks()
         self._disks = after
@@ -152,7 +152,7 @@ class Host:
             return dict.fromkeys(names)
         return {name: (now - was) / elapsed for name, was, now in zip(names, before, after, strict=True)}
 
-    def read(self) -> Reading:
+    def read(self) -> ActivityReading:
         """Return the activity since the last reading."""
         now = time.monotonic()
         elapsed, self._at = max(now - self._at, 1e-3), now
@@ -201,7 +201,7 @@ class _Gpu:
         except self._nvml.NVMLError:
             return None
 
-    def read(self) -> Reading:
+    def read(self) -> ActivityReading:
         nvml, handle = self._nvml, self._handle
         reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
         reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
@@ -244,13 +244,13 @@ class Sampler:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._readings: list[Reading] = []
+        self._readings: list[ActivityReading] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="plumbline-sampler", daemon=True)
         self._readers: list[Any] = []
 
     def _sample(self) -> None:
-        reading: Reading = {}
+        reading: ActivityReading = {}
         for reader in self._readers:
             reading |= reader.read()
         self._readings.append(reading)

@@ -13,7 +13,7 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.report import culprit_of
-from plumbline.upgrade.search import Answer, CulpritSet, Items, SearchEndedError, SearchResult, find_culprits
+from plumbline.upgrade.search import CulpritSet, Items, SearchEndedError, SearchResult, TrialAnswer, find_culprits
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
@@ -23,8 +23,8 @@ _MAKERS = {"tokenization": "tokenizers", "model.architecture": "transformers"}
 _FLAKY_LOOKS = 3
 _FLAKY_REPEATS = 6
 """A pass of a flaky candidate counts after this many in a row: one that fails in half of its runs slips by in 1.6%."""
-_DRIFTS: dict[TrialOutcome, Answer] = {"drift": "fails", "same": "passes"}
-_CANNOT_TRAIN: dict[TrialOutcome, Answer] = {"cannot-train": "fails", "same": "passes", "drift": "passes"}
+_DRIFTS: dict[TrialOutcome, TrialAnswer] = {"drift": "fails", "same": "passes"}
+_CANNOT_TRAIN: dict[TrialOutcome, TrialAnswer] = {"cannot-train": "fails", "same": "passes", "drift": "passes"}
 
 
 class UnsteadyError(Exception):
@@ -125,13 +125,13 @@ class CulpritSearch:
         others = tuple(name for name in culprits.items if name not in owners)
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
-    def _answers(self, sets: Sequence[Items]) -> dict[Items, Answer]:
+    def _answers(self, sets: Sequence[Items]) -> dict[Items, TrialAnswer]:
         """Ask for several sets together.
 
         A set that passes is asked again if the candidate is flaky.
         """
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
-        answers: dict[Items, Answer] = {}
+        answers: dict[Items, TrialAnswer] = {}
         waiting = list(sets)
         for _ in range(self._campaign.repeats):
             for items, result in self._campaign.ask_many(self._trial, waiting).items():
@@ -142,7 +142,7 @@ class CulpritSearch:
                 break
         return answers
 
-    def _paired_answers(self, sets: Sequence[Items]) -> Mapping[Items, Answer]:
+    def _paired_answers(self, sets: Sequence[Items]) -> Mapping[Items, TrialAnswer]:
         """Judge the throughput or the memory of each set.
 
         A set with the culprit has the whole effect, every other set has none. Half of the effect divides them best.
@@ -152,7 +152,7 @@ class CulpritSearch:
         assert self._drop is not None  # noqa: S101 - given for this effect
         # Pairs that decided early overstate the effect.
         half = (self._drop.low + self._drop.drop) / 4
-        answers: dict[Items, Answer] = {}
+        answers: dict[Items, TrialAnswer] = {}
         for items in sets:
             drop, _ = self._campaign.paired(
                 items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS, measure=self._drop.measure
@@ -227,7 +227,7 @@ class CulpritSearch:
         campaign.say(f"{self._effect}: searching {len(releases)} releases of {name}")
         return search_releases(change, releases, lambda pin: self._release_answer(change, culprits.companions, pin))
 
-    def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> Answer | None:
+    def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> TrialAnswer | None:
         """Judge one release of a culprit, with the same companions.
 
         `None` once the budget is spent.

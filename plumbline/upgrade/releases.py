@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 from plumbline.upgrade.answer import ReleaseRange
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
-from plumbline.upgrade.search import Answer
+from plumbline.upgrade.search import TrialAnswer
 
 
 def has_releases(change: PackageChange) -> bool:
@@ -48,7 +48,7 @@ def _parsed(versions: Iterable[str]) -> Iterable[Version]:
 
 
 def search_releases(
-    change: PackageChange, releases: Sequence[Pin], ask: Callable[[Pin], Answer | None]
+    change: PackageChange, releases: Sequence[Pin], ask: Callable[[Pin], TrialAnswer | None]
 ) -> ReleaseRange | None:
     """Return the closest pair of releases around the effect.
 

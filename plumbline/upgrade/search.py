@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Answer = Literal["fails", "passes", "unknown"]
+TrialAnswer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]
 
 
@@ -41,7 +41,7 @@ class SearchResult:
     culprits: tuple[CulpritSet, ...]
     rest: Items
     """The changes that were not accused."""
-    rest_answer: Answer
+    rest_answer: TrialAnswer
     """Of all changes that were not accused, applied together."""
     is_complete: bool = True
     """False where the search ended before everything was explained."""
@@ -56,14 +56,14 @@ class _AnswerCache:
     def __init__(
         self,
         items: Items,
-        ask: Callable[[Sequence[Items]], Mapping[Items, Answer]],
+        ask: Callable[[Sequence[Items]], Mapping[Items, TrialAnswer]],
         needs: Mapping[str, frozenset[str]],
         budget: int,
     ) -> None:
         self._ask = ask
         self._needs = needs
         self._order = {item: place for place, item in enumerate(items)}
-        self._known: dict[Items, Answer] = {(): "passes"}
+        self._known: dict[Items, TrialAnswer] = {(): "passes"}
         self._left = budget
 
     def complete(self, items: Sequence[str]) -> Items:
@@ -82,11 +82,11 @@ class _AnswerCache:
         gone = set(removed)
         return tuple(item for item in items if not gone & set(self.complete([item])))
 
-    def learn(self, items: Items, answer: Answer) -> None:
+    def learn(self, items: Items, answer: TrialAnswer) -> None:
         """Store an answer that is known beforehand."""
         self._known[items] = answer
 
-    def ask_all(self, sets: Sequence[Sequence[str]]) -> list[Answer]:
+    def ask_all(self, sets: Sequence[Sequence[str]]) -> list[TrialAnswer]:
         """Return each set's answer; ask for new sets together."""
         complete = [self.complete(items) for items in sets]
         new = [items for items in dict.fromkeys(complete) if items not in self._known]
@@ -97,14 +97,14 @@ class _AnswerCache:
             self._known.update(self._ask(new))
         return [self._known[items] for items in complete]
 
-    def ask(self, items: Sequence[str]) -> Answer:
+    def ask(self, items: Sequence[str]) -> TrialAnswer:
         """Return the answer for one set."""
         return self.ask_all([items])[0]
 
 
 def find_culprits(
     items: Sequence[str],
-    ask: Callable[[Sequence[Items]], Mapping[Items, Answer]],
+    ask: Callable[[Sequence[Items]], Mapping[Items, TrialAnswer]],
     *,
     needs: Mapping[str, frozenset[str]] | None = None,
     num_parallel: int | Callable[[], int] = 1,
@@ -224,12 +224,12 @@ def _without_each(
 
 def _first_failing(
     cache: _AnswerCache, sets: Sequence[Items], whole: Items, num_parallel: Callable[[], int]
-) -> tuple[Items | None, list[Answer]]:
+) -> tuple[Items | None, list[TrialAnswer]]:
     """Return the first failing set, and all answers so far.
 
     As many sets are asked together as can run in parallel.
     """
-    answers: list[Answer] = []
+    answers: list[TrialAnswer] = []
     left = [items for items in sets if cache.complete(items) != cache.complete(whole)]
     while left:
         count = max(1, num_parallel())

@@ -16,7 +16,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
 from plumbline.dispatch import ChildRun, Job, Recorded, idempotency_key
-from plumbline.dispatch.loop import Run
+from plumbline.dispatch.loop import DispatchedRun
 from plumbline.errors import ConfigurationError
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.flow_runs import (
@@ -69,9 +69,9 @@ class PrefectOrchestrator(Generic[OrderType]):
         self._pools, self._start = pools, start
         self._orders = orders
         self._recorded = recorded
-        self._ids: dict[Run, UUID] = {}
-        self._platforms: dict[Run, str] = {}
-        self.progress: dict[Run, RunProgress] = {}
+        self._ids: dict[DispatchedRun, UUID] = {}
+        self._platforms: dict[DispatchedRun, str] = {}
+        self.progress: dict[DispatchedRun, RunProgress] = {}
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None]:
         """Return whether a run of each platform can start now."""
@@ -84,10 +84,10 @@ class PrefectOrchestrator(Generic[OrderType]):
             return None
         return pool is not None and pool.is_online
 
-    def find(self, runs: Sequence[Run]) -> Collection[Run] | None:
+    def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
         """Return the runs that exist already on the servers."""
         orders = {run: self._orders(*run) for run in runs}
-        found: list[Run] = []
+        found: list[DispatchedRun] = []
         for client, platforms in self._apis.groups(dict.fromkeys(order.platform for order in orders.values())):
             keys = {
                 idempotency_key(self._suite, order.record_id): run
@@ -100,7 +100,7 @@ class PrefectOrchestrator(Generic[OrderType]):
                 return None
         return found
 
-    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[Run, str]:
+    def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[DispatchedRun, str]:
         """Dispatch the attempts, platforms side by side: each start is several requests."""
         lots: dict[str, list[tuple[Job, int]]] = {}
         for job, attempt in attempts:
@@ -114,8 +114,8 @@ class PrefectOrchestrator(Generic[OrderType]):
             answers = [pool.submit(copy_context().run, self._start_in_order, lot) for lot in lots.values()]
             return {run: refusal for answer in answers for run, refusal in answer.result().items()}
 
-    def _start_in_order(self, attempts: Sequence[tuple[Job, int]]) -> dict[Run, str]:
-        answers: dict[Run, str] = {}
+    def _start_in_order(self, attempts: Sequence[tuple[Job, int]]) -> dict[DispatchedRun, str]:
+        answers: dict[DispatchedRun, str] = {}
         for job, attempt in attempts:
             run = (job.key, attempt)
             try:
@@ -129,9 +129,9 @@ class PrefectOrchestrator(Generic[OrderType]):
             answers[run] = ""
         return answers
 
-    def observe(self, runs: Sequence[Run]) -> Mapping[Run, ChildRun]:
+    def observe(self, runs: Sequence[DispatchedRun]) -> Mapping[DispatchedRun, ChildRun]:
         """Read the state of each run; leave out those whose server does not answer."""
-        children: dict[Run, ChildRun] = {}
+        children: dict[DispatchedRun, ChildRun] = {}
         started = [run for run in runs if run in self._ids]
         for client, platforms in self._apis.groups(dict.fromkeys(self._platforms[run] for run in started)):
             known = {self._ids[run]: run for run in started if self._platforms[run] in platforms}
@@ -142,7 +142,7 @@ class PrefectOrchestrator(Generic[OrderType]):
                 children |= {known[run_id]: child for run_id, child in states.items()}
         return children
 
-    def cancel(self, runs: Sequence[Run], *, force: bool = False) -> None:
+    def cancel(self, runs: Sequence[DispatchedRun], *, force: bool = False) -> None:
         """Cancel the runs."""
         for run in (run for run in runs if run in self._ids):
             with suppress(*PREFECT_ERRORS, ObjectNotFound):

@@ -16,7 +16,7 @@ from plumbline.train.portable import functions
 from plumbline.train.portable.products import exact_product
 from plumbline.train.portable.sums import embedding_backward, index_put, scatter_add, tree_sum
 
-Scalar = bool | int | float
+PortableScalar = bool | int | float
 
 _MOST_EXPONENT = 64
 
@@ -64,20 +64,20 @@ def _added(fresh: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return fresh.add_(other) if fresh.shape[fresh.dim() - other.dim() :] == other.shape else fresh + other
 
 
-def _scaled(values: Any, factor: Scalar) -> Any:
+def _scaled(values: Any, factor: PortableScalar) -> Any:
     return values if factor == 1 else values * factor
 
 
-def _add(left: Any, right: Any, *, alpha: Scalar = 1) -> torch.Tensor:
+def _add(left: Any, right: Any, *, alpha: PortableScalar = 1) -> torch.Tensor:
     return torch.add(left, _scaled(right, alpha)) if isinstance(left, torch.Tensor) else _scaled(right, alpha) + left
 
 
-def _sub(left: Any, right: Any, alpha: Scalar = 1) -> torch.Tensor:
+def _sub(left: Any, right: Any, alpha: PortableScalar = 1) -> torch.Tensor:
     result: torch.Tensor = left - _scaled(right, alpha)
     return result
 
 
-def _rsub(left: torch.Tensor, right: Any, alpha: Scalar = 1) -> torch.Tensor:
+def _rsub(left: torch.Tensor, right: Any, alpha: PortableScalar = 1) -> torch.Tensor:
     return _sub(right, left, alpha)
 
 
@@ -105,7 +105,7 @@ def _sum(values: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype:
 
 
 def _var(
-    values: torch.Tensor, dim: Any = None, *, correction: Scalar | None = 1, keepdim: bool = False
+    values: torch.Tensor, dim: Any = None, *, correction: PortableScalar | None = 1, keepdim: bool = False
 ) -> torch.Tensor:
     centred = values - _mean(values, dim, keepdim=True)
     total = _sum(centred * centred, dim, keepdim)
@@ -152,11 +152,15 @@ def _rsqrt(values: torch.Tensor) -> torch.Tensor:
     return _reciprocal(functions.sqrt(values))
 
 
-def _addcmul(start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
+def _addcmul(
+    start: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, value: PortableScalar = 1
+) -> torch.Tensor:
     return _added(_scaled(left, value) * right, start)
 
 
-def _addcdiv(start: torch.Tensor, above: torch.Tensor, below: torch.Tensor, *, value: Scalar = 1) -> torch.Tensor:
+def _addcdiv(
+    start: torch.Tensor, above: torch.Tensor, below: torch.Tensor, *, value: PortableScalar = 1
+) -> torch.Tensor:
     return _added(_scaled(above / below, value), start)
 
 
@@ -166,7 +170,7 @@ def _lerp(start: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
 
 def _norm(
     values: torch.Tensor,
-    ord: Scalar = 2,  # noqa: A002 - torch's own name
+    ord: PortableScalar = 2,  # noqa: A002 - torch's own name
     dim: Any = None,
     keepdim: bool = False,
     *,
@@ -184,7 +188,7 @@ def _norm(
     raise UnportableOperationError("aten.linalg_vector_norm", f"with ord={ord}")
 
 
-def _foreach_norm(values: Sequence[torch.Tensor], ord: Scalar = 2, dtype: Any = None) -> list[torch.Tensor]:  # noqa: A002
+def _foreach_norm(values: Sequence[torch.Tensor], ord: PortableScalar = 2, dtype: Any = None) -> list[torch.Tensor]:  # noqa: A002
     return [_norm(value, ord, dtype=dtype) for value in values]
 
 
@@ -218,7 +222,13 @@ def _product(left: torch.Tensor, right: torch.Tensor, *, slices: int) -> torch.T
 
 
 def _with_bias(
-    bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, slices: int, beta: Scalar = 1, alpha: Scalar = 1
+    bias: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    slices: int,
+    beta: PortableScalar = 1,
+    alpha: PortableScalar = 1,
 ) -> torch.Tensor:
     return _added(_scaled(exact_product(left, right, slices), alpha), _scaled(bias, beta))
 
