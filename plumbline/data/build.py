@@ -28,7 +28,7 @@ from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError
 from plumbline.schema.base import Name, read_model
-from plumbline.schema.manifest import ClassRows, Manifest, Receipt
+from plumbline.schema.manifest import ClassRows, ImportReceipt, Manifest
 from plumbline.schema.suite import DatasetSource
 from plumbline.schema.task import Task, has_row_labels
 
@@ -45,7 +45,7 @@ class _Content:
     classes: tuple[str, ...] = ()
     keys: dict[str, str] = field(default_factory=dict)
     """Names of the source's files in messages, with their names within the source."""
-    receipt: Receipt | None = None
+    receipt: ImportReceipt | None = None
     best_accuracy: float | None = None
 
 

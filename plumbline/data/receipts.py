@@ -24,7 +24,7 @@ from plumbline.data.shards import parquet_bytes, store_bytes
 from plumbline.digest import digest_bytes
 from plumbline.errors import CorruptDataError
 from plumbline.schema.base import read_model
-from plumbline.schema.manifest import DataFile, Manifest, Receipt
+from plumbline.schema.manifest import DataFile, ImportReceipt, Manifest
 from plumbline.stores import Store
 from plumbline.stores.protocol import read_object
 
@@ -74,7 +74,7 @@ class Reading:
         if len(known) <= _MOST_NAMED:
             known[spelling] = None
 
-    def receipt(self, keys: Mapping[str, str], spelling: Mapping[str, str]) -> Receipt:
+    def receipt(self, keys: Mapping[str, str], spelling: Mapping[str, str]) -> ImportReceipt:
         """Return the receipt; `keys` names files within the source, `spelling` the classes of merged labels."""
         notes = []
         if self.first_span:
@@ -86,7 +86,7 @@ class Reading:
         for name, labels in self._merged(spelling).items():
             if len(labels) > 1:
                 notes.append(f"labels read as the class {name}: {_named(map(ascii, labels))}")
-        return Receipt(
+        return ImportReceipt(
             files=self.files, lines=self.lines, rows=self.rows, read_as=tuple(self.read_as)[:_MOST_NOTES],
             columns=tuple(self.columns)[:_MOST_NOTES], notes=tuple(notes)[:_MOST_NOTES],
         )  # fmt: skip

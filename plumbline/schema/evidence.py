@@ -28,7 +28,7 @@ from pydantic import Field
 
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.experiment import AbEvidence
-from plumbline.schema.manifest import Receipt, Shard
+from plumbline.schema.manifest import ImportReceipt, Shard
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage
 
@@ -59,7 +59,7 @@ class DataEvidence(Model):
     num_rows: Count
     shards: tuple[Shard, ...] = Field(max_length=10_000, fail_fast=True)
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
-    receipt: Receipt | None = None
+    receipt: ImportReceipt | None = None
     """How the user's files were read, by the manifest; only of imported data."""
 
 

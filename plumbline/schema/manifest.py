@@ -56,7 +56,7 @@ class ClassRows(Model):
     evaluation_rows: Count
 
 
-class Receipt(Model):
+class ImportReceipt(Model):
     """How the user's files of an imported dataset were read."""
 
     files: Count
@@ -72,7 +72,7 @@ class Receipt(Model):
     notes: tuple[Text, ...] = Field(default=(), max_length=20)
     """Labels merged, files without a row, and rows of several lines."""
 
-    def differences(self, other: Receipt | None) -> tuple[str, ...]:
+    def differences(self, other: ImportReceipt | None) -> tuple[str, ...]:
         """Return what this import did differently than `other`; nothing if the latter is unknown."""
         if other is None:
             return ()
@@ -113,7 +113,7 @@ class Manifest(Model):
     evaluation: tuple[Shard, ...] = Field(min_length=1, max_length=MAX_SHARDS, fail_fast=True)
     origins: DataFile | None = None
     """Parquet file of the user's own file and line of each row; only of imported data."""
-    receipt: Receipt | None = None
+    receipt: ImportReceipt | None = None
     """How the user's files were read; only of imported data."""
 
     @property
