@@ -14,9 +14,8 @@ from prefect.utilities.urls import url_for
 from plumbline.central import CentralStore
 from plumbline.rounds import Round
 from plumbline.rounds.baselines import name_changed_tasks, read_baselines
-from plumbline.rounds.canary import apply_canary, prove_round, proven_note
 from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import Baselines, judge_harvest
+from plumbline.rounds.judging import Baselines, apply_canary, judge_harvest, prove_round, proven_note
 from plumbline.rounds.night_cost import with_usage
 from plumbline.rounds.night_findings import apply_nights
 from plumbline.rounds.nights import History, NightDecisions, decide_nights

@@ -14,11 +14,10 @@ from plumbline.central import CentralStore
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
-from plumbline.rounds.claim import Controller, check_claim, claim_round
+from plumbline.rounds.claim import Controller, check_claim, claim_round, round_secret
 from plumbline.rounds.night_cost import check_cost, night_costs
 from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
-from plumbline.rounds.secret import round_secret
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.stores import open_store

@@ -18,10 +18,10 @@ from plumbline.report.markdown import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.outcome import round_events
 from plumbline.rounds.reporting import draw_plots, write_report
 from plumbline.rounds.series import write_nights
 from plumbline.rounds.site import connect_reports, write_site
-from plumbline.rounds.verdict_events import round_events
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store
 from plumbline.tasks.judge import Judged

@@ -28,9 +28,8 @@ from plumbline.dispatch import Result
 from plumbline.records import load_record
 from plumbline.rounds import Round
 from plumbline.rounds.baselines import read_baselines
-from plumbline.rounds.canary import apply_canary, prove_round
 from plumbline.rounds.gathered import harvest
-from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.judging import apply_canary, judge_harvest, prove_round
 from plumbline.rounds.night_findings import apply_nights
 from plumbline.rounds.nights import decide_nights
 from plumbline.rounds.outcome import join, sum_up

@@ -21,8 +21,7 @@ from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.rounds.plan import night_of
-from plumbline.rounds.report_link import link_to
-from plumbline.rounds.reporting import earlier_records, keep_report, record_links, report_key
+from plumbline.rounds.reporting import earlier_records, keep_report, link_to, record_links, report_key
 from plumbline.rounds.site import connect_reports
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import PlatformResult, RoundVerdict

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 from plumbline.central import CentralStore
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.rounds.report_link import link_to
+from plumbline.rounds.reporting import link_to
 from plumbline.rounds.site import list_reports, with_neighbours, write_site
 from plumbline.schema.suite import read_suite
 from plumbline.stores import ObjectMissingError, open_store, read_bytes

@@ -1,4 +1,4 @@
-"""Claim of a round: the last start of its controller alone may publish.
+"""Claim and secret of a round: all starts of its controller share the secret, and the last one alone may publish.
 
 A controller that was taken for dead, such as a suspended machine, may wake up beside the start that continues its
 round. Each start claims the round in the central store, and a start whose claim was replaced publishes nothing.
@@ -6,16 +6,20 @@ round. Each start claims the round in the central store, and a start whose claim
 
 from __future__ import annotations
 
+import secrets
+
 from pydantic import Field
 
-from plumbline.central import CentralStore, round_key
+from plumbline.central import CentralStore, round_key, secret_key
 from plumbline.digest import canonical_json
-from plumbline.errors import SupersededError, UnavailableError
+from plumbline.errors import InvalidInputError, SupersededError, UnavailableError
 from plumbline.schema.base import Model, read_model
 from plumbline.stores import PreconditionFailedError
 
 _ATTEMPTS = 8
 _CLAIM_NAME = "controller"
+
+_SECRET_BYTES = 32
 
 
 class Controller(Model):
@@ -60,3 +64,23 @@ def _read(central: CentralStore, key: str) -> tuple[Controller | None, str | Non
     if pointer is None:
         return None, None
     return read_model(Controller, pointer[0], where=f"{central.store.url}/{key}"), pointer[1]
+
+
+def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
+    """Return the secret of a suite's round; create it at random on first use.
+
+    It is outside of `rounds/`, which `report_url` may publish.
+    """
+    key = secret_key(suite, round_id)
+    pointer = central.read_pointer(key)
+    if pointer is None:
+        made = secrets.token_hex(_SECRET_BYTES)
+        try:
+            central.swap_pointer(key, made.encode(), None)
+        except PreconditionFailedError:
+            pointer = central.read_pointer(key)
+        else:
+            return made
+    if pointer is None or len(pointer[0]) != 2 * _SECRET_BYTES:
+        raise InvalidInputError("is not a secret of a round", where=central.store.url, key=key)
+    return pointer[0].decode("ascii", errors="replace")

@@ -1,10 +1,12 @@
-"""Judgement of a round's records, per platform and workload. Pure."""
+"""Judgement of a round's records, per platform and workload, and its test by the canary. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from plumbline.judge import Comparisons, TrustedReference, judge_round, needs_rerun, trusted_reference
+from plumbline.judge.canary import CanaryResult, ProbeProofs, canary_findings, prove
+from plumbline.judge.comparison import compare
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import Absence, GatheredRecords
@@ -12,13 +14,16 @@ from plumbline.rounds.isolation import Defect, isolated, largest_judgeable
 from plumbline.rounds.outcome import absent_result
 from plumbline.rounds.plan import MAIN, RERUN, Assignment, Round
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Finding, Note, PlatformResult
+from plumbline.schema.verdict import Finding, Judgement, Note, PlatformResult, worst
 
 BASELINE_CHECK = "baseline.record"
 """Name of the check that a baseline is readable."""
 
 Baselines = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform."""
+
+Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
+"""By (workload, platform)."""
 
 
 def gates_of(round_: Round, platform: str) -> Gates:
@@ -137,3 +142,44 @@ def _is_main(assignment: Assignment, workload: str) -> bool:
 
 def _with_notes(result: PlatformResult, notes: tuple[Note, ...]) -> PlatformResult:
     return result.replace(notes=(*result.notes, *notes))
+
+
+def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
+    """Test the judge on the record of every platform and workload."""
+    known = ProbeProofs()
+    return {
+        (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge, known)
+        for assignment, record in gathered.records.items()
+        if assignment.what == MAIN
+    }
+
+
+def _proof(
+    round_: Round, platform: str, record: LoadedRecord, judge: Callable[..., Judgement], known: ProbeProofs
+) -> tuple[CanaryResult, ...]:
+    proof = isolated(platform, lambda: prove(record, gates_of(round_, platform), judge, known))
+    return (CanaryResult("any", "invalid"),) if isinstance(proof, Defect) else proof
+
+
+def apply_canary(
+    results: Mapping[str, Mapping[str, PlatformResult]], proofs: Proofs
+) -> dict[str, dict[str, PlatformResult]]:
+    """Lower a platform's verdict if the judge misses a known fault, or cannot decide on it."""
+    changed = {workload: dict(platforms) for workload, platforms in results.items()}
+    for (workload, platform), proof in proofs.items():
+        findings = canary_findings(proof)
+        result = changed.get(workload, {}).get(platform)
+        if findings and result is not None:
+            verdict = worst([result.verdict, *(finding.outcome for finding in findings)])
+            findings = (*result.findings, *findings)
+            changed[workload][platform] = result.replace(verdict=verdict, findings=findings)
+    return changed
+
+
+def proven_note(round_: Round, proofs: Proofs) -> str:
+    """Return the note on the judge's last test; "" without any record."""
+    every = [result for proof in proofs.values() for result in proof]
+    if not every:
+        return ""
+    num_found = sum(result.is_found for result in every)
+    return f"judge last proven: {round_.night}, {num_found} of {len(every)} known faults found in copies of the records"

@@ -1,15 +1,18 @@
-"""Report of a round, with its earlier nights."""
+"""Report of a round, with its earlier nights, and the link to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from plumbline.central import CentralStore, round_key
 from plumbline.central.outbox import checked_record, record_key
 from plumbline.central.series import read_series
-from plumbline.errors import InvalidInputError
+from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.records import LoadedRecord
 from plumbline.report.history import RoundHistory, points_of
 from plumbline.report.html import render_page
@@ -18,16 +21,50 @@ from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round, night_of
-from plumbline.rounds.report_link import link_to
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import read_bytes
+from plumbline.stores import presign, read_bytes
+from plumbline.stores.opening import LONGEST_SECONDS
 
 _NIGHTS = 30
 PRICED_NIGHTS = 7
 """Number of nights whose median is the cost of the next one."""
 _AT_ONCE = 8
 _MOST_READ = 600
+
+_SET = "set report_url in the suite for a link that opens in a browser"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLink:
+    """Address of a report, with a note on its validity."""
+
+    url: str
+    note: str = ""
+
+
+def link_to(central: CentralStore, key: str, report_url: str, *, now: datetime | None = None) -> ReportLink:
+    """Return the best link to an object of the central store.
+
+    `report_url` is the address of a static site or proxy that serves the store; without it, a presigned link valid for
+    a week; else the object's path or URL, with a note.
+    """
+    if report_url:
+        return ReportLink(f"{report_url.rstrip('/')}/{quote(key)}")
+    parts = urlsplit(central.store.url)
+    if parts.scheme == "file":
+        path = (Path(parts.netloc + parts.path) / key).resolve()
+        return ReportLink(str(path), f"a path on the controller's disk, not a link: {_SET}")
+    address = f"{central.store.url}/{key}"
+    try:
+        link = presign(central.store, key, LONGEST_SECONDS)
+    except PlumblineError as error:
+        return ReportLink(address, f"not a link ({error.what}): {_SET}")
+    if link is None:
+        return ReportLink(address, f"not a link: {_SET}")
+    until = (now or datetime.now(UTC)) + timedelta(seconds=LONGEST_SECONDS)
+    note = f"the link opens until {until:%Y-%m-%d %H:%M} UTC, or until the credentials that signed it expire"
+    return ReportLink(link, note)
 
 
 def report_key(verdict: RoundVerdict) -> str:

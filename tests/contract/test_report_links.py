@@ -22,8 +22,7 @@ from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import MAIN, Assignment, Round
-from plumbline.rounds.report_link import link_to
-from plumbline.rounds.reporting import write_report
+from plumbline.rounds.reporting import link_to, write_report
 from plumbline.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict

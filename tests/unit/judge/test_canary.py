@@ -9,8 +9,8 @@ from plumbline.judge.canary import ProbeProofs, canary_findings, prove
 from plumbline.judge.comparison import compare
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Round
-from plumbline.rounds.canary import apply_canary, prove_round, proven_note
 from plumbline.rounds.gathered import GatheredRecords
+from plumbline.rounds.judging import apply_canary, prove_round, proven_note
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import Judgement, PlatformResult

@@ -17,7 +17,7 @@ from plumbline.errors import ConfigurationError
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.localstack.servers import reserve_port
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
-from plumbline.rounds.report_link import link_to
+from plumbline.rounds.reporting import link_to
 from plumbline.rounds.site import connect_reports, write_site
 from plumbline.stores import read_bytes
 from tests.unit.report.samples import drifted, verdict_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from plumbline.rounds.gathered import Absence
-from plumbline.rounds.outcome import absent_result, join
-from plumbline.rounds.verdict_events import round_events
+from plumbline.rounds.outcome import absent_result, join, round_events
 from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
 
 

@@ -11,9 +11,8 @@ from plumbline.digest import digest_file
 from plumbline.dispatch import Result
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Assignment, Round
-from plumbline.rounds.canary import apply_canary, prove_round
 from plumbline.rounds.gathered import GatheredRecords, harvest
-from plumbline.rounds.judging import judge_harvest
+from plumbline.rounds.judging import apply_canary, judge_harvest, prove_round
 from plumbline.rounds.night_findings import apply_nights
 from plumbline.rounds.nights import History, decide_nights
 from plumbline.rounds.plan import MAIN
