@@ -1,47 +1,21 @@
 """Alerts: pure state, messages, and the state's document in the central store."""
 
-from plumbline.alerts.book import AlertBook
-from plumbline.alerts.due import Planned
-from plumbline.alerts.messages import (
-    AlertMessage,
-    left_on_message,
-    missed_message,
-    no_verdict_message,
-    probe_message,
-    unchecked_message,
-    unplanned_message,
-)
-from plumbline.alerts.state import (
-    AlertState,
-    Open,
-    Outgoing,
-    add_once,
-    after_failure,
-    after_success,
-    claim,
-    missed,
-    update,
-    watch_on,
-)
-
-__all__ = [
-    "AlertBook",
-    "AlertMessage",
-    "AlertState",
-    "Open",
-    "Outgoing",
-    "Planned",
-    "add_once",
-    "after_failure",
-    "after_success",
-    "claim",
-    "left_on_message",
-    "missed",
-    "missed_message",
-    "no_verdict_message",
-    "probe_message",
-    "unchecked_message",
-    "unplanned_message",
-    "update",
-    "watch_on",
-]
+from plumbline.alerts.book import AlertBook as AlertBook
+from plumbline.alerts.due import Planned as Planned
+from plumbline.alerts.messages import AlertMessage as AlertMessage
+from plumbline.alerts.messages import left_on_message as left_on_message
+from plumbline.alerts.messages import missed_message as missed_message
+from plumbline.alerts.messages import no_verdict_message as no_verdict_message
+from plumbline.alerts.messages import probe_message as probe_message
+from plumbline.alerts.messages import unchecked_message as unchecked_message
+from plumbline.alerts.messages import unplanned_message as unplanned_message
+from plumbline.alerts.state import AlertState as AlertState
+from plumbline.alerts.state import Open as Open
+from plumbline.alerts.state import Outgoing as Outgoing
+from plumbline.alerts.state import add_once as add_once
+from plumbline.alerts.state import after_failure as after_failure
+from plumbline.alerts.state import after_success as after_success
+from plumbline.alerts.state import claim as claim
+from plumbline.alerts.state import missed as missed
+from plumbline.alerts.state import update as update
+from plumbline.alerts.state import watch_on as watch_on

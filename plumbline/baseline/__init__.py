@@ -1,7 +1,6 @@
 """Baselines: the approved records of a RunSpec on a platform."""
 
-from __future__ import annotations
-
-from plumbline.baseline.book import Accepted, Baseline, BaselineBook, DecisionNote
-
-__all__ = ["Accepted", "Baseline", "BaselineBook", "DecisionNote"]
+from plumbline.baseline.book import Accepted as Accepted
+from plumbline.baseline.book import Baseline as Baseline
+from plumbline.baseline.book import BaselineBook as BaselineBook
+from plumbline.baseline.book import DecisionNote as DecisionNote

@@ -1,20 +1,12 @@
 """Transport of records: outboxes, gathering, and the central store."""
 
-from __future__ import annotations
-
-from plumbline.central.central_store import CentralStore, round_key, secret_key
-from plumbline.central.gathering import Gathered, find_record, gather
-from plumbline.central.outbox import fetch_record, publish_record, shared_checkpoint, upload_policy
-
-__all__ = [
-    "CentralStore",
-    "Gathered",
-    "fetch_record",
-    "find_record",
-    "gather",
-    "publish_record",
-    "round_key",
-    "secret_key",
-    "shared_checkpoint",
-    "upload_policy",
-]
+from plumbline.central.central_store import CentralStore as CentralStore
+from plumbline.central.central_store import round_key as round_key
+from plumbline.central.central_store import secret_key as secret_key
+from plumbline.central.gathering import Gathered as Gathered
+from plumbline.central.gathering import find_record as find_record
+from plumbline.central.gathering import gather as gather
+from plumbline.central.outbox import fetch_record as fetch_record
+from plumbline.central.outbox import publish_record as publish_record
+from plumbline.central.outbox import shared_checkpoint as shared_checkpoint
+from plumbline.central.outbox import upload_policy as upload_policy

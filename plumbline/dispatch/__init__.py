@@ -4,41 +4,21 @@
 Prefect.
 """
 
-from plumbline.dispatch.loop import Orchestrator, run_jobs
-from plumbline.dispatch.states import (
-    Action,
-    ChildRun,
-    ChildState,
-    Job,
-    Limits,
-    Recorded,
-    RecordKind,
-    Result,
-    TrainingOrder,
-    View,
-    idempotency_key,
-    job_key,
-    record_id,
-)
-from plumbline.dispatch.training_run import TrainingRun, advance, begin
-
-__all__ = [
-    "Action",
-    "ChildRun",
-    "ChildState",
-    "Job",
-    "Limits",
-    "Orchestrator",
-    "RecordKind",
-    "Recorded",
-    "Result",
-    "TrainingOrder",
-    "TrainingRun",
-    "View",
-    "advance",
-    "begin",
-    "idempotency_key",
-    "job_key",
-    "record_id",
-    "run_jobs",
-]
+from plumbline.dispatch.loop import Orchestrator as Orchestrator
+from plumbline.dispatch.loop import run_jobs as run_jobs
+from plumbline.dispatch.states import Action as Action
+from plumbline.dispatch.states import ChildRun as ChildRun
+from plumbline.dispatch.states import ChildState as ChildState
+from plumbline.dispatch.states import Job as Job
+from plumbline.dispatch.states import Limits as Limits
+from plumbline.dispatch.states import Recorded as Recorded
+from plumbline.dispatch.states import RecordKind as RecordKind
+from plumbline.dispatch.states import Result as Result
+from plumbline.dispatch.states import TrainingOrder as TrainingOrder
+from plumbline.dispatch.states import View as View
+from plumbline.dispatch.states import idempotency_key as idempotency_key
+from plumbline.dispatch.states import job_key as job_key
+from plumbline.dispatch.states import record_id as record_id
+from plumbline.dispatch.training_run import TrainingRun as TrainingRun
+from plumbline.dispatch.training_run import advance as advance
+from plumbline.dispatch.training_run import begin as begin

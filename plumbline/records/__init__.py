@@ -1,7 +1,4 @@
 """Reader of records on disk: `load_record(folder)`."""
 
-from __future__ import annotations
-
-from plumbline.records.loaded_record import LoadedRecord, load_record
-
-__all__ = ["LoadedRecord", "load_record"]
+from plumbline.records.loaded_record import LoadedRecord as LoadedRecord
+from plumbline.records.loaded_record import load_record as load_record

@@ -1,8 +1,8 @@
 """Retention: which rounds of a suite may go, and their removal from the central store."""
 
-from __future__ import annotations
-
-from plumbline.retention.choice import Choice, StoredRound, choose
-from plumbline.retention.sweep import Sweep, plan_sweep, remove
-
-__all__ = ["Choice", "StoredRound", "Sweep", "choose", "plan_sweep", "remove"]
+from plumbline.retention.choice import Choice as Choice
+from plumbline.retention.choice import StoredRound as StoredRound
+from plumbline.retention.choice import choose as choose
+from plumbline.retention.sweep import Sweep as Sweep
+from plumbline.retention.sweep import plan_sweep as plan_sweep
+from plumbline.retention.sweep import remove as remove

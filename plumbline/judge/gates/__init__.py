@@ -1,13 +1,9 @@
 """Registry of the gates, in the order of their findings."""
 
-from __future__ import annotations
-
 from plumbline.judge.gates.accuracy import accuracy_gate
 from plumbline.judge.gates.gate import Gate
 from plumbline.judge.gates.production import production_gate
 from plumbline.judge.gates.throughput import throughput_gate
-
-__all__ = ["GATES"]
 
 GATES: tuple[Gate, ...] = (
     production_gate,

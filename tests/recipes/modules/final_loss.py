@@ -7,8 +7,6 @@ from plumbline.judge.pair import Pair
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Finding
 
-__all__ = ["final_loss_gate"]
-
 
 def final_loss_gate(pair: Pair, request: GateRequest) -> GateResult:
     """Judge the last loss of the `learn` part."""

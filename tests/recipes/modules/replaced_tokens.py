@@ -11,8 +11,6 @@ from plumbline.staging.order import random_keys
 from plumbline.train.definitions import IGNORED
 from plumbline.train.tasks import Labelling, TrainingTask
 
-__all__ = ["TASK"]
-
 _PART = np.uint64(7)
 """One token of this number is replaced."""
 

@@ -20,8 +20,6 @@ from plumbline.stores.protocol import (
     checked_key,
 )
 
-__all__ = ["SqliteStore", "open_url"]
-
 _TABLE = "CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, data BLOB)"
 _NEXT = "(SELECT coalesce(max(version), 0) + 1 FROM objects)"
 
