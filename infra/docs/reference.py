@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made from the code: commands, suite, documents and codes.
+"""Pages of the documentation that are made from the code: commands, suite, documents, limits and codes.
 
 `python infra/docs/reference.py` prints those of the site alone as JSON by their path below docs/, and `--write` writes
 those that the repository keeps, because messages and people name them.
@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from plumbline import limits
 from plumbline.baseline.book import Baseline
 from plumbline.history.series import SeriesFile
 from plumbline.report.sentences import explanations
@@ -67,6 +68,7 @@ def static_pages() -> dict[str, str]:
     """Return those that need no command's packages."""
     return {
         "reference/documents.md": documents_page(),
+        "reference/limits.md": limits_page(),
         "reference/suite.schema.json": json.dumps(suite_schema(), indent=1) + "\n",
     }
 
@@ -83,6 +85,18 @@ def codes_page() -> str:
         parts += [f"## {entry['group']}"] if entry["group"] != group else []
         group = entry["group"]
         parts.append(f"### `{code}`\n{entry['meaning']} **Evidence:** {entry['evidence']} **Do:** {entry['do']}")
+    return "\n\n".join(parts) + "\n"
+
+
+def limits_page() -> str:
+    """Return the table of limits, section by section."""
+    source = Path(limits.__file__).read_text(encoding="utf-8")
+    parts = [f"# Limits\n\nMade from `plumbline/limits.py` by `make docs`. {' '.join((limits.__doc__ or '').split())}"]
+    for section in re.split(r"^# ", source, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition(".\n")
+        found = re.findall(r'^(\w+)[^=\n]* = ([^\n]+)\n"""(.+?)"""', body, re.MULTILINE | re.DOTALL)
+        rows = [f"| `{name}` | `{value}` | {' '.join(reason.split())} |" for name, value, reason in found]
+        parts.append("\n".join([f"## {title}\n", "| limit | value | why |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 

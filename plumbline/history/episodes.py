@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.history.changepoints import ChangePoint, changes
+from plumbline.history.quantiles import MEDIAN_ERROR
 from plumbline.history.reference import HUGE
 
 Values = NDArray[np.float64]
@@ -69,7 +70,7 @@ def _creep(values: Values, group: list[ChangePoint], start: int, ramp: int, end:
 def _interval(values: Values) -> tuple[float, float]:
     kept = values[np.isfinite(values)]
     spread = 1.4826 * float(np.median(np.abs(kept - np.median(kept))))
-    width = 1.96 * 1.2533 * spread / np.sqrt(len(kept))
+    width = 1.96 * MEDIAN_ERROR * spread / np.sqrt(len(kept))
     return float(np.median(kept) - width), float(np.median(kept) + width)
 
 

@@ -6,6 +6,10 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
+QUARTILES = 1.349
+"""Distance of the quartiles of normal values in SD."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median in units of SD / sqrt(n), for normal values."""
 _NORMAL = NormalDist()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.quantiles import t_quantile
+from plumbline.history.quantiles import MEDIAN_ERROR, t_quantile
 
 Values = NDArray[np.float64]
 
@@ -30,8 +30,6 @@ ENOUGH = 20
 _OWN_SPREAD = 10
 WINSOR = 3.0
 """Maximum weight of a single night in a sum, in SD."""
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median in units of SD / sqrt(n), for normal values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Reference:
     @property
     def error(self) -> float:
         """Return the standard error of the centre."""
-        return _MEDIAN_ERROR * self.spread / math.sqrt(self.effective)
+        return MEDIAN_ERROR * self.spread / math.sqrt(self.effective)
 
     @property
     def freedom(self) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
@@ -34,6 +34,9 @@ from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
+
+_TO_WIDEN = 2
+"""Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 
 
 class Confirmation(ConfirmationState):
@@ -252,7 +255,7 @@ class Confirmation(ConfirmationState):
 
     def _may_widen(self, way: Intervention) -> bool:
         """Return whether one more kind of module leaves budget for every other suspicion."""
-        left_over = self.budget - self.spent - limits.TO_WIDEN
+        left_over = self.budget - self.spent - _TO_WIDEN
         return len(way.kinds) < limits.MOST_KINDS and left_over >= len(self.suspicions) - 1
 
     def _located(self, mismatch: Mismatch | None) -> Confirmation:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.compared import Comparisons, curve_formula
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.rungs.learning import first_logged_difference
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
@@ -21,7 +21,8 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    return Window(first, min(first + limits.STEPS_TRACED, steps))
+    """Return the step before a difference, its own step, and those that show its consequences."""
+    return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
 
 
 def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.pair import Pair
+from plumbline.judge.tolerance import UNIT
 
 
 def loss_reach(pair: Pair) -> float:
@@ -54,7 +55,7 @@ def _may_change(side: int, logits: Any, predicted: Any, place: int) -> bool:
     if not all(0 <= answer < len(row) for answer in (own, other)):
         return False
     difference = np.linalg.norm(row - logits[1 - side][place].astype(np.float64))
-    stored = limits.UNIT["fp32"] * float(np.abs(row).max())
+    stored = UNIT["fp32"] * float(np.abs(row).max())
     return bool(row[own] - row[other] <= math.sqrt(2) * difference + 2 * stored)
 
 

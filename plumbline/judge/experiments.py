@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.tolerance import is_head, limit, relative
 from plumbline.judge.whole import whole

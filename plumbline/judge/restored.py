@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -137,7 +137,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
     if now > limits.VANISHED * min(was, 1.0):
         return Outcome(restored=False, text=fact("restored.differ", now=now))
     known |= {mismatch.suspicions[0].code, "precision"}
-    scale = limits.VANISHED if now <= limits.EXACT_PLACE else 1.0
+    scale = limits.VANISHED if now <= limits.EXACT else 1.0
     found = [
         # Above the first of them all evidence agrees in fp64: its place is certain.
         replace(other, is_certain=scale < 1 and place == 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import MANTISSA_BITS
 from plumbline.schema.verdict import Divergence, Finding
 
 _PRODUCTS = ("linear", "matmul", "bmm")
@@ -23,7 +24,7 @@ def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
     if record.spec.probe is None:
         return None
     precision = record.spec.probe.precision
-    wanted, kept = limits.MANTISSA_BITS[precision], record.fingerprint.mantissa_bits
+    wanted, kept = MANTISSA_BITS[precision], record.fingerprint.mantissa_bits
     for name in _PRODUCTS:
         off = kept.get(name, wanted) - wanted
         if off <= -limits.FEWER_BITS or (off >= limits.FEWER_BITS and precision != "tf32"):
@@ -72,7 +73,7 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
     return None
 
 
-_TF32 = limits.MANTISSA_BITS["tf32"]
+_TF32 = MANTISSA_BITS["tf32"]
 
 
 def _kept(record: RunRecord, part: str) -> dict[str, int]:

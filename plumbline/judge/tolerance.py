@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge import limits
-from plumbline.schema.spec import Precision
+from plumbline import limits
+from plumbline.schema.spec import MANTISSA_BITS, Precision
+
+UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
+"""One unit in the last place of the operands."""
 
 
 def floor_of(stage: str, precision: Precision) -> float:
     """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
     units = limits.FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else limits.COARSE_UNITS
-    return units * limits.UNIT[precision]
+    return units * UNIT[precision]
 
 
 def least_gradient(precision: Precision) -> float:
@@ -24,7 +27,7 @@ def least_gradient(precision: Precision) -> float:
     `FACTOR` units in the last place of fp32, in which the products of half precision are summed: 9.5e-7. Seen: the
     gradient of a key's bias 1e-11 of the largest in fp32 and 1e-7 in bf16, the smallest real one 1.5e-5.
     """
-    return limits.FACTOR * min(limits.UNIT[precision], limits.UNIT["fp32"])
+    return limits.FACTOR * min(UNIT[precision], UNIT["fp32"])
 
 
 def is_head(width: int, input_width: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from plumbline import limits
 from plumbline.history.equivalence import equivalence, locks_of
 from plumbline.history.night import LineDecision, finding_of, sentence
 from plumbline.history.segments import past_of
@@ -21,12 +22,9 @@ Results = Mapping[str, Mapping[str, PlatformResult]]
 
 _SLOW = frozenset({*MACHINE_CODES, "software"})
 
-_ACCURACY_NIGHTS = 14
-"""Number of newest nights whose accuracies are tested together."""
-
 
 def apply_nights(
-    results: Results, nights: NightDecisions, accuracy_margin: float = 0.02
+    results: Results, nights: NightDecisions, accuracy_margin: float
 ) -> dict[str, dict[str, PlatformResult]]:
     """Add the decision engine's findings: with a reference, it owns the throughput instead of the gate."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
@@ -96,7 +94,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
     # Nights of one lock repeat one seed's end: with a new lock since, each lock is one value.
     since = max(made.line.upgrades, default=0)
     earlier = values[past.level : past.level + reference.count]
-    newest = values[max(len(values) - _ACCURACY_NIGHTS, past.level + reference.count, since) :]
+    newest = values[max(len(values) - limits.ENOUGH, past.level + reference.count, since) :]
     groups, kind = (earlier, newest), "nights"
     if any(upgrade > past.level for upgrade in made.line.upgrades):
         groups, kind = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
+from plumbline import limits
 from plumbline.digest import digest_bytes
 from plumbline.history.limits import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
@@ -34,9 +35,6 @@ from plumbline.rounds.software import SoftwareChange, hosts_of, machine_cause, s
 from plumbline.schema.experiment import MAX_BLOCKS
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
-
-_SAME_NIGHTS = 20
-"""Number of nights whose software is the reference, without an accepted baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
     tonight: LoadedRecord, baseline: LoadedRecord | None,
 ) -> SoftwareChange:  # fmt: skip
     """Return tonight's software against the baseline's, with the result of this round's A/B."""
-    keys = {series.words[series.software[place]] for place in series.places(row.workload)[-_SAME_NIGHTS:]}
+    keys = {series.words[series.software[place]] for place in series.places(row.workload)[-limits.ENOUGH :]}
     change = software_change(
         baseline.record.fingerprint if baseline is not None else None,
         tonight.record.fingerprint,

@@ -15,6 +15,8 @@ from plumbline.schema.manifest import Key
 from plumbline.schema.task import Task, has_row_labels
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+MANTISSA_BITS: dict[Precision, int] = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
+"""Bits of mantissa that each format keeps."""
 Attention = Literal["eager", "sdpa"]
 PartName = Literal["probe", "speed", "learn"]
 SdpaKernel = Literal["flash", "mem_efficient", "math", "cudnn"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.trail import batch_difference, later_difference
 from plumbline.judge.pair import Pair
@@ -172,7 +172,7 @@ def _head_noise(replay: ProductionEvidence, precision: Precision) -> float:
 
 
 def _clipping(replay: ProductionEvidence, spec: RunSpec) -> Iterator[GateResult]:
-    limit = limits.CLIPPED_FLOORS * floor_of("norm", "fp32")
+    limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
     for step in replay.steps:
         if step.skipped or step.gradient_norm is None:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from plumbline.history.quantiles import MEDIAN_ERROR, QUARTILES
 from plumbline.history.series import software_key
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.throughput_causes import (
@@ -34,8 +35,8 @@ def noise_of(speed: SpeedEvidence) -> float:
     if not speed.step_seconds_quartiles or not speed.step_seconds or speed.steps < 1:
         return 0.0
     low, high = speed.step_seconds_quartiles
-    spread = max(high - low, 0.0) / 1.349
-    return 1.2533 * spread / speed.step_seconds / math.sqrt(speed.steps)
+    spread = max(high - low, 0.0) / QUARTILES
+    return MEDIAN_ERROR * spread / speed.step_seconds / math.sqrt(speed.steps)
 
 
 def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:

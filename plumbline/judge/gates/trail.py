@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
@@ -86,7 +86,7 @@ def _different(
 
 def _rates(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
     for step, (ours, theirs) in enumerate(zip(left.learning_rates, right.learning_rates, strict=False)):
-        if abs(ours - theirs) > limits.SAME_RATE * abs(ours):
+        if abs(ours - theirs) > limits.EXACT * abs(ours):
             why = fact("trail.rate", rate=theirs, reference=ours)
             return _drift(
                 "schedule", Divergence(stage="schedule", step=step, at="learning rate"), why, fact("trail.reference")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
@@ -133,7 +133,7 @@ def _is_permuted(pair: Pair, at_right: Any) -> bool:
     if found < limits.LABELS_FOLLOW * sum(text in texts for text, _ in moved):
         return False  # the texts stand at different labels: these are different rows
     copies = [side.total() - len(side) for side in (ours, theirs)]
-    return found >= limits.SHARE_OF_EXPECTED * expected and copies[1] - copies[0] <= limits.COPIES * found
+    return found >= limits.MOST * expected and copies[1] - copies[0] <= limits.COPIES * found
 
 
 def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows) -> Mismatch:

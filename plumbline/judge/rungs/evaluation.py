@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.evaluated_rows import changed_answers, loss_reach
 from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
 from plumbline.judge.pair import Pair
@@ -95,7 +95,7 @@ def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEviden
         why = fact("evaluation.clear-predictions")
         return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, basis="computed")
     shares = [share for share in (left.accuracy, right.accuracy) if share is not None]
-    if len(shares) == 1 or (len(shares) > 1 and abs(shares[1] - shares[0]) > changed + limits.EXACT_ACCURACY):
+    if len(shares) == 1 or (len(shares) > 1 and abs(shares[1] - shares[0]) > changed + limits.EXACT):
         why = fact("evaluation.accuracy")
         return _break(pair, "accuracy", right.accuracy, left.accuracy, why, basis="computed")
     return None

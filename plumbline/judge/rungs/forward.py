@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.model import other_modules
@@ -12,6 +12,7 @@ from plumbline.judge.rungs.rng import rng_differs
 from plumbline.judge.rungs.traced import drew_differently, operator_of
 from plumbline.judge.tolerance import relative
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import MANTISSA_BITS
 from plumbline.schema.verdict import Divergence, Finding
 
 _AUTOCAST = ("bf16", "fp16")
@@ -151,7 +152,7 @@ def _most_rounding(pair: Pair) -> float:
     """Return the error of one module that the shortest format in use explains: the one measured, at least bf16."""
     sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     kept = [bits for side in sides for bits in side.mantissa_bits.values()]
-    return limits.COARSE_UNITS * 2.0 ** -min([limits.MANTISSA_BITS["bf16"], *kept])
+    return limits.COARSE_UNITS * 2.0 ** -min([MANTISSA_BITS["bf16"], *kept])
 
 
 def owes_to_rounding(tap: TapError) -> bool:

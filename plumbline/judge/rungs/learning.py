@@ -6,7 +6,7 @@ learning rates, evaluations. Every other cause is named by a trace (`confirm_lea
 
 from __future__ import annotations
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
@@ -53,7 +53,7 @@ def logged(pair: Pair) -> Mismatch | None:
     if left is None or right is None:
         return None
     masked = not pair.reference.record.spec.has_row_labels
-    found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.SAME_RATE)
+    found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
         return evaluated
     place, code, why = found or _first_loss(pair, left, right) or (None, None, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import restructured
@@ -33,7 +33,7 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     ours, theirs = max(left, default=None), max(right, default=None)
     rate = fact("optimizer.rates", rates=_listed(right), reference=_listed(left))
     if len(left) == len(right):
-        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > limits.SAME_RATE]
+        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > limits.EXACT]
         if not differing:
             return None
         ours, theirs = max(differing, key=max)
@@ -164,9 +164,10 @@ def after_clipping(step: int) -> Suspicion:
 
 def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
     """Suspect the schedule if all updates are scaled by the same factor."""
-    norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + limits.STEPS_OF_A_RATE]]
+    count = 1 + limits.STEPS_AFTER
+    norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + count]]
     factors = [theirs / ours for ours, theirs in norms if ours and theirs]
-    if len(factors) < limits.STEPS_OF_A_RATE or not _is_one_factor(factors):
+    if len(factors) < count or not _is_one_factor(factors):
         return ()
     if factors[0] == 1 or not _is_collinear(pair, step, factors[0]):
         return ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from plumbline.judge import limits
+from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import SOFTWARE
 from plumbline.judge.pair import Pair
@@ -145,7 +145,7 @@ def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
     if stage == "optimizer":
         return limits.ORDER_OF_UPDATE
     is_exact = leg.slices > 1 and step.outputs and step.step < _first_steps(leg)
-    return limits.ORDER if is_exact else limits.ORDER_OF_ONE_SLICE
+    return limits.EXACT if is_exact else limits.ORDER_OF_ONE_SLICE
 
 
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:

@@ -12,8 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from plumbline.errors import ConfigurationError
-from plumbline.judge.limits import MANTISSA_BITS
-from plumbline.schema.spec import Precision, RunSpec, SpeedSpec
+from plumbline.schema.spec import MANTISSA_BITS, Precision, RunSpec, SpeedSpec
 from plumbline.train.compat.transformers import recompute_layers, takes_made_masks
 from plumbline.train.context import Context
 from plumbline.train.engine import Clock, Engine

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.limits import FACTOR
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.gradient import gradient
 from plumbline.judge.tolerance import is_head
+from plumbline.limits import FACTOR
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept

@@ -67,7 +67,7 @@ def _tonight(
         found.records[assignment] = LoadedRecord(rerun.record.replace(record_id=name), rerun.folder, rerun.arrays)
     decided = decide_nights(round_, found, history, baselines)
     judged = judge_harvest(round_, found, baselines, {})
-    return keep(apply_nights(judged, decided)["unit"]["left"]), decided, len(asked)
+    return keep(apply_nights(judged, decided, 0.02)["unit"]["left"]), decided, len(asked)
 
 
 def _finding(result: PlatformResult, check: str) -> Finding:

@@ -86,7 +86,7 @@ class Nights:
             self.reruns += 1
             result.records[assignment] = loaded(index, rerun() if rerun else slower or 0.0, assignment.what)
         nights = decide_nights(round_, result, history)
-        results = apply_nights(judge_harvest(round_, result, {}, {}), nights)
+        results = apply_nights(judge_harvest(round_, result, {}, {}), nights, 0.02)
         verdict = sum_up(round_, {"left": join({work: of["left"] for work, of in results.items() if "left" in of})})
         now = BEGIN + timedelta(days=index, hours=2)
         verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)

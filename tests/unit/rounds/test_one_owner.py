@@ -73,7 +73,7 @@ def tonight(  # noqa: PLR0917 - one night's numbers
     decided = decide_nights(round_, found, History({"left": series}), baselines)
     judged = judge_harvest(round_, found, baselines, {})["unit"]["left"]
     judged = judged.replace(findings=(*judged.findings, *others))
-    return keep(apply_nights({"unit": {"left": judged}}, decided)["unit"]["left"])
+    return keep(apply_nights({"unit": {"left": judged}}, decided, 0.02)["unit"]["left"])
 
 
 def _outcomes(result: PlatformResult) -> dict[str, str]:

@@ -130,7 +130,7 @@ def _tonight(nights: Nights, answer: Answer) -> tuple[PlatformResult, list[Assig
             found.records[assignment] = _with(loaded(PAST, 0.1, AB), AFTER, ab=evidence)
     decided = decide_nights(round_, found, history, baselines)
     assert not night_abs(decided, allowed), "one A/B a night"
-    result = apply_nights(judge_harvest(round_, found, baselines, {}), decided)["unit"]["left"]
+    result = apply_nights(judge_harvest(round_, found, baselines, {}), decided, 0.02)["unit"]["left"]
     verdict = RoundVerdict(round=round_.id, suite="nightly", verdict="drift", platforms={"left": result})
     write_nights(round_, verdict, decided, baselines, central=nights.central, now=BEGIN)
     return keep(result), asked
@@ -228,7 +228,7 @@ def test_a_machine_that_stays_slow_is_drift_with_the_cause_that_its_signs_name(n
         for assignment in night_reruns(decide_nights(round_, found, history, baselines)):
             found.records[assignment] = record
         decided = decide_nights(round_, found, history, baselines)
-        result = apply_nights({"unit": {"left": PlatformResult(verdict="pass")}}, decided)["unit"]["left"]
+        result = apply_nights({"unit": {"left": PlatformResult(verdict="pass")}}, decided, 0.02)["unit"]["left"]
         verdict = RoundVerdict(round=round_.id, suite="nightly", verdict="pass", platforms={"left": result})
         write_nights(round_, verdict, decided, baselines, central=nights.central, now=BEGIN)
         verdicts.append(result.verdict)

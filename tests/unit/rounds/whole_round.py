@@ -86,6 +86,6 @@ class WholeRound:
         old = LoadedRecord(made.record.replace(record_id="old"), made.folder, made.arrays)
         baselines = {made.record.spec.workload: dict.fromkeys(NAMES, old)}
         nights = decide_nights(self.round, gathered, History(), baselines)
-        results = apply_nights(judge_harvest(self.round, gathered, baselines, {}), nights)
+        results = apply_nights(judge_harvest(self.round, gathered, baselines, {}), nights, 0.02)
         results = apply_canary(results, prove_round(self.round, gathered if proven is None else proven))
         return results[self.made.record.spec.workload]

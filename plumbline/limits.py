@@ -1,0 +1,170 @@
+"""The one table of limits: numbers chosen by judgement that can change a verdict, a cause or a question.
+
+Each has its reason. `docs/MATH.md` derives those of rounding; a suite's own limits are its `[gates]`. What follows from
+a definition is no limit: bits of a number format, quantiles, sizes of what is read or shown.
+"""
+
+from __future__ import annotations
+
+# Equality.
+
+EXACT = 1e-12
+"""Maximum relative difference of one formula computed twice in fp64, by any order of its operations: of learning
+rates, accuracies, two fp64 runs, and portable steps with two slices, which keep 42 bits of a row at 768 columns
+(2e-13). Seen: 2.5e-14; LayerNorm's eps 1.01e-12 instead of 1e-12: 5e-12."""
+
+MOST = 0.5
+"""Minimum share that is most of a whole: of a loss that load, a quota or a device has to explain to be its cause, and
+of the rows expected after a permutation."""
+
+STEPS_AFTER = 2
+"""Steps after a difference that show its consequences: a restored value in the weights and in later steps, one factor
+of the updates. One step cannot distinguish a learning rate from Adam's bias correction, which scales the first update;
+later ones start from weights that differ. Factors measured on a rate of 1.1 stay within 0.3% for three steps and
+within 3% for twelve."""
+
+# Rounding of tensors.
+
+FACTOR = 8.0
+"""Limit of a rounding error in units of the measured envelope. Few seeds measure the envelope, and a sketch its errors
+within 1.5 times; kernels of another machine reached 0.36 of the limit, TF32 100 times."""
+
+DOUBLING_STEPS = 9.0
+"""Steps in which rounding differences double."""
+
+FLOOR_UNITS: dict[str, float] = {"forward": 40.0, "gradient": 400.0, "weight": 400.0, "loss": 40.0, "norm": 400.0}
+"""Floors in those units: 40 are 4.8e-6 in fp32, between the worst benign error seen (4e-7) and the least harmful one
+(6e-5). A gradient has passed through twice as many operations and cancellations, a weight through Adam's division."""
+
+COARSE_UNITS = 4.0
+"""In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
+
+ROUNDING_ONLY = 0.5
+"""A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
+key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
+by half of its size (bf16 rounds one operation by 2^-8)."""
+
+PRODUCTION_FACTOR = 4.0
+"""Limit of an error at production settings in units of the error of the plain model rounded to the same format, and of
+a clipped norm in units of its floor in fp32. Kernels round at up to three times as many places (a factor of 1.7), and
+sketches add up to 1.5 on each side."""
+
+MOST_IN_PRODUCTION = {"forward": 0.25, "loss": 0.5, "gradient": 1.0}
+"""Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
+output that is a quarter wrong is not rounded (bf16: 0.005 was measured), nor is a gradient as wrong as one that is
+zero."""
+
+HEAD = 8
+"""Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to
+hundreds of features, which are enough to measure an envelope; a head narrows to a few classes."""
+
+# Number formats.
+
+OWN_SHARE = 0.3
+"""A run at least this share of the difference away from its own fp64 run explains the difference by rounding."""
+
+FEWER_BITS = 3
+"""Minimum number of bits by which number formats differ: those between the closest formats, bf16 and fp16. A different
+formula may round away one or two; a product by one is exact."""
+
+# Gradients, updates and learning rates.
+
+SAME_RATIO = 1e-3
+"""Gradients were scaled if they differ by a single factor, up to this residual."""
+
+SAME_FACTOR = 0.02
+"""Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the learning
+rate; a bias correction off by one step varies by 20% and more between the first two steps."""
+
+HIGHEST_LOSS = 100.0
+"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
+
+# Rows of a permuted dataset.
+
+COPIES = 0.25
+"""Maximum share of repeated rows among moved rows; more means copied content, not a different order."""
+
+LABELS_FOLLOW = 0.9
+"""Minimum share of the texts found that kept their labels. A permutation moves whole rows: only repeated texts with
+different labels lower the share. Where texts alone move, chance keeps the labels, half of them of two classes."""
+
+MIN_EXPECTED = 4.0
+"""Minimum expected number of rows; below it, chance decides."""
+
+# Evaluations.
+
+FLIPS = 64.0
+"""Maximum share of hidden tokens whose two likeliest answers are closer than the rounding, in units of the logits'
+relative limit."""
+
+# Portable bits.
+
+ORDER_OF_ONE_SLICE = 2.5e-6
+"""Like `EXACT`, for a portable step whose products have a single slice of 21 bits at 768 columns: as for two slices,
+five times the last bit, 2^-21. The legs seldom differ by so much: a difference of 1e-16 must first move an operand
+across a rounding limit of its slice. Seen: 8e-7."""
+
+ORDER_OF_UPDATE = 2e-15
+"""Like `EXACT`, for a weight after its update from an equal gradient: a few fp64 operations. Seen: 4e-16."""
+
+SMALL_GRADIENT = 1e-3
+"""A gradient below this share of the largest, such as a mathematical zero, is measured relative to the largest."""
+
+# Experiments.
+
+VANISHED = 0.01
+"""Maximum share of a rounding difference that fp64 leaves. Rounding shrinks a million times."""
+
+CLOSER = 0.25
+"""A difference below the envelope has disappeared if at most this share is left."""
+
+MOST_KINDS = 3
+"""Maximum number of module classes whose outputs are imposed at once; more are most of the forward pass."""
+
+MOST_LOST = 1
+"""Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
+
+# Causes of a slower run.
+
+PHASE = 0.6
+"""Minimum share of the lost time for a phase of the step to be named."""
+
+SLOWER = 0.05
+"""Minimum relative loss of a microbenchmark, a clock or the cores in use to count, whatever the run lost."""
+
+SIGN = 0.25
+"""Minimum increase of throttled samples, or of a disk's busy or waiting share, and minimum loss of a disk's read rate,
+before and after, to be a sign. Disks vary by less."""
+
+MORE_WORK = 1.5
+"""Minimum increase of processor time that means more work per step: shared caches cost up to 1.47 times as much, as
+measured beside 20 busy processes on two cores."""
+
+TAKEN_TIME = 0.03
+"""Minimum increase of the share of time that a training loses to others, to a quota, or to a lack of memory."""
+
+TAKEN_CORES = 0.15
+"""Minimum number of cores that others use in addition."""
+
+OTHER_PROCESSES = 0.5
+"""Minimum mean number of additional processes of others on a GPU."""
+
+ALL_CORES = 0.95
+"""Minimum share of the cores in use, or stolen, for a machine that has none to give."""
+
+# Nights.
+
+ENOUGH = 20
+"""Number of nights that know their own level: of earlier ones whose software is the reference without an accepted
+baseline, and of the newest whose accuracies are tested together."""
+
+# Planted faults of the canary.
+
+CANARY_DROP = 1.2
+"""Slowdown, in units of the smallest drop that the gate can call drift."""
+
+CANARY_OUTPUT = 2.0
+"""Minimum change of a LayerNorm's output, in units of its limit: sketches are off by up to 1.5 times."""
+
+CANARY_EPS = 5e-3
+"""Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
