@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plumbline import limits
 from plumbline.digest import digest_json
 from plumbline.judge.comparison import compare
 from plumbline.judge.gates.throughput import noise_of
@@ -20,13 +21,6 @@ from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, Outcome
-
-_SLOWER = 1.2
-"""Slowdown of the canary, in units of the smallest drop that the gate can call drift."""
-_EPS_ERROR = 5e-3
-"""Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
-_BEYOND = 2.0
-"""Least change of a LayerNorm's output, in units of its limit: sketches are off by up to 1.5 times."""
 
 Judge = Callable[..., Judgement]
 
@@ -148,7 +142,7 @@ def _drop(speed: SpeedEvidence, gates: Gates) -> float:
     """Return a drop a fifth beyond what the gate can call drift: its limit, or the spread of the steps."""
     spread = gates.throughput_standard_errors * math.hypot(noise_of(speed), noise_of(speed))
     least = max(gates.throughput_drop, spread) if spread < 1 else gates.throughput_drop
-    return min(_SLOWER * least, (1 + least) / 2)
+    return min(limits.CANARY_DROP * least, (1 + least) / 2)
 
 
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
@@ -197,11 +191,11 @@ def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -
     """Change all LayerNorm outputs, beyond their limits, on a CPU whose rounding differs."""
     sketch = record.sketches["sketch"].copy()
     taps, pair = list(probe.taps), Pair(record, record)
-    limits = {error.places[0]: error.limit for step in pair.tap_steps for error in pair.errors(step, "forward")}
+    allowed = {error.places[0]: error.limit for step in pair.tap_steps for error in pair.errors(step, "forward")}
     for place, tap in enumerate(taps):
         if _is_norm(tap.kind, tap.stage):
-            beyond = _BEYOND * limits[place]
-            sketch[place] *= 1 + max(_EPS_ERROR, beyond if math.isfinite(beyond) else 0.0)
+            beyond = limits.CANARY_OUTPUT * allowed[place]
+            sketch[place] *= 1 + max(limits.CANARY_EPS, beyond if math.isfinite(beyond) else 0.0)
             taps[place] = tap.model_copy(update={"sha256": digest_json(["canary", tap.sha256])})
     copy = _with(record, _probe(evidence, taps=tuple(taps)), sketches={"sketch": sketch})
     cpu = copy.record.fingerprint.cpu

@@ -12,25 +12,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
+from plumbline import limits
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode
-
-_SHARE = 0.6
-"""Minimum share of the lost time for a phase to be named."""
-
-_SLOWER = 0.05
-"""Minimum relative loss of a microbenchmark or clock to count; also at least half of the run's loss."""
-
-_BUSIER = 0.2
-"""Minimum increase of a disk's busy share to explain a wait."""
-
-_SLOWER_DISK = 0.3
-"""Minimum loss of a disk's read rate, before and after, to explain a wait; disks vary by less."""
-
-_MORE = 1.5
-"""Minimum increase of processor time that means more work per step: shared caches cost up to 1.47 times as much, as
-measured beside 20 busy processes on two cores."""
 
 _THROTTLED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 """NVML's throttle reasons: power cap, hardware slowdown, software thermal, hardware thermal, power brake."""
@@ -43,20 +28,13 @@ _PHASES: dict[str, str] = {
     "optimizer": "compute",
     "communication": "communication",
 }
-_LEAST_CORES = 0.15
-_HELD_BACK = 0.03
 _SIGNS = (
-    ("cpu_steal", 0.03, fact("load.stolen")),
-    ("cgroup_throttled", _HELD_BACK, fact("load.quota")),
-    ("foreign_cpu", _LEAST_CORES, fact("load.foreign-cores")),
-    ("foreign_gpu_processes", 0.5, fact("load.foreign-gpu")),
-    ("memory_pressure", 0.05, fact("load.memory")),
+    ("cpu_steal", limits.TAKEN_TIME, fact("load.stolen")),
+    ("cgroup_throttled", limits.TAKEN_TIME, fact("load.quota")),
+    ("foreign_cpu", limits.TAKEN_CORES, fact("load.foreign-cores")),
+    ("foreign_gpu_processes", limits.OTHER_PROCESSES, fact("load.foreign-gpu")),
+    ("memory_pressure", limits.TAKEN_TIME, fact("load.memory")),
 )
-_EXPLAINED = 0.5
-"""Minimum share of the loss that foreign load or a quota has to explain to be its cause: less is not most of it."""
-
-_FULL = 0.95
-"""Minimum share of the cores in use, or stolen, for a machine that has none to give."""
 
 Named = tuple[CauseCode | None, Statement, tuple[Statement, ...]]
 
@@ -94,7 +72,7 @@ def _computing(
     if quota and not has_more_work:
         return "throttling", fact("speed.quota"), quota
     explained = explained_by_load(left, right, num_cores)
-    if others and explained >= _EXPLAINED * lost and not has_more_work:
+    if others and explained >= limits.MOST * lost and not has_more_work:
         share = fact("speed.load-explains", share=explained)
         return "contention", fact("speed.contention"), (*less, *others, share)
     if device and not others:
@@ -136,15 +114,15 @@ def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bo
     if own is None or not _is_full(right, num_cores):
         return False
     wanted = num_cores if _is_full(left, num_cores) else _mean(left, "own_cpu")
-    return wanted is not None and own < _FULL * wanted
+    return wanted is not None and own < limits.ALL_CORES * wanted
 
 
 def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
     """Return whether the training and others had all cores in use."""
     own, others = _mean(side, "own_cpu"), _mean(side, "foreign_cpu")
-    if own is None or others is None or others <= _LEAST_CORES:
+    if own is None or others is None or others <= limits.TAKEN_CORES:
         return False
-    return own + others + (_mean(side, "cpu_steal") or 0.0) >= _FULL * num_cores
+    return own + others + (_mean(side, "cpu_steal") or 0.0) >= limits.ALL_CORES * num_cores
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
@@ -181,7 +159,7 @@ def _held_back(left: SpeedEvidence, right: SpeedEvidence) -> float:
 
 def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     """Return the lines about a CPU quota, if it explains most of the loss."""
-    if _held_back(left, right) < max(_HELD_BACK, _EXPLAINED * lost):
+    if _held_back(left, right) < max(limits.TAKEN_TIME, limits.MOST * lost):
         return ()
     was, now = (_mean(side, "cgroup_throttled") for side in (left, right))
     before, after = (_median(side, "cpu_quota") for side in (left, right))
@@ -231,11 +209,11 @@ def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[
         _share_of(side, "gpu_throttle_reasons", lambda v: bool(int(v) & _THROTTLED)) for side in (left, right)
     )
     lines = []
-    if after - before > 0.25:
+    if after - before > limits.SIGN:
         lines.append(fact("speed.throttled-samples", after=after, before=before))
     for name, label in (("gpu_clock_mhz", "GPU"), ("cpu_clock_mhz", "CPU")):
         was, now = _median(left, name), _median(right, name)
-        if was and now and now < was * (1 - max(_SLOWER, lost / 2)):
+        if was and now and now < was * (1 - max(limits.SLOWER, limits.MOST * lost)):
             lines.append(fact("speed.clock", label=label, now=now, was=was))
     return tuple(lines)
 
@@ -243,7 +221,7 @@ def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[
 def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
     """Return a line if the process used fewer cores than in the baseline."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
-    if was and now and now < was * (1 - max(2 * _SLOWER, lost / 2)):
+    if was and now and now < was * (1 - max(limits.SLOWER, limits.MOST * lost)):
         return (fact("speed.cores", now=now, was=was),)
     return ()
 
@@ -253,7 +231,7 @@ def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if not was or not now or not left.step_seconds or not right.step_seconds:
         return False
-    return now * right.step_seconds > _MORE * was * left.step_seconds
+    return now * right.step_seconds > limits.MORE_WORK * was * left.step_seconds
 
 
 def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statement, ...]]:
@@ -277,7 +255,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statem
         for name in names
         if right.breakdown[name] or left.breakdown.get(name)
     )
-    return (group if extra[group] >= _SHARE * total else ""), lines
+    return (group if extra[group] >= limits.PHASE * total else ""), lines
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
@@ -285,7 +263,7 @@ def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Sta
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
         known = {when: drop for when, drop in drops.items() if drop is not None}
-        if known and min(known.values()) > max(_SLOWER, lost / 2):
+        if known and min(known.values()) > max(limits.SLOWER, limits.MOST * lost):
             shares = " and ".join(f"{drop:.1%}" for drop in known.values())
             return (fact("speed.microbench", name=name, shares=shares, when=" and ".join(known)),)
     return ()
@@ -299,14 +277,14 @@ def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[Statement, ...]:
         ("io_pressure", fact("disk.pressure")),
     ):
         before, after = _mean(left, name), _mean(right, name)
-        if before is not None and after is not None and after - before > _BUSIER:
+        if before is not None and after is not None and after - before > limits.SIGN:
             lines.append(fact("disk.value", label=label, after=after, before=before))
             rates = [_mean(side, "disk_read_bytes_per_second") for side in (left, right)]
             if name == "disk_busy" and None not in rates:
                 was, now = (f"{(rate or 0.0) / 1e6:.3g}" for rate in rates)
                 lines.append(fact("disk.rate", now=now, was=was))
     drops = [_drop(left, right, f"disk_read_bytes_per_second{suffix}") for suffix in ("", "_after")]
-    if None not in drops and min(drop for drop in drops if drop is not None) > _SLOWER_DISK:
+    if None not in drops and min(drop for drop in drops if drop is not None) > limits.SIGN:
         shares = " and ".join(f"{drop:.0%}" for drop in drops)
         lines.append(fact("disk.fresh-file", shares=shares))
     return tuple(lines)

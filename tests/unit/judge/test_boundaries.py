@@ -289,7 +289,7 @@ def test_the_throughput_limit(drop: float, outcome: str) -> None:
         ("cgroup_throttled", 0.029, False), ("cgroup_throttled", 0.031, True),
         ("foreign_cpu", 0.249, False), ("foreign_cpu", 0.251, True),  # the baseline has 0.1
         ("foreign_gpu_processes", 0.49, False), ("foreign_gpu_processes", 0.51, True),
-        ("memory_pressure", 0.049, False), ("memory_pressure", 0.051, True),
+        ("memory_pressure", 0.029, False), ("memory_pressure", 0.031, True),
     ],
 )  # fmt: skip
 def test_a_load_counts_from_a_share_on(name: str, value: float, is_foreign: bool) -> None:
@@ -367,15 +367,15 @@ def test_half_more_processor_time_per_step_is_more_work() -> None:
         assert code(speed(breakdown=phases, samples=samples)) == named
 
 
-@pytest.mark.parametrize(("busy", "is_named"), [(0.22, True), (0.18, False)])
-def test_a_disk_is_busy_from_a_fifth_more_on(busy: float, is_named: bool) -> None:
+@pytest.mark.parametrize(("busy", "is_named"), [(0.27, True), (0.23, False)])
+def test_a_disk_is_busy_from_a_quarter_more_on(busy: float, is_named: bool) -> None:
     quiet = speed(samples={"disk_busy": (0.0, 0.0)})
     slow = speed(breakdown={"data_wait": 0.02}, samples={"disk_busy": (busy, busy)})
     assert any("busiest disk" in line for line in said(speed_cause(quiet, slow, 1)[2])) is is_named
 
 
-@pytest.mark.parametrize(("rate", "is_named"), [(0.69e9, True), (0.71e9, False)])
-def test_a_disk_is_slower_from_three_tenths_on(rate: float, is_named: bool) -> None:
+@pytest.mark.parametrize(("rate", "is_named"), [(0.74e9, True), (0.76e9, False)])
+def test_a_disk_is_slower_from_a_quarter_on(rate: float, is_named: bool) -> None:
     names = ("disk_read_bytes_per_second", "disk_read_bytes_per_second_after")
     quiet = speed(rates=dict.fromkeys(names, 1e9))
     slow = speed(breakdown={"data_wait": 0.02}, rates=dict.fromkeys(names, rate))

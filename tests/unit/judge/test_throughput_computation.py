@@ -24,7 +24,7 @@ def loaded(**samples: Any) -> SpeedEvidence:
 
 LEAST = {
     "cpu_steal": 0.03, "cgroup_throttled": 0.03, "foreign_cpu": 0.15, "foreign_gpu_processes": 0.5,
-    "memory_pressure": 0.05,
+    "memory_pressure": 0.03,
 }  # fmt: skip
 
 

@@ -77,9 +77,9 @@ DISK, RATE = "disk_busy", "disk_read_bytes_per_second"
     ("before", "after", "lines"),
     [
         ({}, {}, []),
-        ({DISK: 0.25}, {DISK: 0.46}, ["busy time of the busiest disk: 46% instead of 25%"]),
-        ({DISK: 0.25}, {DISK: 0.44}, []),
-        ({DISK: 0.46}, {DISK: 0.25}, []),
+        ({DISK: 0.25}, {DISK: 0.51}, ["busy time of the busiest disk: 51% instead of 25%"]),
+        ({DISK: 0.25}, {DISK: 0.49}, []),
+        ({DISK: 0.51}, {DISK: 0.25}, []),
         ({}, {DISK: 0.9}, []),
         ({DISK: 0.9}, {}, []),
         ({"io_pressure": 0.1}, {"io_pressure": 0.5}, ["time in which a task waited for a disk: 50% instead of 10%"]),
@@ -104,15 +104,15 @@ def test_a_busy_disk_is_a_sign_of_a_wait(before: dict[str, Any], after: dict[str
 @pytest.mark.parametrize(
     ("first", "after", "is_slow"),
     [
-        (0.69, 0.6, True),
-        (0.6, 0.69, True),
-        (0.71, 0.1, False),
-        (0.1, 0.71, False),
+        (0.74, 0.6, True),
+        (0.6, 0.74, True),
+        (0.76, 0.1, False),
+        (0.1, 0.76, False),
         (None, 0.1, False),
         (0.1, None, False),
     ],
 )
-def test_a_disk_is_slow_where_both_of_its_measurements_lost_a_third(
+def test_a_disk_is_slow_where_both_of_its_measurements_lost_a_quarter(
     first: float | None, after: float | None, is_slow: bool
 ) -> None:
     both = {RATE: 1e9, f"{RATE}_after": 5e8}
