@@ -14,8 +14,8 @@ rates, accuracies, two fp64 runs, and portable steps with two slices, which keep
 (2e-13). Seen: 2.5e-14; LayerNorm's eps 1.01e-12 instead of 1e-12: 5e-12."""
 
 MOST = 0.5
-"""Minimum share that is most of a whole: of a loss that load, a quota or a device has to explain to be its cause, and
-of the rows expected after a permutation."""
+"""Minimum share that is most of a whole: of a loss that load, a quota or a device has to explain to be its cause, of
+the samples that see an additional process of others on a GPU, and of the rows expected after a permutation."""
 
 STEPS_AFTER = 2
 """Steps after a difference that show its consequences: a restored value in the weights and in later steps, one factor
@@ -146,17 +146,84 @@ TAKEN_TIME = 0.03
 TAKEN_CORES = 0.15
 """Minimum number of cores that others use in addition."""
 
-OTHER_PROCESSES = 0.5
-"""Minimum mean number of additional processes of others on a GPU."""
-
 ALL_CORES = 0.95
 """Minimum share of the cores in use, or stolen, for a machine that has none to give."""
 
 # Nights.
 
-ENOUGH = 20
-"""Number of nights that know their own level: of earlier ones whose software is the reference without an accepted
-baseline, and of the newest whose accuracies are tested together."""
+SIDE_NIGHTS = 3
+"""Minimum number of nights that show a level: on either side of a change, and newest ones without experiments."""
+
+LEAST_NIGHTS = 5
+"""Minimum number of nights for a centre and a spread; of the newest ones that show a loss; and of those that rule one
+out, which soon see its end."""
+
+LAG_NIGHTS = 7
+"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
+
+FIRST_NIGHTS = 8
+"""Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
+
+OWN_NIGHTS = 10
+"""Minimum number of nights of a level that know its spread, where an earlier level has one; length of the shortest
+interval that is searched for changes. So many of the newest rule out a small loss."""
+
+ENOUGH_NIGHTS = 20
+"""Minimum number of nights for a trend, an autocorrelation and outer quantiles: fewer do not know their own noise. So
+many are an anchor, show an open loss, have the software of a reference without a baseline, and an accuracy."""
+
+MOST_NIGHTS = 60
+"""Maximum number of nights of a reference: later ones, which may creep, never change it."""
+
+REACH_NIGHTS = 90
+"""Number of newest nights that detectors and dates look at."""
+
+FEW_NIGHTS = 24
+"""Minimum length of a series for ranks to reach the level; a shorter one uses a t-test, which assumes normal noise."""
+
+LATE = 1.5
+"""Number of usual steps between nights after which a night is missing."""
+
+# Levels and sizes of tests over nights.
+
+LEVEL = 0.01
+"""Level of a change of level, and the largest level of an alarm, however few series there are."""
+
+RULED_OUT = 1e-3
+"""Level at which the newest nights rule out a loss."""
+
+ALPHA = 0.05
+"""Level of an interval, of an equivalence, of reruns, which only save the more expensive A/B, and the largest of a
+detection."""
+
+WINSOR = 3.0
+"""Maximum weight of a single night in a sum, in SD."""
+
+LEAST_SPREAD = 0.5
+"""Minimum spread of the nights before and after the beginning of a creep, in units of the reference's: that of few
+nights may be too small by chance."""
+
+HIGHEST_RHO = 0.9
+"""Maximum autocorrelation that is assumed: nights that repeat each other further say nothing."""
+
+EXPERIMENT_SHARE = 0.8
+"""Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
+
+RESOLVING = 12.75
+"""Blocks of an A/B that rule out half of a loss, as a root, in units of noise / loss: twice the quantiles of Student's
+interval and of a power of 97.5% (8.5), and what the SD of four runs may be too small (1.5)."""
+
+MOST_BLOCKS = 4
+"""Maximum number of blocks of an A/B, in units of the least."""
+
+LEAST_CHANGE = 0.005
+"""Minimum relative change that counts, of a confirmed loss or of a phase in units of the step."""
+
+LEAST_SD = 1e-3
+"""Minimum SD of a night of a metric: smaller differences do not count."""
+
+PART_SD = 1e-2
+"""The same of a part of the time: slow steps, waits for data, and the time until the first step vary by more."""
 
 # Planted faults of the canary.
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plumbline.history.changepoints import LEVEL, autocorrelation_within, changes
-from plumbline.history.scan import LEAST_SIDE
+from plumbline import limits
+from plumbline.history.changepoints import autocorrelation_within, changes
 from plumbline.history.simulate import NOISES
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-changes.json"
@@ -52,7 +52,7 @@ def least_nights(length: int, num_series: int) -> int | None:
     """Return how many nights a step of 9 SD at the end takes to be found in nine series of ten."""
     generator = generator_of(14, length)
     noise = generator.normal(size=(num_series, length))
-    for nights in range(LEAST_SIDE, length // 2):
+    for nights in range(limits.SIDE_NIGHTS, length // 2):
         series = noise + 9.0 * (np.arange(length) >= length - nights)
         if sum(bool(changes(row)) for row in series) >= 0.9 * num_series:
             return nights
@@ -62,7 +62,7 @@ def least_nights(length: int, num_series: int) -> int | None:
 def mean_autocorrelation(noise: str, length: int, num_series: int) -> float:
     """Return the mean estimate about the best single split of unchanged series: it must be the noise's."""
     generator = generator_of(13, list(NOISES).index(noise), length)
-    left = np.arange(LEAST_SIDE, length - LEAST_SIDE + 1)
+    left = np.arange(limits.SIDE_NIGHTS, length - limits.SIDE_NIGHTS + 1)
     estimates = []
     for row in NOISES[noise](generator, (num_series, length)):
         gains = np.cumsum(row - row.mean())[left - 1] ** 2 / (left * (length - left))
@@ -77,7 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     started = time.process_time()
     found: dict[str, object] = {"command": "python -m bench.history.change_points", "series": args.series}
-    found |= {"machine": f"{os.cpu_count()} cores, {machine.machine()}", "level": LEVEL}
+    found |= {"machine": f"{os.cpu_count()} cores, {machine.machine()}", "level": limits.LEVEL}
     found["false_share"] = {
         noise: {length: false_share(noise, length, args.series) for length in LENGTHS} for noise in NOISES
     }

@@ -66,7 +66,12 @@ MUTANTS: tuple[tuple[str, str, str, str], ...] = (
     (f"{J}consensus.py", "failed_at(record) is not None]", "False]", f"{T}consensus.py"),
     (f"{J}consensus.py", "different_precision(record) is not None]", "False]", f"{T}consensus.py"),
     (f"{J}canary.py", 'return self.verdict == "drift"', 'return self.verdict != "pass"', f"{T}canary.py"),
-    (f"{J}canary.py", "min(_SLOWER * least, (1 + least) / 2)", "_SLOWER * least", f"{T}canary.py"),
+    (
+        f"{J}canary.py",
+        "min(limits.CANARY_DROP * least, (1 + least) / 2)",
+        "limits.CANARY_DROP * least",
+        f"{T}canary.py",
+    ),
     (f"{J}canary.py", "max(gates.throughput_drop, spread) if spread < 1 else ", "", f"{T}canary.py"),
     (f"{J}canary.py", "beyond if math.isfinite(beyond) else 0.0", "0.0", f"{T}canary.py"),
     (f"{J}own_distance.py", "tiny.get(tap.name, True) and ", "", f"{T}zero_gradients.py"),

@@ -16,23 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.quantiles import t_tail
+from plumbline import limits
+from plumbline.history.quantiles import MEDIAN_DEVIATION, t_tail
 from plumbline.history.reference import HUGE
-from plumbline.history.scan import LEAST_SIDE, max_chance, rank_scan
+from plumbline.history.scan import max_chance, rank_scan
 
 Values = NDArray[np.float64]
 
-LEVEL = 0.01
-_SHORTEST = 10
-_FEW = 24
-"""Minimum length for ranks to reach the level; shorter series use a t-test, which assumes normal noise."""
 _DECAY = math.sqrt(2)
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
 _FLOOR = 1e-18
 """Least variance of a series in units of its squared spread."""
-_WINSOR = 4.5
-"""Median deviations, about three SD of normal noise."""
+_WINSOR = limits.WINSOR * MEDIAN_DEVIATION
+"""Maximum weight of a value in a sum, in median deviations."""
 _PASSES = 4
 """Maximum estimates of the autocorrelation; the second is nearly always the last."""
 
@@ -58,7 +55,7 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else 0.0
 
 
-def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[ChangePoint, ...]:
+def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL) -> tuple[ChangePoint, ...]:
     """Return the changes of level of a series, in order.
 
     `level` is the family-wise error rate. Non-finite values are skipped, but count in indices. A short or constant
@@ -67,9 +64,9 @@ def changes(values: Sequence[float] | Values, *, level: float = LEVEL) -> tuple[
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))
     array = np.clip(every[places], -HUGE, HUGE)
-    if len(array) < 2 * LEAST_SIDE:
+    if len(array) < 2 * limits.SIDE_NIGHTS:
         return ()
-    splits = _by_t_test(array, 0, level) if len(array) <= _FEW else _by_ranks(array, level)
+    splits = _by_t_test(array, 0, level) if len(array) <= limits.FEW_NIGHTS else _by_ranks(array, level)
     edges = [0, *(index for index, _ in splits), len(array)]
     return tuple(
         ChangePoint(
@@ -115,16 +112,16 @@ def _whitened(array: Values, rho: float) -> Values:
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
     """Split recursively at the largest significant t (Bonferroni)."""
     count, spread = len(array), float(np.ptp(array))
-    if count < 2 * LEAST_SIDE or spread <= 0:
+    if count < 2 * limits.SIDE_NIGHTS or spread <= 0:
         return []
     # In units of the spread, so that no square is below or above what a float holds.
     array, best, place = (array - array.min()) / spread, 0.0, 0
-    for index in range(LEAST_SIDE, count - LEAST_SIDE + 1):
+    for index in range(limits.SIDE_NIGHTS, count - limits.SIDE_NIGHTS + 1):
         left, right = array[:index], array[index:]
         pooled = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / (count - 2)
         t = abs(float(right.mean() - left.mean())) / math.sqrt(max(pooled, _FLOOR) * (1 / index + 1 / (count - index)))
         best, place = max((best, place), (t, index))
-    chance = min(2 * t_tail(best, count - 2) * (count - 2 * LEAST_SIDE + 1), 1.0)
+    chance = min(2 * t_tail(best, count - 2) * (count - 2 * limits.SIDE_NIGHTS + 1), 1.0)
     if chance > level:
         return []
     before = _by_t_test(array[:place], first, level)
@@ -145,9 +142,9 @@ def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
     square = math.fsum(float(part @ part) for part in parts)
     free = count - 3 - 4.5 * number
     if square <= 0 or free <= 0:
-        return 0.0 if square <= 0 else 0.9
+        return 0.0 if square <= 0 else limits.HIGHEST_RHO
     sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
-    return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), 0.9)
+    return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), limits.HIGHEST_RHO)
 
 
 def _remainder(noise: Values, places: Sequence[int]) -> float:
@@ -164,12 +161,12 @@ def _remainder(noise: Values, places: Sequence[int]) -> float:
     if width <= 0:
         return 0.0
     ratio = float((np.minimum(second, width) ** 2).mean() / max((np.minimum(first, width) ** 2).mean(), 1e-300))
-    return min(ratio - 1, 0.9) if ratio - 1 > 2.5 / math.sqrt(len(noise)) else 0.0
+    return min(ratio - 1, limits.HIGHEST_RHO) if ratio - 1 > 2.5 / math.sqrt(len(noise)) else 0.0
 
 
 def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Yield (length, starts) of the seeded intervals, shortest first."""
-    sizes = sorted({min(int(_SHORTEST * _DECAY**scale), length, _LONGEST) for scale in range(40)})
+    sizes = sorted({min(int(limits.OWN_NIGHTS * _DECAY**scale), length, _LONGEST) for scale in range(40)})
     for size in sizes:
         if size < length:
             step = max(size // 4, 1)
@@ -193,7 +190,7 @@ def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, 
             chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
             if chance <= level:
                 start = int(starts[row])
-                yield start, start + size, start + LEAST_SIDE + int(best[row]), chance, float(heights[row])
+                yield start, start + size, start + limits.SIDE_NIGHTS + int(best[row]), chance, float(heights[row])
 
 
 def _times(array: Values, size: int) -> float:
@@ -224,16 +221,15 @@ def _refined(array: Values, splits: list[tuple[int, float]], rho: float, level: 
             start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
             if moved:
                 start = max(start, moved[-1][0])
-            if end - start < 2 * LEAST_SIDE + 1:
+            if end - start < 2 * limits.SIDE_NIGHTS + 1:
                 continue
             z = np.abs(rank_scan(array[None, start:end])[0])
             best = int(z.argmax())
             # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
             own = max_chance(float(z[best]), end - start, rho)
             if own <= level:
-                moved.append(
-                    (start + _dated(array[start:end], LEAST_SIDE + best), min(chance, own * _times(array, end - start)))
-                )
+                date = start + _dated(array[start:end], limits.SIDE_NIGHTS + best)
+                moved.append((date, min(chance, own * _times(array, end - start))))
         splits = moved
     return splits
 
@@ -248,7 +244,7 @@ def _dated(window: Values, place: int) -> int:
     deviations = np.abs(window - np.where(np.arange(len(window)) < place, before, after))
     width = _WINSOR * float(np.median(deviations))
     clipped = np.clip(window, min(before, after) - width, max(before, after) + width)
-    left = np.arange(LEAST_SIDE, len(window) - LEAST_SIDE + 1)
+    left = np.arange(limits.SIDE_NIGHTS, len(window) - limits.SIDE_NIGHTS + 1)
     sums = np.cumsum(clipped - clipped.mean())[left - 1]
     gains = sums**2 / (left * (len(window) - left))
     return int(left[gains.argmax()]) if gains.max() > 0 else place

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
-_REACH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,11 @@ def onset(values: Values, reference: Reference) -> Onset:
     Both begin at the reference's centre; every night is tried as the first. Least squares on winsorised deviations;
     `values` are one level's nights, finite, tonight last.
     """
-    first = max(len(values) - _REACH, 0)
+    first = max(len(values) - limits.REACH_NIGHTS, 0)
     off = values[first:] - reference.centre
-    width = max(4 * reference.spread, abs(float(np.median(off[-3:]))) + 3 * reference.spread)
+    width = max(
+        4 * reference.spread, abs(float(np.median(off[-limits.SIDE_NIGHTS :]))) + limits.WINSOR * reference.spread
+    )
     off = np.clip(off, -width, width)
     # Sums over the nights from each start to tonight.
     tail = off[::-1].cumsum()[::-1]

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.answers import RerunTest
 from plumbline.history.dating import Onset
 from plumbline.history.detectors import Detection
@@ -69,7 +70,7 @@ class Past:
     values: Values
     level: int = 0
     untested: int = 0
-    floor: float = 1e-3
+    floor: float = limits.LEAST_SD
     anchor: Reference | None = None
     call: Call | None = None
     question: Question | None = None

@@ -13,18 +13,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.changepoints import autocorrelation_within
 from plumbline.history.limits import Allowed, detection_limit
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import ENOUGH, LEAST, MOST, WINSOR, Reference
+from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
 Kind = Literal["sudden", "creep", "limit", "anchor"]
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
-_REACH = 90
-"""Maximum number of newest nights that begin a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
 def _limit(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
     """Report a loss of throughput beyond the team's limit, or beyond half of it while few nights know little."""
     lost = float(values[-1]) - reference.centre
-    limit = allowed.drop if reference.count >= ENOUGH else allowed.drop / 2
+    limit = allowed.drop if reference.count >= limits.ENOUGH_NIGHTS else allowed.drop / 2
     if allowed.is_limited and lost > limit:
         yield Detection("limit", lost, limit)
 
@@ -74,16 +73,16 @@ def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -
     their centre badly, and a growing reference takes in a loss that no night has shown.
     """
     num = len(values)
-    splits = np.arange(max(start, LEAST, num - _REACH), num)
+    splits = np.arange(max(start, limits.LEAST_NIGHTS, num - limits.REACH_NIGHTS), num)
     if not len(splits):
         return
-    off = np.clip((values - reference.centre) / reference.spread, -WINSOR, WINSOR)
+    off = np.clip((values - reference.centre) / reference.spread, -limits.WINSOR, limits.WINSOR)
     sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (off, off**2))
-    before, after = np.minimum(splits, MOST), num - splits
+    before, after = np.minimum(splits, limits.MOST_NIGHTS), num - splits
     centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
     inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
     # The spread of few nights may be too small by chance.
-    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), 0.5)
+    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), limits.LEAST_SPREAD)
     scores = (newest - centre) / (spread * np.sqrt(1 / before + 1 / after))
     best = int(scores.argmax())
     rho = min(reference.rho, autocorrelation_within(off, [int(splits[best])])) if reference.rho else 0.0

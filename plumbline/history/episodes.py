@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.changepoints import ChangePoint, changes
-from plumbline.history.quantiles import MEDIAN_ERROR
+from plumbline.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR
 from plumbline.history.reference import HUGE
 
 Values = NDArray[np.float64]
@@ -61,7 +62,7 @@ def _step(values: Values, point: ChangePoint, edges: list[int]) -> Episode:
 
 
 def _creep(values: Values, group: list[ChangePoint], start: int, ramp: int, end: int) -> Episode:
-    tail = values[max(group[-1].index, end - 7) : end]
+    tail = values[max(group[-1].index, end - limits.LAG_NIGHTS) : end]
     low, high = _interval(tail)
     after = float(np.nanmedian(tail))
     return Episode(start + ramp, "creep", group[0].before, after, low, high, min(point.p_value for point in group))
@@ -69,7 +70,7 @@ def _creep(values: Values, group: list[ChangePoint], start: int, ramp: int, end:
 
 def _interval(values: Values) -> tuple[float, float]:
     kept = values[np.isfinite(values)]
-    spread = 1.4826 * float(np.median(np.abs(kept - np.median(kept))))
+    spread = MEDIAN_DEVIATION * float(np.median(np.abs(kept - np.median(kept))))
     width = 1.96 * MEDIAN_ERROR * spread / np.sqrt(len(kept))
     return float(np.median(kept) - width), float(np.median(kept) + width)
 

@@ -14,13 +14,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.quantiles import normal_quantile, t_quantile
 from plumbline.history.reference import HUGE
 
 _POWER = 0.9
+"""Power at which a resolvable difference, or the number of runs for it, is stated."""
 _MOST_RUNS = 100_000
-_TWO_SIDED = 1.959964 + 1.281552
-"""Normal quantiles of a two-sided level of 5% and 90% power."""
+_TWO_SIDED = normal_quantile(1 - limits.ALPHA / 2) + normal_quantile(_POWER)
+"""Normal quantiles of a two-sided test's level and power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Equivalence:
 
 
 def equivalence(
-    reference: Sequence[float], candidate: Sequence[float], margin: float, *, alpha: float = 0.05
+    reference: Sequence[float], candidate: Sequence[float], margin: float, *, alpha: float = limits.ALPHA
 ) -> Equivalence | None:
     """Test whether two means are equal within `margin`.
 
@@ -90,7 +92,7 @@ def _welch(shares: tuple[float, float], left: int, right: int) -> float:
     return float(round(1 / (first**2 / (left - 1) + (1 - first) ** 2 / (right - 1))))
 
 
-def runs_to_resolve(spread: float, margin: float, *, alpha: float = 0.05) -> int:
+def runs_to_resolve(spread: float, margin: float, *, alpha: float = limits.ALPHA) -> int:
     """Return the runs per side that equivalence within `margin` takes.
 
     The power is 90%, if nothing differs: n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and

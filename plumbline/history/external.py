@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from plumbline import limits
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.external_formats import dates_of_revisions, holds_rows, read_rows
 from plumbline.history.external_values import time_of, value_of
@@ -17,9 +18,6 @@ from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import Boundary, MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.suite_file import suggest_or_list
-
-_LATE = 1.5
-"""Number of usual steps between nights after which a night is missing."""
 
 _Key = tuple[str, str, str]
 
@@ -219,7 +217,7 @@ def _missing_nights(rows: Sequence[_Row], last: float) -> int:
     late = last - rows[-1].time
     steps = [after.time - before.time for before, after in pairwise(rows)]
     step = median(steps) if steps else 86400.0
-    return round(late / step) if late > _LATE * step else 0
+    return round(late / step) if late > limits.LATE * step else 0
 
 
 def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:

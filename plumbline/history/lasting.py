@@ -13,8 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import WINSOR, Reference
+from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
 
@@ -53,12 +54,12 @@ def lasting_loss(
         return Lasting(False, math.nan, -math.inf, math.inf, length or lengths[0])
     newest = here[-length:]
     size = _median(newest) - reference.centre
-    width = WINSOR * reference.spread
+    width = limits.WINSOR * reference.spread
     mean = float(np.clip(newest - reference.centre, -width, max(width, size)).mean())
     # Add one standard error: an underestimated autocorrelation would cause false alarms. The anchor's loss is also
     # bounded by its size.
     error = 1 / math.sqrt(reference.count) if ranked else 0.0
-    careful = replace(reference, rho=min(reference.rho + error, 0.9))
+    careful = replace(reference, rho=min(reference.rho + error, limits.HIGHEST_RHO))
     independent = length * (1 - careful.rho) / (1 + careful.rho)
     z = mean / careful.predicted(max(independent, 0.5))
     limit = t_quantile(alpha, round(reference.freedom))
@@ -92,7 +93,7 @@ def least_shown(reference: Reference, alpha: float, *, lengths: Sequence[int]) -
     num, share = lengths[-1], alpha / len(lengths)
     if math.comb(reference.count + num, num) * alpha < 1:
         return math.inf
-    rho = min(reference.rho + 1 / math.sqrt(reference.count), 0.9)
+    rho = min(reference.rho + 1 / math.sqrt(reference.count), limits.HIGHEST_RHO)
     independent = max(num * (1 - rho) / (1 + rho), 0.5)
     careful = replace(reference, rho=rho, later=num)
     return (t_quantile(share, round(careful.freedom)) + 2) * careful.predicted(independent)

@@ -12,17 +12,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from plumbline import limits
 from plumbline.history.paired import least_blocks
 from plumbline.history.quantiles import normal_quantile
+from plumbline.schema.suite import Dispatch, Gates
 
 NIGHTS_A_YEAR = 365
 _DETECTORS = 2
-_RESOLVING = 8.5 * 1.5
-"""Twice the quantiles of Student's interval and of a power of 97.5%, and what the SD of four runs may be too small."""
-_MOST_BLOCKS = 4
-"""Maximum number of blocks, in units of the least."""
-_EXPERIMENT_SHARE = 0.8
-"""Share of tolerated alarms for experiments; the rest is for lasting losses without experiments."""
+_GATES, _DISPATCH = Gates(), Dispatch()
+_LASTING = (limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS)
+_ALONE = (limits.SIDE_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +51,26 @@ class Allowed:
 
     detection_chance: float
     """Chance of a false detection per night and detector."""
-    rerun_alpha: float = 0.05
-    """Level of the reruns' test, which only saves the more expensive A/B."""
-    software_alpha: float = 5e-4
+    software_alpha: float
     """Level of the interleaved A/B."""
-    lasting_alpha: float = 1e-5
+    lasting_alpha: float
     """Level of a loss that lasts, judged without an A/B."""
-    lasting_nights: tuple[int, ...] = (5, 7, 10)
+    lasting_nights: tuple[int, ...]
     """Numbers of newest nights that show a loss that lasts: the smallest that can reach its level."""
-    open_nights: int = 7
+    open_nights: int
     """Nights after which an open question is drift, if they show the loss."""
-    num_reruns: int = 4
+    num_reruns: int
     """Number of reruns; 0 for none."""
-    num_blocks: int = 6
+    num_blocks: int
     """Blocks of four runs of the A/B at least, two of each environment in random order; 0: none."""
-    least_change: float = 0.005
+    least_change: float
     """Relative: a smaller confirmed difference is a note."""
-    anchor_limit: float = 0.025
+    anchor_limit: float
     """Relative: a cumulative loss against the anchor above it is drift, however slow."""
-    drop: float = -math.log1p(-0.05)
+    drop: float
     """Loss of throughput that the team tolerates: a larger one is always asked about, however few nights there are."""
+    rerun_alpha: float = limits.ALPHA
+    """Level of the reruns' test, which only saves the more expensive A/B."""
     is_limited: bool = False
     """Whether the series is the throughput."""
     margins: Mapping[str, Margin] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Allowed:
         of the loss in most experiments of equal environments.
         """
         least = max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
-        return min(max(least, math.ceil((_RESOLVING * noise) ** 2)), _MOST_BLOCKS * least)
+        return min(max(least, math.ceil((limits.RESOLVING * noise) ** 2)), limits.MOST_BLOCKS * least)
 
     @property
     def tolerated(self) -> float:
@@ -114,13 +113,13 @@ def allowed_for(
     *,
     num_platforms: int,
     num_series: int,
-    false_alarms_a_year: float = 1.0,
-    detections_a_year: float = 60.0,
-    open_nights: int = 7,
-    num_reruns: int = 4,
-    num_blocks: int = 6,
-    least_change: float = 0.005,
-    throughput_drop: float = 0.05,
+    false_alarms_a_year: float = _GATES.false_alarms_a_year,
+    detections_a_year: float = _GATES.questions_a_year,
+    open_nights: int = _GATES.open_nights,
+    num_reruns: int = _DISPATCH.reruns,
+    num_blocks: int = _DISPATCH.ab_blocks,
+    least_change: float = limits.LEAST_CHANGE,
+    throughput_drop: float = _GATES.throughput_drop,
     margins: Mapping[str, Margin] | None = None,
     has_experiments: bool = True,
 ) -> Allowed:
@@ -131,12 +130,12 @@ def allowed_for(
     """
     nights = NIGHTS_A_YEAR * max(num_platforms, 1)
     points = NIGHTS_A_YEAR * max(num_series, 1)
-    share = _EXPERIMENT_SHARE if has_experiments else 0.0
+    share = limits.EXPERIMENT_SHARE if has_experiments else 0.0
     return Allowed(
-        detection_chance=min(detections_a_year / _DETECTORS / points, 0.05),
-        software_alpha=min(_EXPERIMENT_SHARE * false_alarms_a_year / nights, 0.01),
-        lasting_alpha=min((1 - share) * false_alarms_a_year / points, 0.01),
-        lasting_nights=(5, 7, 10) if has_experiments else (3, 7, 10, 20),
+        detection_chance=min(detections_a_year / _DETECTORS / points, limits.ALPHA),
+        software_alpha=min(limits.EXPERIMENT_SHARE * false_alarms_a_year / nights, limits.LEVEL),
+        lasting_alpha=min((1 - share) * false_alarms_a_year / points, limits.LEVEL),
+        lasting_nights=_LASTING if has_experiments else _ALONE,
         open_nights=open_nights,
         num_reruns=num_reruns if has_experiments else 0,
         num_blocks=num_blocks if has_experiments else 0,

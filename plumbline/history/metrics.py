@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.reference import HUGE
 from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
@@ -26,7 +27,7 @@ class Metric:
     unit: str
     worse: Worse
     scale: Literal["relative", "absolute", "linear"] = "relative"
-    floor: float = 1e-3
+    floor: float = limits.LEAST_SD
     """Minimum SD of a night, on the scale: smaller differences do not count."""
     part_of: str = ""
     """Metric of the whole: a part that grows without the whole is a shift of cost."""
@@ -65,12 +66,12 @@ class Metric:
 
 METRICS = (
     Metric("throughput", "samples/s", "lower"),
-    Metric("slow_step", "s", "higher", floor=5e-3, part_of="throughput"),
-    Metric("data_wait", "s", "higher", floor=2e-2, part_of="throughput"),
+    Metric("slow_step", "s", "higher", floor=limits.PART_SD, part_of="throughput"),
+    Metric("data_wait", "s", "higher", floor=limits.PART_SD, part_of="throughput"),
     Metric("peak_memory", "bytes", "higher"),
-    Metric("first_step", "s", "higher", floor=1e-2),
+    Metric("first_step", "s", "higher", floor=limits.PART_SD),
     Metric("accuracy", "", "lower", "absolute"),
-    Metric("evaluation_loss", "", "higher", floor=2e-3),
+    Metric("evaluation_loss", "", "higher"),
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from plumbline import limits
 from plumbline.history.decision import Answers, Decision, Past, Software
 from plumbline.history.limits import Allowed
 from plumbline.history.metrics import Metric
-from plumbline.history.reference import MOST
 from plumbline.history.segments import MetricHistory, past_of
 from plumbline.history.series import CallEntry
 from plumbline.history.series_state import advance, decide
@@ -44,12 +44,6 @@ _REASON_TEXTS: Mapping[str, str] = {
     "shift": "a shift of cost within the step: the whole step is not slower",
     "recovered": "an earlier loss has recovered",
 }
-
-
-_FORMING = 2 * MOST
-"""Number of first nights of which the reference is made, with those that it leaves out."""
-_SEEN = 120
-"""Number of newest nights that detectors, dates and open losses look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +94,8 @@ def judge_lines(
         tonight = float(history.metric.scores(history.values[last:]).item())
         key = (history.workload, history.metric.name)
         given = (answers or {}).get(key, Answers())
-        limits = allowed.of(history.metric.name)
-        decision = decide(past, tonight, limits, given, software=(software or {}).get(key, "can-differ"))
+        own = allowed.of(history.metric.name)
+        decision = decide(past, tonight, own, given, software=(software or {}).get(key, "can-differ"))
         decisions.append(LineDecision(history, past, decision, recovered=_has_recovered(past, decision)))
     verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
     return tuple(
@@ -124,8 +118,9 @@ def replayed(history: MetricHistory, allowed: Allowed) -> LineDecision:
     scores, last = history.metric.scores(history.values), len(history.values) - 1
     allowed = allowed.of(history.metric.name)
     first = max((boundary.index for boundary in history.boundaries), default=0)
-    past, formed = past_of(history, until=first), first + _FORMING
-    for night in [*range(first, min(formed, last)), *range(max(formed, last - _SEEN), last)]:
+    count = 2 * limits.MOST_NIGHTS  # the reference leaves nights out
+    past, formed = past_of(history, until=first), first + count
+    for night in [*range(first, min(formed, last)), *range(max(formed, last - count), last)]:
         past = replace(past, values=scores[:night])
         past = advance(past, float(scores[night]), decide(past, float(scores[night]), allowed, software="unavailable"))
     past = replace(past, values=scores[:last])

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
+from plumbline import limits
 from plumbline.history.limits import Allowed
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference, autocorrelation, reference_of
 from plumbline.schema.base import Model
-
-_LEAST = 3
 
 
 class NoiseFloor(Model):
@@ -38,7 +37,7 @@ def noise_floor(values: Sequence[float]) -> NoiseFloor:
     scores = np.log(kept)
     reference = reference_of(scores, floor=1e-6, is_whole=True)
     middle = float(np.median(kept))
-    if len(kept) < _LEAST:
+    if len(kept) < limits.SIDE_NIGHTS:
         return NoiseFloor(runs=len(kept), mean=middle)
     spread = reference.spread if reference is not None else float(scores.std(ddof=1))
     return NoiseFloor(runs=len(kept), mean=middle, relative_sd=spread, autocorrelation=autocorrelation(scores))

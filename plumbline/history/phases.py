@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plumbline import limits
 from plumbline.schema.evidence import SpeedEvidence
 
 _PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
-_LEAST_SHARE = 0.005
-"""Minimum change of a phase, as a share of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def phase_changes(before: SpeedEvidence, after: SpeedEvidence) -> tuple[PhaseCha
     names = [name for name in _PHASES if name in before.breakdown and name in after.breakdown]
     step = sum(before.breakdown[name] for name in names)
     changes = [PhaseChange(name, after.breakdown[name] - before.breakdown[name]) for name in names]
-    kept = [change for change in changes if abs(change.seconds) > _LEAST_SHARE * step]
+    kept = [change for change in changes if abs(change.seconds) > limits.LEAST_CHANGE * step]
     return tuple(sorted(kept, key=lambda change: -change.seconds))
 
 

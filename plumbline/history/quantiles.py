@@ -8,6 +8,8 @@ from statistics import NormalDist
 
 QUARTILES = 1.349
 """Distance of the quartiles of normal values in SD."""
+MEDIAN_DEVIATION = 1.4826
+"""SD of normal values in units of their median deviation."""
 MEDIAN_ERROR = 1.2533
 """Standard error of a median in units of SD / sqrt(n), for normal values."""
 _NORMAL = NormalDist()

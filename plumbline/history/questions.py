@@ -11,17 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.lasting import Lasting, lasting_loss
-from plumbline.history.reference import WINSOR, Reference
+from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
-
-_NEWEST = (5, 10)
-"""Maximum numbers of newest nights that rule out a loss: few see its end soon, many a small loss."""
-_RULED_OUT = 0.001
-"""Level at which these nights rule out the loss."""
-_MOST = 20
-"""Maximum number of nights that show a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +36,23 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
 
     Half, because chance enlarges a loss that is noticed. `fresh` are the nights after the question. A loss that the
     reference's few nights cannot resolve counts as the smallest one that they can. A night counts no better than
-    WINSOR, so that no single one decides.
+    `WINSOR`, so that no single one decides.
     """
     if not len(fresh):
         return False
     pooled = reference.pooled(fresh)
-    least = max(size / 2, pooled.resolvable(_RULED_OUT))
-    off = np.maximum(fresh - reference.centre, -WINSOR * pooled.spread)
+    least = max(size / 2, pooled.resolvable(limits.RULED_OUT))
+    off = np.maximum(fresh - reference.centre, -limits.WINSOR * pooled.spread)
     share = (1 - reference.rho) / (1 + reference.rho)
     return any(
-        pooled.rules_out(reference.centre + float(newest.mean()), least, _RULED_OUT, max(len(newest) * share, 1.0))
-        for newest in (off[-num:] for num in _NEWEST)
+        pooled.rules_out(
+            reference.centre + float(newest.mean()), least, limits.RULED_OUT, max(len(newest) * share, 1.0)
+        )
+        for newest in (off[-num:] for num in (limits.LEAST_NIGHTS, limits.OWN_NIGHTS))
     )
 
 
 def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:
     """Test whether the nights after the question show the loss."""
-    length = min(num_fresh, _MOST)
+    length = min(num_fresh, limits.ENOUGH_NIGHTS)
     return lasting_loss(here, reference.pooled(here[-length:]), alpha, lengths=(length,))

@@ -11,25 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.quantiles import MEDIAN_ERROR, t_quantile
+from plumbline import limits
+from plumbline.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
 
 Values = NDArray[np.float64]
 
 HUGE = 1e75
 """Largest value that is counted: squares of larger values overflow in sums."""
-LEAST = 5
-"""Minimum number of nights for a centre and a spread."""
-MOST = 60
-"""Maximum number of nights: later nights, which may creep, never change the reference."""
-_LAG = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
-_FIRST = 8
-"""Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
-ENOUGH = 20
-"""Minimum number of nights for a trend, an autocorrelation and outer quantiles: fewer do not know their own noise."""
-_OWN_SPREAD = 10
-WINSOR = 3.0
-"""Maximum weight of a single night in a sum, in SD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +76,7 @@ class Reference:
 
         Few nights do not know their own spread.
         """
-        if len(later) < LEAST:
+        if len(later) < limits.LEAST_NIGHTS:
             return self
         own = _spread(np.sort(later), _middle(np.sort(later)))
         squares = (self.count * self.spread**2 + len(later) * own**2) / (self.count + len(later))
@@ -100,16 +88,17 @@ def reference_of(
 ) -> Reference | None:
     """Return the reference of one level, oldest night first.
 
-    `None` if fewer than `LEAST` nights are finite. With `is_whole` the newest nights count, too: no loss has begun in
+    `None` if too few nights are finite. With `is_whole` the newest nights count, too: no loss has begun in
     them. `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the level before, one
     night is enough: the spread is that level's until the new level has its own, and the centre's error is as wide.
     """
     kept = values[np.isfinite(values)]
-    if prior is not None and 0 < len(kept) < _OWN_SPREAD:
+    if prior is not None and 0 < len(kept) < limits.OWN_NIGHTS:
         return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
-    if len(kept) < LEAST:
+    if len(kept) < limits.LEAST_NIGHTS:
         return None
-    kept = kept[: min(MOST, len(kept) if is_whole else max(len(kept) - _LAG, _FIRST))]
+    settled = len(kept) if is_whole else max(len(kept) - limits.LAG_NIGHTS, limits.FIRST_NIGHTS)
+    kept = kept[: min(limits.MOST_NIGHTS, settled)]
     centre = _middle(np.sort(kept))
     level = _without_trend(kept)
     spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)
@@ -118,7 +107,7 @@ def reference_of(
 
 def _without_trend(values: Values) -> Values:
     """Remove a straight line: a creep is neither noise nor autocorrelation."""
-    if len(values) < ENOUGH:
+    if len(values) < limits.ENOUGH_NIGHTS:
         return values
     time = np.arange(len(values)) - (len(values) - 1) / 2
     return np.asarray(values - time * float(time @ values) / float(time @ time))
@@ -135,8 +124,8 @@ def _spread(ordered: Values, centre: float) -> float:
     They are the scaled MAD and the scaled 5-95% range.
     """
     count = len(ordered)
-    mad = 1.4826 * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
-    if count < ENOUGH:
+    mad = MEDIAN_DEVIATION * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
+    if count < limits.ENOUGH_NIGHTS:
         return max(mad, float(ordered.std(ddof=1)))
     low, high = (0.05 * (count - 1), 0.95 * (count - 1))
     return max(mad, (_between(ordered, high) - _between(ordered, low)) / 3.29)
@@ -156,11 +145,11 @@ def autocorrelation(values: Values) -> float:
     is added.
     """
     count = len(values)
-    if count < ENOUGH:
+    if count < limits.ENOUGH_NIGHTS:
         return 0.0
     ordered = np.sort(values)
     centre = _middle(ordered)
-    width = 3 * 1.4826 * _middle(np.sort(np.abs(values - centre)))
+    width = limits.WINSOR * MEDIAN_DEVIATION * _middle(np.sort(np.abs(values - centre)))
     if width <= 0:
         return 0.0
     centred = np.clip(values - centre, -width, width)
@@ -171,4 +160,4 @@ def autocorrelation(values: Values) -> float:
     sample = float(centred[1:] @ centred[:-1]) / square
     noise = 1 / math.sqrt(count)
     corrected = (sample * count + 2) / (count - 4)
-    return min(max(corrected, 0.0), 0.9) if sample > noise else 0.0
+    return min(max(corrected, 0.0), limits.HIGHEST_RHO) if sample > noise else 0.0

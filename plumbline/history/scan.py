@@ -13,10 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.quantiles import normal_quantile
-
-LEAST_SIDE = 3
-"""Minimum number of nights on either side of a change."""
 
 Values = NDArray[np.float64]
 
@@ -33,7 +31,7 @@ def _scales(length: int) -> Values:
 
     The sum is that of the scores left of the split.
     """
-    left = np.arange(LEAST_SIDE, length - LEAST_SIDE + 1, dtype=np.float64)
+    left = np.arange(limits.SIDE_NIGHTS, length - limits.SIDE_NIGHTS + 1, dtype=np.float64)
     return np.asarray(1 / np.sqrt(left * (length - left) / (length - 1)))
 
 
@@ -41,7 +39,7 @@ def rank_scan(windows: Values) -> Values:
     """Return z of every split of each window.
 
     `windows` is [rows, length]; z is positive if the right side is higher. Column `i` splits before index
-    `LEAST_SIDE + i`. Equal values share the mean of their scores.
+    `SIDE_NIGHTS + i`. Equal values share the mean of their scores.
     """
     rows, length = windows.shape
     order = np.argsort(windows, axis=1, kind="stable")
@@ -49,7 +47,7 @@ def rank_scan(windows: Values) -> Values:
     scored[np.arange(rows)[:, None], order] = _scores(length)
     # Equal values get the mean of their scores.
     _share_ties(windows, order, scored)
-    sums = np.cumsum(scored, axis=1)[:, LEAST_SIDE - 1 : length - LEAST_SIDE]
+    sums = np.cumsum(scored, axis=1)[:, limits.SIDE_NIGHTS - 1 : length - limits.SIDE_NIGHTS]
     return np.asarray(-sums * _scales(length))
 
 
@@ -70,7 +68,7 @@ def max_chance(z: float, length: int, rho: float = 0.0) -> float:
     b = abs(z) * math.sqrt((1 - rho) / (1 + rho))
     if b < 1.5:
         return 1.0
-    first = LEAST_SIDE / length
+    first = limits.SIDE_NIGHTS / length
     odds = 2 * math.log((1 - first) / first)
     density = math.exp(-b * b / 2) / math.sqrt(2 * math.pi)
     return min(1.0, density * (4 / b + (b - 1 / b) * odds))

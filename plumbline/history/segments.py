@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.decision import Call, Past
 from plumbline.history.metrics import Metric
 from plumbline.history.questions import Question
@@ -22,9 +23,6 @@ from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 
 T = TypeVar("T")
-
-_ANCHOR_NIGHTS = 20
-"""Number of nights after the first acceptance in the anchor: later nights may already creep."""
 
 
 _OPEN = frozenset({"machine", "slow-machine", "too-soon"})
@@ -230,5 +228,5 @@ def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -
     later = [
         boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
     ]
-    end = min([*later, first + _ANCHOR_NIGHTS, len(scores)])
+    end = min([*later, first + limits.ENOUGH_NIGHTS, len(scores)])
     return reference_of(scores[first:end], floor=history.metric.floor, is_whole=True)

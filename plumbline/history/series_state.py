@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.dating import Onset, onset
 from plumbline.history.decision import Answers, Call, Decision, Past, Software
 from plumbline.history.detectors import Detection, detect
@@ -21,7 +22,7 @@ from plumbline.history.lasting import lasting_loss
 from plumbline.history.limits import Allowed
 from plumbline.history.nights_alone import by_nights_alone
 from plumbline.history.questions import Question, is_ruled_out, overdue_loss
-from plumbline.history.reference import ENOUGH, HUGE, LEAST, Reference, reference_of
+from plumbline.history.reference import HUGE, Reference, reference_of
 from plumbline.history.suspected_loss import SuspectedLoss
 
 Values = NDArray[np.float64]
@@ -165,13 +166,13 @@ def _open_question(past: Past, decision: Decision, here: Values, kept: NDArray[n
     if decision.reference is None:
         return None
     # By nights alone: few nights are soon moved by a loss that no single one of them shows.
-    is_young = decision.reason == "too-soon" and decision.reference.count < ENOUGH
+    is_young = decision.reason == "too-soon" and decision.reference.count < limits.ENOUGH_NIGHTS
     if not (decision.verdict == "inconclusive" or decision.is_cleared or is_young):
         return None
     dated = onset(here, decision.reference)
     places = np.append(np.flatnonzero(kept), len(kept))
     places = places[places >= past.level]
-    first = min(max(dated.index, 1 if past.prior else LEAST), len(places) - 1)
+    first = min(max(dated.index, 1 if past.prior else limits.LEAST_NIGHTS), len(places) - 1)
     size = max(dated.size, float(here[-1]) - decision.reference.centre)
     return Question(int(places[first]), len(kept), size, decision.is_cleared)
 
@@ -196,14 +197,14 @@ def _open_call(past: Past, values: Values, tonight: float, kept: NDArray[np.bool
     if past.call is None:
         return None
     call, seen = past.call, np.append(values, tonight)
-    before = past.prior or Reference(call.centre, past.floor, ENOUGH, 0.0)
+    before = past.prior or Reference(call.centre, past.floor, limits.ENOUGH_NIGHTS, 0.0)
     # Nights before the loss say nothing about its end.
     if is_ruled_out(call.size, seen[int(kept[: call.since].sum()) :], replace(before, centre=call.centre)):
         return None
     level = int(kept[: call.level].sum())
     # Dated again: every night since says more about the first one.
     dated = onset(seen[level:], replace(before, centre=call.centre))
-    size = float(np.median(seen[-3:])) - call.centre
+    size = float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre
     return _with_index(
         Decision("drift", "open-call", onset=dated, size=size, is_cleared=call.is_cleared), call.level, kept
     )

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline import limits
 from plumbline.history.answers import RerunTest, judge_reruns
 from plumbline.history.dating import onset
 from plumbline.history.decision import Answers, Decision, Past, Reason, Software
@@ -23,10 +24,6 @@ from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
-_NEWEST = 5
-"""Number of nights whose median has to be within the margin, as a loss of five nights is called."""
-_INTERVAL = 0.025
-"""Level on each side at which an A/B rules out half of the loss. Half, as chance enlarges a loss that is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class SuspectedLoss:
     def within_margin(self) -> Decision | None:
         """Pass without experiments if tonight and the newest nights' median are within the margin."""
         size = float(self.here[-1]) - self.reference.centre
-        recent = float(np.median(self.here[-_NEWEST:])) - self.reference.centre
+        recent = float(np.median(self.here[-limits.LEAST_NIGHTS :])) - self.reference.centre
         if max(size, recent) > self.allowed.least_change:
             return None
         dated = onset(self.here, self.reference)
@@ -74,12 +71,12 @@ class SuspectedLoss:
         if self.answers.tonight is None or self.answers.baseline is None:
             decided = self._open("ab" if self.allowed.num_blocks else "")
             return replace(decided, rerun=rerun, size=loss)
-        difference = paired_test(self.answers.tonight, self.answers.baseline, _INTERVAL)
+        difference = paired_test(self.answers.tonight, self.answers.baseline, limits.ALPHA / 2)
         if difference is None:
             return replace(self._open(""), rerun=rerun)
         alpha, half = self.allowed.ab_alpha(self.answers.num_tested), loss / 2
         if difference.p_value > alpha:
-            if difference.rules_out(max(half, self.allowed.least_change), _INTERVAL):
+            if difference.rules_out(max(half, self.allowed.least_change), limits.ALPHA / 2):
                 return self._without_software(rerun, difference)
             missing = difference.missing_blocks(2 * half, alpha)
             return replace(self._without_software(rerun, difference, undecided=True), missing_blocks=missing)
@@ -121,7 +118,7 @@ class SuspectedLoss:
     ) -> Decision:
         against = reference or self.reference
         size = rerun.mean - against.centre
-        width = t_quantile(0.025, round(against.freedom)) * against.predicted()
+        width = t_quantile(limits.ALPHA / 2, round(against.freedom)) * against.predicted()
         low, high = size - width, size + width
         if difference is not None and reason in ("software", "too-small"):
             size, low, high = difference.size, difference.low, difference.high

@@ -94,7 +94,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
     # Nights of one lock repeat one seed's end: with a new lock since, each lock is one value.
     since = max(made.line.upgrades, default=0)
     earlier = values[past.level : past.level + reference.count]
-    newest = values[max(len(values) - limits.ENOUGH, past.level + reference.count, since) :]
+    newest = values[max(len(values) - limits.ENOUGH_NIGHTS, past.level + reference.count, since) :]
     groups, kind = (earlier, newest), "nights"
     if any(upgrade > past.level for upgrade in made.line.upgrades):
         groups, kind = (

@@ -187,7 +187,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
     tonight: LoadedRecord, baseline: LoadedRecord | None,
 ) -> SoftwareChange:  # fmt: skip
     """Return tonight's software against the baseline's, with the result of this round's A/B."""
-    keys = {series.words[series.software[place]] for place in series.places(row.workload)[-limits.ENOUGH :]}
+    keys = {series.words[series.software[place]] for place in series.places(row.workload)[-limits.ENOUGH_NIGHTS :]}
     change = software_change(
         baseline.record.fingerprint if baseline is not None else None,
         tonight.record.fingerprint,

@@ -32,7 +32,7 @@ _SIGNS = (
     ("cpu_steal", limits.TAKEN_TIME, fact("load.stolen")),
     ("cgroup_throttled", limits.TAKEN_TIME, fact("load.quota")),
     ("foreign_cpu", limits.TAKEN_CORES, fact("load.foreign-cores")),
-    ("foreign_gpu_processes", limits.OTHER_PROCESSES, fact("load.foreign-gpu")),
+    ("foreign_gpu_processes", limits.MOST, fact("load.foreign-gpu")),
     ("memory_pressure", limits.TAKEN_TIME, fact("load.memory")),
 )
 
