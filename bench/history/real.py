@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from bench.history.peers import PEERS, alarms, changes_of
+from plumbline.history.allowed import allowed_for
 from plumbline.history.changepoints import changes
 from plumbline.history.decision import Past
 from plumbline.history.external import parse_external
-from plumbline.history.limits import allowed_for
 from plumbline.history.series_state import advance, decide
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-real.json"

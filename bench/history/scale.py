@@ -20,7 +20,7 @@ import numpy as np
 
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series, rebuild_series, series_key, write_series
-from plumbline.history.limits import allowed_for
+from plumbline.history.allowed import allowed_for
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import judge_lines
 from plumbline.history.segments import lines_of

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.history.peers import PEERS, alarms
-from plumbline.history.limits import allowed_for
+from plumbline.history.allowed import allowed_for
 from plumbline.history.simulate import MODELS, NOISES, World, first_call, make_levels, simulate_platform
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-simulation.json"

@@ -13,9 +13,9 @@ from plumbline.central.series import rebuild_series, records_of_rounds, write_se
 from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.history.allowed import allowed_for
 from plumbline.history.external import Receipt, accepted_since, parse_external
 from plumbline.history.external_values import time_of
-from plumbline.history.limits import allowed_for
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import LineSummary, summarise

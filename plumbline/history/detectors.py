@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
+from plumbline.history.allowed import Allowed, detection_limit
 from plumbline.history.changepoints import autocorrelation_within
-from plumbline.history.limits import Allowed, detection_limit
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference
 

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from plumbline import limits
+from plumbline.history.allowed import Allowed
 from plumbline.history.decision import Answers, Decision, Past, Software
-from plumbline.history.limits import Allowed
 from plumbline.history.metrics import Metric
 from plumbline.history.segments import MetricHistory, past_of
 from plumbline.history.series import CallEntry

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.history.allowed import Allowed
 from plumbline.history.dating import onset
 from plumbline.history.decision import Decision
 from plumbline.history.detectors import Detection
 from plumbline.history.lasting import longest_shown
-from plumbline.history.limits import Allowed
 from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from plumbline import limits
-from plumbline.history.limits import Allowed
+from plumbline.history.allowed import Allowed
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference, autocorrelation, reference_of
 from plumbline.schema.base import Model

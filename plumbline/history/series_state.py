@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
+from plumbline.history.allowed import Allowed
 from plumbline.history.dating import Onset, onset
 from plumbline.history.decision import Answers, Call, Decision, Past, Software
 from plumbline.history.detectors import Detection, detect
 from plumbline.history.lasting import lasting_loss
-from plumbline.history.limits import Allowed
 from plumbline.history.nights_alone import by_nights_alone
 from plumbline.history.questions import Question, is_ruled_out, overdue_loss
 from plumbline.history.reference import HUGE, Reference, reference_of

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from plumbline.history.allowed import Allowed
 from plumbline.history.episodes import Episode, episodes
 from plumbline.history.lasting import least_shown
-from plumbline.history.limits import Allowed
 from plumbline.history.night import entry_sentence, judge_lines, replayed, sentence
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.segments import MetricHistory

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
+from plumbline.history.allowed import Allowed
 from plumbline.history.answers import RerunTest, judge_reruns
 from plumbline.history.dating import onset
 from plumbline.history.decision import Answers, Decision, Past, Reason, Software
 from plumbline.history.detectors import Detection
 from plumbline.history.lasting import lasting_loss
-from plumbline.history.limits import Allowed
 from plumbline.history.paired import PairedTest, paired_test
 from plumbline.history.quantiles import t_quantile
 from plumbline.history.reference import Reference

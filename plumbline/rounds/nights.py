@@ -9,7 +9,7 @@ from functools import partial
 
 from plumbline import limits
 from plumbline.digest import digest_bytes
-from plumbline.history.limits import Allowed, allowed_for, learned_margins
+from plumbline.history.allowed import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.phases import shift_note

@@ -37,7 +37,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "history/detectors.py": "_SPLITS",
         "history/equivalence.py": "_POWER _MOST_RUNS",
         "history/external_values.py": "_UNITS _END",
-        "history/limits.py": "NIGHTS_A_YEAR _DETECTORS",
+        "history/allowed.py": "NIGHTS_A_YEAR _DETECTORS",
         "history/paired.py": "_LEAST _MOST",
         "history/quantiles.py": "MEDIAN_DEVIATION MEDIAN_ERROR QUARTILES",
         "history/reference.py": "HUGE",

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plumbline.history.allowed import allowed_for, learned_margins
 from plumbline.history.decision import Answers
-from plumbline.history.limits import allowed_for, learned_margins
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, judge_lines
 from plumbline.history.segments import lines_of
