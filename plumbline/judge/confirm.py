@@ -12,16 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from plumbline import limits
-from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm_requests import (
     NO_RECORD,
+    SPEED,
+    Attribution,
     ConfirmationState,
     Request,
     next_of_causes,
     next_request,
+    still_likely,
     unanswered,
+    unattributed,
+    unsteady,
 )
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained

@@ -10,8 +10,7 @@ from functools import cached_property
 from plumbline.errors import InvalidInputError
 from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.own_distance import OwnDistances
-from plumbline.judge.whole_learn import missing_curve
-from plumbline.judge.whole_probe import missing_probe
+from plumbline.judge.whole_parts import missing_curve, missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord

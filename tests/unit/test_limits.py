@@ -22,7 +22,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "judge/rungs/model.py": "_NAMED",
         "judge/rungs/optimizer.py": "_NAMED",
         "judge/spec_differences.py": "_MAX_KEYS _MAX_NAMED _MAX_VALUE _MAX_LABELS",
-        "judge/whole_learn.py": "_LOGGED_STEPS",
+        "judge/whole_parts.py": "_LOGGED_STEPS",
         "judge/whole_rows.py": "_MAX_SHARDS_KEPT",
         "rounds/baselines.py": "_MORE_LOOKS _MOST_CHANGES",
         "rounds/claim.py": "_ATTEMPTS _SECRET_BYTES",

@@ -1,4 +1,4 @@
-"""Completeness of a probe: steps, states, optimizer, envelope, portable leg and evaluation. Pure."""
+"""Completeness of a probe and of a learning curve: steps, states, logs, optimizer, portable leg, evaluations. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.whole_rows import missing_evaluation_rows
 from plumbline.judge.whole_taps import missing_taps
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.evidence import BATCH_FIELDS, EvaluationEvidence, LearnEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import Precision, ProbeSpec
+from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec
 
 _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
 _SETTINGS = frozenset({"class", "lr"})
 """Settings that the groups of every optimizer have."""
+
+_LOGGED_STEPS = 10_000
+"""The trainer logs the first steps of a long curve."""
 
 
 def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
@@ -156,3 +159,46 @@ def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -
     # Only the loss scaling of fp16 skips a step.
     is_skipped = is_fp16 and step.loss_scale is not None
     return fact("gap.gradient-norm") if step.gradient_norm is None and not is_skipped else ""
+
+
+def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> Iterator[Gap]:
+    """Yield each missing item of a learning curve."""
+    asked = min(record.experiment.steps, spec.steps) if record.experiment else spec.steps
+    if learn.steps != asked or len(learn.losses) != asked:
+        yield counts("learn.steps", "steps", len(learn.losses), asked)
+        return
+    due = [step for step in range(1, asked + 1) if step % spec.evaluate_every == 0 or step == spec.steps]
+    if [evaluation.step for evaluation in learn.evaluations] != due:
+        yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
+    if learn.weights_sha256 is None:
+        yield lacks("learn.weights", "inconclusive", "digest", fact("gap.last-weights"))
+    for evaluation in learn.evaluations:
+        yield from missing_evaluation_rows(record, evaluation, spec, "learn")
+    if not _are_finite(learn.evaluations, masked=not record.spec.has_row_labels):
+        text = fact("gap.evaluations-not-finite")
+        yield lacks("learn.evaluation", "invalid", "evaluation", text)
+    if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
+        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost), role="candidate")
+
+
+def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) -> bool:
+    """Return whether every evaluation has numbers; rows of masked tokens may hide none, and then never have any."""
+    numbers = [number for each in evaluations for number in (each.loss, each.accuracy)]
+    if masked and all(number is None for number in numbers):
+        return True
+    return all(number is not None and math.isfinite(number) for number in numbers)
+
+
+def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
+    """Return the name of a missing log, or ""."""
+    if len(learn.batches) != num_steps:
+        return fact("gap.batch-digest")
+    if len(learn.learning_rates) != num_steps:
+        return fact("gap.learning-rate")
+    # A curve that continued a checkpoint of an earlier release has the digests of whole batches alone.
+    is_continued = learn.resumed_at and not learn.rows and not learn.labels
+    if not is_continued and not len(learn.rows) == len(learn.labels) == num_steps:
+        return fact("gap.rows-digest")
+    if learn.start_sha256 is None:
+        return fact("gap.start-digest")
+    return "dropout" if learn.dropout is None else ""
