@@ -32,7 +32,7 @@ from plumbline.judge.intervention import Intervention, Kept, forward_of, only_tr
 from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without
 from plumbline.judge.own_evaluation import OwnEvaluation, deviation
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
@@ -235,14 +235,14 @@ class Confirmation(ConfirmationState):
             return self
         shows = self.rerun is not None and self._reproduced(self.rerun)
         text = fact("rerun.same-difference") if shows else fact("rerun.no-difference")
-        return self._learn(Outcome(restored=shows, text=text))
+        return self._learn(RestoredOutcome(restored=shows, text=text))
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
         mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
         again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
-    def _learn(self, outcome: Outcome) -> Confirmation:
+    def _learn(self, outcome: RestoredOutcome) -> Confirmation:
         way, mismatch = self.ways[0], self.pending_mismatches[0]
         tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
         learned = replace(self, tried=tried, exact=None)
@@ -265,12 +265,12 @@ class Confirmation(ConfirmationState):
     def _located(self, mismatch: Mismatch | None) -> Confirmation:
         """Continue with the first module that differs, or without any."""
         if mismatch is None:
-            return self._learn(Outcome(restored=False, text=fact("experiment.no-module")))
+            return self._learn(RestoredOutcome(restored=False, text=fact("experiment.no-module")))
         tried = (*self.tried, fact("experiment.tapped", step=mismatch.at.step, at=mismatch.at.at))
         pending_mismatches = (without("nondeterminism", mismatch), *self.pending_mismatches[1:])
         return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
-    def _confirmed(self, way: Intervention, outcome: Outcome) -> Confirmation:
+    def _confirmed(self, way: Intervention, outcome: RestoredOutcome) -> Confirmation:
         mismatch = self.pending_mismatches[0]
         cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.pending_mismatches}

@@ -19,8 +19,17 @@ from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
 from plumbline.judge.consensus import Doubt, exonerate
-from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
-from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
+from plumbline.judge.curves import (
+    Window,
+    earlier_window,
+    first_window,
+    has_equal_bits,
+    has_equal_evaluations,
+    machine_changes,
+    trace_problem,
+    was_interrupted,
+    with_envelope,
+)
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.curve_legs import with_legs

@@ -9,7 +9,7 @@ from typing import Literal
 from plumbline.digest import bounded_name
 from plumbline.errors import InvalidInputError
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.curve_trace import Window, trace_problem
+from plumbline.judge.curves import Window, trace_problem
 from plumbline.judge.intervention import Intervention, Kept, Source
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.own_evaluation import OwnEvaluation, may_hide

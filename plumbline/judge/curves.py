@@ -1,11 +1,17 @@
-"""Comparison of a learning curve with its reruns. Pure."""
+"""Reruns and traces of a learning curve: how they compare, and which steps are traced. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from plumbline import limits
 from plumbline.judge.native import rounds_differently
+from plumbline.judge.rungs.learning import first_logged_difference
 from plumbline.judge.tolerance import limit, relative
+from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
-from plumbline.schema.fact import Statement
+from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
+from plumbline.schema.fact import Statement, fact
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
@@ -53,3 +59,73 @@ def _has_equal_losses(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bo
     if learn is None or other is None or len(other.losses) < steps:
         return False
     return learn.losses[:steps] == other.losses[:steps] and None not in other.losses[:steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Steps of the curve from `first` to before `until`."""
+
+    first: int
+    until: int
+
+
+def _window(first: int, steps: int) -> Window:
+    """Return the step before a difference, its own step, and those that show its consequences."""
+    return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
+
+
+def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:
+    """Return the steps around the first difference that the records of two curves show.
+
+    The update of the step before is included: its gradients or its weights may differ, and its loss not. Without any
+    difference of the losses, the last steps.
+    """
+    place = first_logged_difference(reference, candidate)
+    steps = reference.steps
+    return _window(max((steps if place is None else place) - 1, 0), steps)
+
+
+def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRecord) -> Window | None:
+    """Return the steps around the first weights that differ, if they differ before `window`.
+
+    Losses in fp32 can agree for some steps after the weights have separated.
+    """
+    left, right = reference.record.evidence.trace, candidate.record.evidence.trace
+    if left is None or right is None or window.first == 0:
+        return None
+    pairs = enumerate(zip(left.weights, right.weights, strict=False))
+    place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
+    if place is None or place > window.first:
+        return None
+    return _window(max(place - 1, 0), window.until)
+
+
+def trace_problem(record: LoadedRecord, window: Window) -> Statement:
+    """Return why a record is no complete trace of `window`, or ""."""
+    experiment, evidence = record.record.experiment, record.record.evidence
+    if experiment is None or evidence.trace is None or evidence.probe is None:
+        return fact("trace.none")
+    if (experiment.trace, experiment.steps, evidence.trace.first) != (window.first, window.until, window.first):
+        return fact("trace.steps", first=window.first, until=window.until)
+    if len(evidence.trace.weights) <= window.first:
+        return fact("trace.checksums")
+    return next((finding.detail for finding in missing_evidence(record, "trace")), "")
+
+
+def with_envelope(trace: LoadedRecord, trained: LoadedRecord) -> LoadedRecord:
+    """Return a trace with the rounding errors that its training's probe measured for the same tensors.
+
+    A trace measures none. The gradient of an attention's key bias, for example, is zero by mathematics: it contains
+    rounding only, which the probe's envelope shows.
+    """
+    probe, traced = trained.record.evidence.probe, trace.record.evidence.probe
+    if probe is None or probe.envelope is None or traced is None:
+        return trace
+    worst: dict[tuple[str, str], float] = {}
+    for tap, error in zip(probe.taps, probe.envelope.errors, strict=False):
+        if error is not None:
+            worst[tap.stage, tap.name] = max(error, worst.get((tap.stage, tap.name), error))
+    errors = tuple(worst.get((tap.stage, tap.name)) for tap in traced.taps)
+    envelope = EnvelopeSample(seeds=probe.envelope.seeds, errors=errors)
+    evidence = trace.record.evidence.replace(probe=traced.replace(envelope=envelope))
+    return replace(trace, record=trace.record.replace(evidence=evidence))

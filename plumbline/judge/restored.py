@@ -17,7 +17,7 @@ from plumbline.schema.fact import Statement, fact
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RestoredOutcome:
     """Result of one experiment."""
 
     restored: bool
@@ -67,7 +67,7 @@ def check_restored(
     rounding: tuple[Statement, ...] = (),
     measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
-) -> Outcome:
+) -> RestoredOutcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
     `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
@@ -84,19 +84,19 @@ def check_restored(
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
         if not exact and mismatch.basis != "given" and not _came_closer(pair, before, way.steps):
-            return Outcome(restored=False, text=fact("restored.stays"))
-        return Outcome(restored=True, text=fact("restored.equal"))
+            return RestoredOutcome(restored=False, text=fact("restored.stays"))
+        return RestoredOutcome(restored=True, text=fact("restored.equal"))
     first = fresh[0]
     place = (
         fact("place.at-step", stage=first.at.stage, step=first.at.step) if first.at.step is not None else first.at.stage
     )
     text = fact("restored.still-differs", place=place, at=first.at.at)
     if way.kinds and first.rung == "forward" and first.at.step == mismatch.at.step:
-        return Outcome(restored=False, text=text, further=_kind(reference, first))
+        return RestoredOutcome(restored=False, text=text, further=_kind(reference, first))
     later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
     if later and not (mismatch.rung == "forward" and first.rung == "forward"):
-        return Outcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
-    return Outcome(restored=False, text=text)
+        return RestoredOutcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
+    return RestoredOutcome(restored=False, text=text)
 
 
 def _kind(reference: LoadedRecord, mismatch: Mismatch) -> str:
@@ -131,11 +131,11 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
     return {key: value for key, value in distances.items() if math.isfinite(value)}
 
 
-def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> Outcome:
+def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> RestoredOutcome:
     """Decide whether fp64 runs agree where the spec's precision did not."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > limits.VANISHED * min(was, 1.0):
-        return Outcome(restored=False, text=fact("restored.differ", now=now))
+        return RestoredOutcome(restored=False, text=fact("restored.differ", now=now))
     known |= {mismatch.suspicions[0].code, "precision"}
     scale = limits.VANISHED if now <= limits.EXACT else 1.0
     found = [
@@ -147,7 +147,7 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
         other for other in found if other.suspicions[0].code not in known and position(other) > position(mismatch)
     )
     text = fact("restored.agree", now=now, was=was)
-    return Outcome(restored=True, text=text, left=left, scale=scale)
+    return RestoredOutcome(restored=True, text=text, left=left, scale=scale)
 
 
 _STAGES: dict[str, TapStage] = {"forward": "forward", "gradient": "gradient", "optimizer": "weight"}

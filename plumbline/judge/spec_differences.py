@@ -98,11 +98,11 @@ def label_names(spec: RunSpec) -> dict[int, str]:
     }
 
 
-Rows = dict[str, NDArray[Any]]
+DatasetRows = dict[str, NDArray[Any]]
 Names = Mapping[int, str]
 
 
-def _classes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
+def _classes(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> Iterator[Finding]:
     """Yield the classes of which the runs read different numbers of rows."""
     counts = [
         Counter({_name(own, value): int(count) for value, count in zip(*_counted(side["label"]), strict=True)})
@@ -125,7 +125,7 @@ def _name(names: Names, value: int) -> str:
     return names.get(value, f"label {value:x}")
 
 
-def _texts(rows: tuple[Rows, Rows]) -> Iterator[Finding]:
+def _texts(rows: tuple[DatasetRows, DatasetRows]) -> Iterator[Finding]:
     """Yield how many texts only one side has read."""
     for mine, other, side in ((*rows, "reference"), (*rows[::-1], "candidate")):
         only = ~np.isin(mine["text"], other["text"])
@@ -141,7 +141,7 @@ def _numbers(row_ids: NDArray[Any]) -> str:
     return f"row{'s' if len(row_ids) > 1 else ''} {', '.join(map(str, row_ids[:_MAX_NAMED].tolist()))}{more}"
 
 
-def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Finding]:
+def _labels(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> Iterator[Finding]:
     """Yield the texts that both sides read once, with classes of different names."""
     changed, num_shared = _label_changes(rows, names)
     if not changed:
@@ -157,7 +157,9 @@ def _labels(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> Iterator[Findi
     yield _finding("record.data", fact("spec.same-text"), detail=detail)
 
 
-def _label_changes(rows: tuple[Rows, Rows], names: tuple[Names, ...]) -> tuple[list[tuple[int, int, str, str]], int]:
+def _label_changes(
+    rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]
+) -> tuple[list[tuple[int, int, str, str]], int]:
     """Return (reference's row, candidate's row, both classes), and the number of texts compared."""
     once = [side["text"][_once(side["text"])] for side in rows]
     shared = np.intersect1d(once[0], once[1], assume_unique=True)

@@ -7,8 +7,17 @@ from typing import Any
 import pytest
 
 from plumbline.judge.confirm_requests import Request
-from plumbline.judge.curve_trace import Window, earlier_window, first_window, trace_problem, with_envelope
-from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, machine_changes, was_interrupted
+from plumbline.judge.curves import (
+    Window,
+    earlier_window,
+    first_window,
+    has_equal_bits,
+    has_equal_evaluations,
+    machine_changes,
+    trace_problem,
+    was_interrupted,
+    with_envelope,
+)
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.experiment import Experiment

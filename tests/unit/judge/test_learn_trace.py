@@ -12,7 +12,7 @@ from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
-from plumbline.judge.curve_trace import Window, earlier_window, first_window, with_envelope
+from plumbline.judge.curves import Window, earlier_window, first_window, with_envelope
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
 from plumbline.records import LoadedRecord

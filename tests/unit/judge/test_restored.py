@@ -12,7 +12,7 @@ from plumbline.judge.confirm_requests import Attribution, still_likely, unattrib
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import Outcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
@@ -74,7 +74,7 @@ def check(
     found: Mismatch,
     *ways: Intervention,
     **more: Any,
-) -> Outcome:
+) -> RestoredOutcome:
     known = more.pop("known", NONE)
     return keep(check_restored(reference, before, after, mismatch=found, ways=ways or (WAY,), known=known, **more))
 
