@@ -3,10 +3,9 @@
 Detectors, limits, experiments' tests and a simulation. Pure.
 """
 
-from __future__ import annotations
-
-from plumbline.history.allowed import Allowed, allowed_for
-from plumbline.history.decision import Answers, Decision, Past
-from plumbline.history.series_state import decide
-
-__all__ = ["Allowed", "Answers", "Decision", "Past", "allowed_for", "decide"]
+from plumbline.history.allowed import Allowed as Allowed
+from plumbline.history.allowed import allowed_for as allowed_for
+from plumbline.history.decision import Answers as Answers
+from plumbline.history.decision import Decision as Decision
+from plumbline.history.decision import Past as Past
+from plumbline.history.series_state import decide as decide
