@@ -79,7 +79,7 @@ GROUPS = {
             ),
             Part(
                 _files(
-                    "plumbline/history/", "decision detectors equivalence lasting limits night noise reference series"
+                    X
                 ),
                 ("tests/unit/history", "tests/unit/rounds"),
             ),
