@@ -79,7 +79,7 @@ GROUPS = {
             ),
             Part(
                 _files(
-                    X
+                    "plumbline/history/", "allowed decision detectors equivalence lasting night noise reference series"
                 ),
                 ("tests/unit/history", "tests/unit/rounds"),
             ),
