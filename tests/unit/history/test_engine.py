@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.history import Answers, Past, decide
+from plumbline.history.allowed import allowed_for
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import judge_lines
 from plumbline.history.segments import lines_of
@@ -87,6 +88,18 @@ def _median_delay(loss: object, history: int = 60) -> float:
 )
 def test_a_loss_is_called_within_so_many_nights(loss: np.ndarray, nights: int) -> None:
     assert _median_delay(loss) <= nights
+
+
+@pytest.mark.parametrize("history", [8, 20, 60])
+@pytest.mark.parametrize("share", [0.0, 0.7, 1.0])
+def test_a_loss_of_thirty_percent_is_called_at_once_in_a_suite_of_many_platforms(history: int, share: float) -> None:
+    allowed = allowed_for(num_platforms=21, num_series=210)
+    losses = np.where(np.arange(history + 1) >= history, -math.log(0.7), 0.0)
+    for seed in range(5):
+        generator = _generator(seed, 13)
+        world = World("gaussian", make_levels(generator, "gaussian", 10, history + 1), losses, share, generator)
+        calls = simulate_platform(world, allowed, begin=history).calls
+        assert [(series, call.reason) for series, _, call in calls] == [(series, "software") for series in range(10)]
 
 
 def test_a_software_loss_is_called_by_the_experiment_with_size_and_interval() -> None:

@@ -84,6 +84,20 @@ def test_nights_of_one_lock_are_one_value() -> None:
     assert tonight(close, software=software, find=UNSURE, is_kept=False)[0].verdict == "pass"
 
 
+@pytest.mark.parametrize("lost", [MARGIN, 1.5 * MARGIN])
+def test_a_lock_at_or_beyond_the_margin_is_seldom_vouched_for(lost: float) -> None:
+    # The level is 5% at the margin; two of forty are expected at most.
+    vouched = 0
+    for seed in range(40):
+        ends = np.random.default_rng(seed).normal(0.85, 0.004, 10)
+        values = np.repeat([*ends[:9], ends[9] - lost], 7).tolist()
+        software = [f"lock-{night // 7}" for night in range(70)]
+        result, decided = tonight(values, software=software, find=UNSURE, is_kept=False)
+        vouched += result.verdict == "pass"
+        assert decided.verdict != "drift" or decided.reason == "lasting"
+    assert vouched <= 4, vouched
+
+
 @pytest.mark.parametrize("sd", [0.0, 0.003, 0.01])
 @pytest.mark.parametrize("lost", [0.025, 0.03, 0.04, 0.05])
 @pytest.mark.parametrize("upgraded", [True, False])
