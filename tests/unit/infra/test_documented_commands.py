@@ -102,6 +102,7 @@ PROGRAMS_RUN_BY = {
     "python -m bench.faults.controls": "bench/results/controls.json",
     "python -m bench.faults": "tests/faults/test_subset.py, bench/results/faults.json",
     "python -m bench.gpu": "tests/train/test_gpu_command.py",
+    "python -m bench.history.ablation": "bench/results/history-ablation.json",
     "python -m bench.history.change_points": "bench/results/history-changes.json",
     "python -m bench.history.labels": "bench/results/history-labels.json",
     "python -m bench.history.open_losses": "bench/results/history-open-losses.json",
