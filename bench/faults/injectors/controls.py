@@ -31,7 +31,9 @@ def unrelated_package() -> None:
 
 def loader_workers() -> None:
     """Two more processes load."""
-    wrap_method(batches, "DataLoader", lambda loader: lambda *args, **kwargs: loader(*args, num_workers=2, **kwargs))
+    wrap_method(
+        batches, "DataLoader", lambda loader: lambda *args, **kwargs: loader(*args, **{**kwargs, "num_workers": 2})
+    )
 
 
 def two_threads() -> None:
@@ -51,7 +53,9 @@ def sdpa() -> None:
 def fused_optimizer() -> None:
     """AdamW's fused kernel."""
     replace_everywhere(
-        "make_optimizer", lambda make: lambda model, spec, *, fused: make(model, spec, fused=True), among=("engine",)
+        "make_optimizer",
+        lambda make: lambda model, spec, **rest: make(model, spec, **{**rest, "fused": True}),
+        among=("engine",),
     )
 
 
