@@ -201,7 +201,7 @@ class Pair:
             return math.inf
         rounding = [min(known)] if known else []
         rounding += [min(exact)] if len(exact) == len(places) else []
-        return self.scale * limit(max(rounding, default=None), tap.stage, self.precision, 0 if rounding else tap.step)
+        return self.scale * limit(max(rounding, default=None), tap.stage, self.precision, tap.step)
 
     @cached_property
     def _own(self) -> tuple[OwnDistances, OwnDistances]:
@@ -232,7 +232,7 @@ class Pair:
         curves = [
             envelope.loss[step] for envelope in envelopes if envelope and envelopes[0] and step < len(envelope.loss)
         ]
-        return self.scale * limit(min(curves, default=None), "loss", self.precision, step if not curves else 0)
+        return self.scale * limit(min(curves, default=None), "loss", self.precision, step)
 
     def norm_limit(self, step: int) -> float:
         """Return the maximum rounding error of a gradient's norm at `step`.

@@ -44,7 +44,7 @@ def tapped(step: int, stage: str, name: str, **fields: Any) -> Change:
 
 def test_missing_and_negative_numbers_have_relative_errors() -> None:
     assert [relative(4.0, 3.0), relative(4.0, 5.0), relative(-4.0, 4.0), relative(8.0, -4.0)] == [0.25, 0.25, 2.0, 1.5]
-    assert [limit(1.0, stage, "bf16", 18) for stage in ("forward", "weight")] == [32.0, 32.0]
+    assert [limit(1.0, stage, "bf16", 18) for stage in ("forward", "weight")] == [8.0, 8.0]
     assert limit(None, "loss", "tf32", 9) == 2 * floor_of("loss", "tf32") == 8 / 1024
     assert limit(-1.0, "loss", "fp32") == floor_of("loss", "fp32")
     assert growth(4) == pytest.approx(1.3607901)
@@ -154,9 +154,15 @@ def test_a_limit_is_eight_times_the_smaller_measurement(
     assert Pair(left, right, noise=noise).rounding_only == {("forward", "layer.norm")}
 
 
-def test_a_limit_that_was_not_measured_grows_from_the_first_step() -> None:
-    bare: Change = lambda content: probe(content).update(envelope=None)  # noqa: E731
-    pair = Pair(edit(make_record(), bare), edit(make_record(), bare))
+@pytest.mark.parametrize("measured", [None, {"loss": [1e-9] * 6}])
+def test_a_floor_grows_from_the_first_step_also_beside_a_small_envelope(measured: dict[str, Any] | None) -> None:
+    """In half precision an envelope of one unit of fp32 shows less than a different kernel does."""
+
+    def small(content: Content) -> None:
+        found = probe(content)
+        found["envelope"] = found["envelope"] | measured if measured else None
+
+    pair = Pair(edit(make_record(), small), edit(make_record(), small))
     for step in (0, 2, 5):
         wanted = floor_of("forward", "fp32") * 2 ** (step / 9)
         assert [item.limit for item in pair.errors(step, "forward")] == pytest.approx([wanted] * 4)
@@ -191,10 +197,11 @@ def test_a_weights_earlier_rounding_still_counts_later() -> None:
     floor = floor_of("weight", "fp32")
     assert by_step[0].limit == pytest.approx(floor)
     for step in (2, 5):
-        assert by_step[step].limit == pytest.approx(floor + 1e-5 * norm / (taps[places[step]].norm or 1.0))
+        wanted = floor * growth(step) + 1e-5 * norm / (taps[places[step]].norm or 1.0)
+        assert by_step[step].limit == pytest.approx(wanted)
     # An error beyond rounding excuses nothing later.
     right.arrays["sketches"]["sketch"][places[0]][0] += norm
-    assert [item.limit for item in Pair(left, right).errors(2, "weight")] == pytest.approx([floor] * 3)
+    assert [item.limit for item in Pair(left, right).errors(2, "weight")] == pytest.approx([floor * growth(2)] * 3)
 
 
 def test_an_experiments_distance_from_fp64_is_its_trainings() -> None:

@@ -9,6 +9,7 @@ import pytest
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers, precision_signs, suspicions
 from plumbline.judge.rungs.loss import loss
+from plumbline.judge.tolerance import growth
 from plumbline.records import LoadedRecord
 from tests.said import said
 
@@ -171,7 +172,7 @@ def test_a_different_tree_of_modules_is_suspected_with_up_to_four_of_them() -> N
 def test_the_loss_of_different_logits_shows_an_output_that_was_not_sketched(step: int) -> None:
     plain = side()
     loss_of = plain.record.evidence.probe.steps[step].loss_reference or 0.0  # type: ignore[union-attr]
-    limit = LIMIT["loss"]
+    limit = LIMIT["loss"] * growth(step)
 
     def off(share: float, logits: str = "e") -> LoadedRecord:
         return side(of_step(step, loss_reference=loss_of * (1 + share * limit), logits_sha256=logits * 64))
