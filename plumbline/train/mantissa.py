@@ -84,10 +84,13 @@ def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int
 def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of functions of two values, whose difference shows what is kept."""
     functional = torch.nn.functional
+    first = torch.arange(2, device=device)
     one, zero = torch.ones(2, dtype=dtype, device=device), torch.zeros(2, dtype=dtype, device=device)
     operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "softmax": lambda row: functional.softmax(row, dim=-1).double().diff(),
         "gelu": lambda row: functional.gelu(row).double().diff(),
+        "tanh": lambda row: torch.tanh(row).double().diff(),
+        "embedding": lambda row: functional.embedding(first, row.t()).double().reshape(-1).diff(),
         "layer_norm": lambda row: functional.layer_norm(row, (2,), one, zero, 1e-30),
         "cross_entropy": lambda row: torch.stack(
             [functional.cross_entropy(row, torch.tensor([label], device=device)).double() for label in (0, 1)]

@@ -6,13 +6,14 @@ place of the cause, however small the difference is there.
 
 from __future__ import annotations
 
+from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
-from plumbline.judge.tolerance import relative
+from plumbline.judge.tolerance import floor_of, relative
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
@@ -66,9 +67,21 @@ def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
         limit=0.0,
         detail=fact("origin.no-excuse"),
     )
-    is_within = not measured.over if measured is not None else _is_within(pair, step, rung)
+    is_within = _rounds(pair, measured) if measured is not None else _is_within(pair, step, rung)
     likely = _suspicions(pair, step, stage, tap, is_within=is_within)
     return Mismatch(rung, Divergence(stage=stage, step=step, at=place), (finding,), likely)
+
+
+def _rounds(pair: Pair, first: TapError) -> bool:
+    """Return whether the first different tensor may differ by rounding.
+
+    A single operation on equal inputs rounds its result once, by a unit of its own format, whatever the precision is.
+    """
+    tap = first.reference
+    if first.over or tap.stage != "forward" or not tap.leaf or pair.precision not in ("bf16", "fp16"):
+        return not first.over
+    most = {"float32": floor_of("forward", "fp32"), "bfloat16": limits.UNIT["bf16"], "float16": limits.UNIT["fp16"]}
+    return first.error <= most.get(tap.dtype, first.limit)
 
 
 def _measured(pair: Pair, step: int, rung: str) -> TapError | None:

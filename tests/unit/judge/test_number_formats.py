@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import bits
+from plumbline.judge.rungs.forward import dtypes
 from plumbline.schema.verdict import Judgement
 
 from .conftest import other_kernel
 from .made_records import in_spec, whole
+from .rung_numbers import STEP, scaled
+from .rung_records import side
 from .test_withheld import replay, trail
 
 BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
@@ -81,3 +86,27 @@ def test_a_different_bit_of_an_earlier_rung_comes_before_an_error_beyond_its_lim
     judgement = compare(whole(replay(taps=taps[0])), whole(replay(taps=taps[1], trials=trials)), throughput=False)
     assert [(cause.code, cause.sure) for cause in judgement.causes] == [("operator", "confirmed")]
     assert judgement.first_divergence.stage == "forward"
+
+
+@pytest.mark.parametrize(("dtype", "rounds", "computes"), [
+    ("float32", 1e-6, 1e-4), ("bfloat16", 2.0**-8, 2.0**-6), ("float16", 2.0**-11, 2.0**-8),
+])  # fmt: skip
+def test_one_operation_on_equal_inputs_rounds_by_a_unit_of_its_own_format(
+    dtype: str, rounds: float, computes: float
+) -> None:
+    """Mixed precision leaves LayerNorm in fp32: an output that is off by what bf16 would explain is another formula."""
+    change = in_spec("probe", precision="fp16" if dtype == "float16" else "bf16")
+    left = side(change, scaled("forward", "layer.norm", dtype=dtype))
+    for error, code in ((rounds, "kernel"), (computes, "operator")):
+        right = side(change, scaled("forward", "layer.norm", 1 + error, dtype=dtype))
+        mismatch = bits(Pair(left, right), STEP, "forward")
+        assert mismatch is not None
+        assert mismatch.suspicions[0].code == code
+
+
+def test_a_linear_layer_in_another_format_is_named_beside_autocast_too() -> None:
+    change = in_spec("probe", precision="bf16")
+    left, right = (side(change, scaled("forward", "head", dtype=dtype)) for dtype in ("bfloat16", "float32"))
+    found = dtypes(Pair(left, right), STEP)
+    assert found is not None
+    assert (found.suspicions[0].code, found.at.at) == ("precision", "head")
