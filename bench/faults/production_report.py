@@ -62,8 +62,10 @@ def _history(document: dict[str, Any]) -> Iterator[str]:
     if again:
         yield "The judge was changed after the first 42, eight of which had another name, as was a fault outside"
         yield f"of the curve. {len(again)} attempts ran once more; `replaced` has their first results, of which"
-        yield f"{sum(cell['verdict'] == 'pass' for cell in again)} passed: those of packed rows whose texts left no room to"
-        yield "pack another, so that every bit was the reference's."
+        passed_then = sum(cell["verdict"] == "pass" for cell in again)
+        yield f"{passed_then} passed: those of packed rows whose texts left no room to pack another, so that every bit"
+        yield "was the reference's. Beside AVX2, two of packed rows end in torch and two of compiled kernels left no"
+        yield "record."
 
 
 def _kind(cell: dict[str, Any]) -> str:

@@ -248,7 +248,7 @@ def _different_bit(pair: Pair) -> GateResult | None:
     if not forward and losses[0] != losses[1]:
         # Modules of a compiled or packed replay have no comparable outputs; its first loss shows that one differs.
         finding = Finding(check="production.bits", outcome="drift", metric=fact("production.loss", step=0))
-        place = Divergence(stage="forward", step=0, at="model")
+        place = Divergence(stage="loss", step=0, at="loss")
         return _drift(finding, "operator", fact("production.first-loss"), place)
     if not different:
         return None

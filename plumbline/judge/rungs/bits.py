@@ -6,14 +6,13 @@ place of the cause, however small the difference is there.
 
 from __future__ import annotations
 
-from plumbline.judge import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
-from plumbline.judge.tolerance import floor_of, relative
+from plumbline.judge.tolerance import UNIT, floor_of, relative
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
@@ -80,7 +79,7 @@ def _rounds(pair: Pair, first: TapError) -> bool:
     tap = first.reference
     if first.over or tap.stage != "forward" or not tap.leaf or pair.precision not in ("bf16", "fp16"):
         return not first.over
-    most = {"float32": floor_of("forward", "fp32"), "bfloat16": limits.UNIT["bf16"], "float16": limits.UNIT["fp16"]}
+    most = {"float32": floor_of("forward", "fp32"), "bfloat16": UNIT["bf16"], "float16": UNIT["fp16"]}
     return first.error <= most.get(tap.dtype, first.limit)
 
 
