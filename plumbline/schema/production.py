@@ -28,6 +28,8 @@ class SpeedTrail(Model):
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=16, fail_fast=True)
     """(number of steps done, checksum of all weights)."""
+    apart: tuple[tuple[Step, Count], ...] = Field(default=(), max_length=16, fail_fast=True)
+    """(number of steps done, process): the first whose weights were not those of the first process."""
     generators: tuple[tuple[Step, Mark], ...] = Field(default=(), max_length=16, fail_fast=True)
     """(number of steps done, checksum of the random generators of all processes)."""
     settings: dict[Label, Scalar] = Field(default={}, max_length=100)

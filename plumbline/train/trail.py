@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -82,6 +83,15 @@ def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
     }
 
 
+def _first_apart(steps: list[int], weights: list[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
+    """Yield the first (step, process) whose weights are not the first process's, if any: replicas never part."""
+    for place, step in enumerate(steps):
+        for rank, mine in enumerate(weights):
+            if mine[place] != weights[0][place]:
+                yield step, rank
+                return
+
+
 class TrailObserver(Observer):
     """Observer that keeps checksums and losses on the device, without waiting for it.
 
@@ -147,7 +157,8 @@ class TrailObserver(Observer):
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
-        mine = (self._num_rows, sums, losses, self._generators)
+        weights = self._weights.digests() if self._weights else ()
+        mine = (self._num_rows, sums, losses, self._generators, weights)
         everyone = self._ranks.gather(mine)
         steps = zip(*(other[1] for other in everyone), strict=True)
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]
@@ -156,7 +167,8 @@ class TrailObserver(Observer):
             marks={name: tuple(to_mark(step[place]) for step in totals) for place, name in enumerate(self._names)},
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
-            weights=tuple(zip(self._steps, self._weights.digests() if self._weights else (), strict=True)),
+            weights=tuple(zip(self._steps, weights, strict=True)),
+            apart=tuple(_first_apart(self._steps, [other[4] for other in everyone])),
             generators=tuple(
                 (step, digest_json([other[3][place] for other in everyone])[:16])
                 for place, step in enumerate(self._steps)

@@ -28,7 +28,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     if sides[1] is None or pair.candidate.record.experiment is not None:
         return GateResult()
     off = batch_difference(pair) or _other_format(pair) or _first_excess(pair)
-    if off is None and sides[0] is not None:
+    if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
     return off or GateResult(tuple(_proven(pair)))
 

@@ -31,8 +31,12 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
-    """Return the first different learning rate; where bits are due, the first different loss or weights."""
+    """Return a process with weights of its own, the first different rate, or where bits are due a loss or weights."""
     left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    if right is not None and right.apart:
+        step, rank = right.apart[0]
+        place = Divergence(stage="optimizer", step=step, at=f"weights of process {rank}")
+        return _drift("optimizer", place, fact("trail.apart", step=step, rank=rank), fact("trail.first-process"))
     if left is None or right is None:
         return None
     return _rates(left, right) or (_bits(left, right) if is_due else None)

@@ -16,7 +16,7 @@ from .conftest import other_kernel
 from .made_records import in_spec, whole
 from .rung_numbers import STEP, scaled
 from .rung_records import side
-from .test_withheld import replay, trail
+from .test_withheld import replay
 
 BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
 
@@ -61,16 +61,6 @@ def test_a_linear_layer_in_the_format_of_no_autocast_is_named() -> None:
     records = [whole(in_spec("speed", precision="bf16"), replay(taps=each)) for each in taps]
     judgement = compare(*records, throughput=False)
     assert (judgement.causes[0].code, judgement.first_divergence.at) == ("precision", "head")
-
-
-def test_another_count_of_draws_is_dropout_and_the_same_count_is_not() -> None:
-    def parted(mark: str) -> Any:
-        return lambda content: trail(content).update(losses=[0.25] + [0.5] * 13, generators=[(4, "a" * 16), (14, mark)])
-
-    plain = lambda content: trail(content).update(generators=[(4, "a" * 16), (14, "a" * 16)])  # noqa: E731
-    for mark, code in (("b" * 16, "rng"), ("a" * 16, "operator")):
-        judgement = compare(whole(replay(), plain), whole(replay(), parted(mark)), throughput=False)
-        assert [cause.code for cause in judgement.causes] == [code]
 
 
 def test_a_different_bit_of_an_earlier_rung_comes_before_an_error_beyond_its_limit() -> None:
