@@ -69,6 +69,8 @@ def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]
 
 def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
     """Yield the bits that fused attention keeps of its values: of a single key, its output is the value."""
+    # As linear layers of mixed precision leave them.
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
     steps = torch.arange(1, _MOST + 1, dtype=torch.float64, device=device)
     values = torch.nn.functional.pad(1 + 2.0**-steps, (0, 64 - _MOST), value=1.0).to(dtype).reshape(1, 1, 1, 64)
     found = torch.nn.functional.scaled_dot_product_attention(values, values, values).reshape(-1)
@@ -113,6 +115,5 @@ def measure_mantissa_bits(
         measured = _of_products(device, dtype, sizes), _computable(_of_functions(device, dtype))
         found = dict(itertools.chain(*measured))
         if fused_attention:
-            short = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
-            found |= dict(_computable(_of_attention(device, short)))
+            found |= dict(_computable(_of_attention(device, dtype)))
         return {name: bits for name, bits in found.items() if _is_format(bits, dtype)}

@@ -45,7 +45,7 @@ from tests.train.conftest import MODEL, Workshop
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "plumbline"
-COMPAT = (CODE / "train" / "compat", CODE / "schema" / "compat.py")
+COMPAT = (CODE / "train" / "compat", CODE / "schema" / "base.py")
 LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "numpy", "np", "pa", "pyarrow", "pydantic"}
 NOT_NEEDED = re.compile(
     r"(?i)(__|_?distutils|plumbline|prefect|boto|azure|aws|moto|datasets|pip|zz_|.*\\.(pth|egg-link)$)"
