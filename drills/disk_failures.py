@@ -43,7 +43,7 @@ def disk_full(stack: RunningStack) -> None:
     suite = alerted_suite(stack, "drill-disk-full", 122, start_seconds=120, run_seconds=200, retries=1)
     with _cache_disk(stack, _SMALL_MIB), alerted_round(stack, suite) as (round_, hook):
         # The last attempt's record names the reason: it is stored, and not judged.
-        expect_unavailable(stack, round_, hook, "bytes are needed", failed_records=1)
+        expect_unavailable(stack, round_, hook, "are needed", failed_records=1)
 
 
 @contextmanager
