@@ -64,8 +64,8 @@ def _history(document: dict[str, Any]) -> Iterator[str]:
         yield f"of the curve. {len(again)} attempts ran once more; `replaced` has their first results, of which"
         passed_then = sum(cell["verdict"] == "pass" for cell in again)
         yield f"{passed_then} passed: those of packed rows whose texts left no room to pack another, so that every bit"
-        yield "was the reference's. Beside AVX2, set by a variable on a processor with AVX-512, two of packed rows end in"
-        yield "torch's error, and two of compiled kernels in a crash of the code that torch compiled, with or without them."
+        yield "was the reference's. Beside AVX2, set by a variable on a processor with AVX-512, two of packed rows end"
+        yield "in torch's error, and two of compiled kernels in a crash of what torch compiled, with or without a fault."
 
 
 def _kind(cell: dict[str, Any]) -> str:
