@@ -65,7 +65,7 @@ def _history(document: dict[str, Any]) -> Iterator[str]:
         passed_then = sum(cell["verdict"] == "pass" for cell in again)
         yield f"{passed_then} passed: those of packed rows whose texts left no room to pack another, so that every bit"
         yield "was the reference's. Beside AVX2, set by a variable on a processor with AVX-512, two of packed rows end"
-        yield "in torch's error, and two of compiled kernels in a crash of what torch compiled, with or without a fault."
+        yield "in an error of torch, two of compiled kernels in a crash of what torch compiled, faulty or not."
 
 
 def _kind(cell: dict[str, Any]) -> str:
