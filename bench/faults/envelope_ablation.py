@@ -3,7 +3,7 @@
 Every candidate is trained on another instruction set or number of threads, beside a reference on the machine's own.
 Each pair is judged by `compare` alone, without experiments: as it is; without the envelope of perturbed runs; also
 without the recorded distances, by the sketches of the portable leg; with floors alone.
-`bench/results/envelope-ablation.json` is written after each pair, and what it holds is not run again.
+`bench/results/envelope-ablation.json` is written after each pair, and pairs that it holds do not run again.
 """
 
 from __future__ import annotations

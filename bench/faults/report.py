@@ -169,10 +169,10 @@ while the judge was changed with the fifth set in sight. Each entry was seen to 
 judge.""",
     7: """
 at production settings (`bench/faults/production.py`), written without reading the judge, its tests, docs/MATH.md,
-docs/FAULTS.md or any result. Throughput is not compared. The references of packed rows failed on that commit ("not
-called in every micro-batch"), so that their nine entries were judged with that mended; three ended in torch (packed
-rows in bf16 need AVX-512 on this processor). What was judged again after changes of the judge:
-`faults-held-out-7-again.json`.""",
+docs/FAULTS.md or any result. Throughput is not compared. On that commit no reference of packed rows
+trained ("not called in every micro-batch"): the nine entries of packed rows were judged after this was mended. Three of
+them ended in an error of torch, which needs AVX-512 for packed rows in bf16 on this processor.
+`faults-held-out-7-again.json` holds the faults that were judged again after the judge was changed.""",
     8: """
 at production settings, by a second writer under the same rules, after the judge was changed with the seventh set in
 sight.""",

@@ -282,8 +282,9 @@ def begin_confirmation(
     ):
         mismatch = _named((table if table is not None else Comparisons()).of(reference, candidate).pair)
         curves = (reference.record.evidence.learn, candidate.record.evidence.learn)
-        is_shown = mismatch is not None and mismatch.suspicions[0].code == "precision"
-        if mismatch is not None and not is_shown and curves[0] is not None and curves[1] is not None:
+        # A measured number format needs no trace of the curve.
+        is_format = mismatch is not None and mismatch.suspicions[0].code == "precision"
+        if mismatch is not None and not is_format and curves[0] is not None and curves[1] is not None:
             window = first_window(curves[0], curves[1])
             return WindowSearch(reference, candidate, judgement, budget, mismatch, window)
     return Confirmation.begin(reference, candidate, judgement, budget, table)

@@ -50,22 +50,22 @@ def _first_excess(pair: Pair) -> GateResult | None:
 
 def _other_format(pair: Pair) -> GateResult | None:
     """Return an operator or a linear layer that computes in another number format than the reference's."""
-    found = other_format(pair, "speed")
-    finding, why, at = (found.findings[0], found.suspicions[0].why, found.at) if found else (None, "", None)
-    if found is None and (layer := _other_dtype(pair)) is not None:
+    measured, layer = other_format(pair, "speed"), _other_dtype(pair)
+    if measured is not None:
+        finding, why, at = measured.findings[0], measured.suspicions[0].why, measured.at
+    elif layer is not None:
         ours, theirs = layer
         why = fact("production.dtype", name=theirs.name, dtype=theirs.dtype, reference=ours.dtype)
+        at = Divergence(stage="forward", step=0, at=theirs.name)
         finding = Finding(
             check="production.format", outcome="drift", metric=fact("production.dtype-of", name=theirs.name),
             observed=theirs.dtype, limit=ours.dtype,
         )  # fmt: skip
-        at = Divergence(stage="forward", step=0, at=theirs.name)
-    if finding is None or at is None:
+    else:
         return None
     replay = _replay(pair.candidate)
-    stage = next((trial.stage for trial in replay.trials), "") if replay is not None else ""
-    trials = [trial for trial in replay.trials if trial.stage == stage] if replay is not None else []
-    return _drift(finding, "precision", why, at, trials=trials)
+    trials = replay.trials if replay is not None else ()
+    return _drift(finding, "precision", why, at, trials=[each for each in trials if each.stage == trials[0].stage])
 
 
 def _other_dtype(pair: Pair) -> tuple[ProductionTap, ProductionTap] | None:

@@ -31,15 +31,21 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
-    """Return a process with weights of its own, the first different rate, or where bits are due a loss or weights."""
+    """Return the first difference behind the batches: of a process, of a learning rate, or of bits that are due."""
     left, right = (_trail(side) for side in (pair.reference, pair.candidate))
-    if right is not None and right.apart:
-        step, rank = right.apart[0]
-        place = Divergence(stage="optimizer", step=step, at=f"weights of process {rank}")
-        return _drift("optimizer", place, fact("trail.apart", step=step, rank=rank), fact("trail.first-process"))
-    if left is None or right is None:
-        return None
+    parted = _parted_process(right) if right is not None else None
+    if parted is not None or left is None or right is None:
+        return parted
     return _rates(left, right) or (_bits(left, right) if is_due else None)
+
+
+def _parted_process(trail: SpeedTrail) -> GateResult | None:
+    """Return the process whose weights are not those of the first: all processes of a training hold one model."""
+    if not trail.apart:
+        return None
+    step, rank = trail.apart[0]
+    place = Divergence(stage="optimizer", step=step, at=f"weights of process {rank}")
+    return _drift("optimizer", place, fact("trail.apart", step=step, rank=rank), fact("trail.first-process"))
 
 
 def _trail(side: LoadedRecord) -> SpeedTrail | None:
