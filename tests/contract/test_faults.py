@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from plumbline.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
 from plumbline.staging import Cache, Stager
@@ -243,3 +244,10 @@ def test_a_hundred_random_sequences_each(
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     assert outcomes["right"] >= 30, outcomes
     assert len(outcomes) >= 3, outcomes
+
+
+def test_a_body_is_counted_before_its_reader_has_the_last_byte(fault_server: FaultServer) -> None:
+    fault_server.objects = {"/bucket/key": b"x" * 70_000}
+    fault_server.rate = 100_000
+    answer = urllib3.request("GET", f"{fault_server.url}/bucket/key", timeout=30)
+    assert len(answer.data) == fault_server.body_bytes()

@@ -91,8 +91,11 @@ def on_disk(cache: Path, dataset: Dataset) -> dict[str, int]:
     """Return the bytes of each staged object by its path on the server."""
     result = {}
     for file in dataset.manifest.files:
-        final, part = Cache(cache).path(file.sha256), cache / "parts" / f"{file.sha256}.part"
-        size = file.size if final else part.stat().st_size if part.exists() else 0
+        try:
+            # The part first: a living child may rename it to the whole file at any moment.
+            size = (cache / "parts" / f"{file.sha256}.part").stat().st_size
+        except FileNotFoundError:
+            size = file.size if Cache(cache).path(file.sha256) else 0
         result[f"/bucket/data/reviews/{file.key}"] = size
     return result
 

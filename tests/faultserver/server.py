@@ -46,7 +46,7 @@ _PIECE = 64 << 10
 class Served:
     """One answered request; `end` is the requested end of the range.
 
-    Noted before the answer goes out: who has read it to its end finds it here. `sent` follows when all of it is out.
+    Noted before the answer goes out, and `sent` before each piece: who has read the last byte finds it counted here.
     """
 
     method: str
@@ -219,42 +219,44 @@ class _Handler(BaseHTTPRequestHandler):
         with owner.lock:
             owner.served.append(served)
         self.end_headers()
-        sent = self._send(rest[:output], fault)
-        with owner.lock:
-            served.sent = sent
+        self._served = served
+        self._send(rest[:output], fault)
         if isinstance(fault, WrongLength):
             self.close_connection = True
         return None
 
-    def _send(self, rest: bytes, fault: Fault | None) -> int:
+    def _send(self, rest: bytes, fault: Fault | None) -> None:
         match fault:
             case Corrupt(at) if rest:
                 spoiled = bytearray(rest)
                 spoiled[at % len(rest)] ^= 1
-                return self._stream(bytes(spoiled))
+                self._stream(bytes(spoiled))
             case Trickle(size, seconds):
-                return self._trickle(rest, size, seconds)
+                self._trickle(rest, size, seconds)
             case Reset(after) | Truncate(after) | Stall(after):
-                sent = self._stream(rest[:after])
+                self._stream(rest[:after])
                 self._break(fault)
-                return sent
-        return self._stream(rest)
+            case _:
+                self._stream(rest)
 
-    def _stream(self, data: bytes) -> int:
+    def _write(self, piece: bytes) -> None:
+        with self.server.owner.lock:
+            self._served.sent += len(piece)
+        self.wfile.write(piece)
+
+    def _stream(self, data: bytes) -> None:
         rate, begin = self.server.owner.rate, time.monotonic()
         for start in range(0, len(data), _PIECE):
-            self.wfile.write(data[start : start + _PIECE])
+            self._write(data[start : start + _PIECE])
             if rate is not None:
                 late = begin + (start + _PIECE) / rate - time.monotonic()
                 self.server.owner.stopping.wait(max(0.0, late))
-        return len(data)
 
-    def _trickle(self, rest: bytes, size: int, seconds: float) -> int:
-        sent = 0
-        while sent < len(rest) and not self.server.owner.stopping.wait(seconds):
-            self.wfile.write(rest[sent : sent + size])
-            sent += size
-        return min(sent, len(rest))
+    def _trickle(self, rest: bytes, size: int, seconds: float) -> None:
+        for start in range(0, len(rest), size):
+            if self.server.owner.stopping.wait(seconds):
+                return
+            self._write(rest[start : start + size])
 
     def _break(self, fault: Reset | Truncate | Stall) -> None:
         self.wfile.flush()
