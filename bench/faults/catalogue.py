@@ -77,6 +77,9 @@ _WORDS = {
     "fp16-for-avx2": "Kernels for AVX2, and harmless variables.",
     "fp32-without-vector-isa": "Kernels without vector instructions.",
     "bf16-by-onednn-for-avx2": "oneDNN uses kernels for AVX2.",
+    "eager-for-avx2": "Kernels for AVX2, and harmless variables.",
+    "fp16-without-vector-isa": "Kernels without vector instructions.",
+    "compiled-beside-variables": "Harmless variables.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

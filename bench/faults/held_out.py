@@ -12,6 +12,7 @@ from bench.faults.catalogue import Entry
 from bench.faults.held_out_eighth import EIGHTH, EIGHTH_CONTROLS
 from bench.faults.held_out_fifth import FIFTH, FIFTH_CONTROLS
 from bench.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
+from bench.faults.held_out_ninth import NINTH, NINTH_CONTROLS
 from bench.faults.held_out_seventh import SEVENTH, SEVENTH_CONTROLS
 from bench.faults.held_out_sixth import SIXTH, SIXTH_CONTROLS
 
@@ -278,5 +279,6 @@ SETS = (
     HeldOut(6, "b73f79d", SIXTH, SIXTH_CONTROLS, seen=False),
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
+    HeldOut(9, "", NINTH, NINTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

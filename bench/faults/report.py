@@ -176,6 +176,9 @@ them ended in an error of torch, which needs AVX-512 for packed rows in bf16 on 
     8: """
 at production settings, by a second writer under the same rules, after the judge was changed with the seventh set in
 sight.""",
+    9: """
+at production settings, by a third writer under the same rules, after the judge was changed with the eighth set in
+sight.""",
 }
 
 

@@ -1,0 +1,1 @@
+"""Injectors of the ninth held-out set."""
