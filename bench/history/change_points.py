@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.history.simulated_nights import NOISES
 from plumbline import limits
 from plumbline.history.changepoints import autocorrelation_within, changes
-from plumbline.history.simulate import NOISES
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-changes.json"
 LENGTHS = (30, 60, 120, 365)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.history.peers import PEERS, alarms
+from bench.history.simulated_nights import MODELS, NOISES, World, first_call, make_levels, simulate_platform
 from plumbline.history.allowed import allowed_for
-from plumbline.history.simulate import MODELS, NOISES, World, first_call, make_levels, simulate_platform
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-simulation.json"
 PLATFORMS, METRICS, NIGHTS = 4, 10, 365

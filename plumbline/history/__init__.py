@@ -1,6 +1,6 @@
 """Decision engine over a platform's nights.
 
-Detectors, limits, experiments' tests and a simulation. Pure.
+Detectors, limits and the tests of experiments. Pure.
 """
 
 from plumbline.history.allowed import Allowed as Allowed

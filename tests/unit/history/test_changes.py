@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bench.history.simulated_nights import NOISES
 from plumbline.history.changepoints import changes
 from plumbline.history.episodes import episodes
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.history.lasting import rank_sum_chance
 from plumbline.history.quantiles import t_quantile
-from plumbline.history.simulate import NOISES
 
 pytestmark = pytest.mark.timeout(120)
 

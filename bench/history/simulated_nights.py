@@ -1,7 +1,4 @@
-"""Simulation of years of nights, judged by the engine.
-
-It generates noise, losses and experiments.
-"""
+"""Years of nights with noise, losses and experiments, judged by the decision engine."""
 
 from __future__ import annotations
 
