@@ -19,7 +19,7 @@ from typing import Any
 from bench.history.open_losses import judged, summed
 from bench.history.simulate import PLATFORMS, delay, year
 from plumbline import limits
-from plumbline.history import detectors, lasting, questions, reference, series_state
+from plumbline.history import detectors, lasting, reference, series_state
 from plumbline.history.paired import PairedTest, exact_chance
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-ablation.json"
@@ -36,7 +36,7 @@ def _no_detection(*_: object) -> tuple[()]:
 
 
 def _whole_size(size: float, *rest: Any) -> bool:
-    return bool(questions.is_ruled_out(2 * size, *rest))
+    return bool(lasting.is_ruled_out(2 * size, *rest))
 
 
 def _own_spread(self: reference.Reference, _: object) -> reference.Reference:
@@ -48,7 +48,7 @@ def _by_half_a_chance(self: PairedTest, loss: float, _: float) -> bool:
 
 
 def _by_seven_nights(here: Any, num_fresh: int, *rest: Any) -> lasting.Lasting:
-    return questions.overdue_loss(here, min(num_fresh, limits.LAG_NIGHTS), *rest)
+    return lasting.overdue_loss(here, min(num_fresh, limits.LAG_NIGHTS), *rest)
 
 
 RULES: Mapping[str, tuple[Patch, ...]] = {

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Field
 from plumbline.central import CentralStore
 from plumbline.digest import canonical_json
 from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
-from plumbline.history.noise import NoiseFloor, noise_floor
+from plumbline.history.allowed import NoiseFloor, noise_floor
 from plumbline.schema.base import Model, Name, Sha256, read_model
 from plumbline.schema.record import RunRecord
 from plumbline.stores.protocol import PreconditionFailedError

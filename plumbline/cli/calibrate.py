@@ -14,8 +14,7 @@ from plumbline.central import CentralStore
 from plumbline.cli.nights import read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
-from plumbline.history.allowed import Allowed
-from plumbline.history.noise import NoiseFloor, noise_floor, recommended_drop
+from plumbline.history.allowed import Allowed, NoiseFloor, noise_floor, recommended_drop
 from plumbline.history.reference import Reference
 from plumbline.history.segments import MetricHistory
 from plumbline.rounds.nights import limits_of

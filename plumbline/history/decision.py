@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
-from plumbline.history.answers import RerunTest
-from plumbline.history.dating import Onset
-from plumbline.history.detectors import Detection
+from plumbline.history.detectors import Detection, Onset
 from plumbline.history.paired import PairedTest
-from plumbline.history.questions import Question
 from plumbline.history.reference import Reference
 
 Values = NDArray[np.float64]
@@ -42,6 +39,23 @@ Reason = Literal[
 ]
 Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Loss that was asked about on an earlier night, and that no later night has ruled out.
+
+    Only a decision moves the reference: nights from the start of an open loss on enter none. Where an experiment has
+    cleared the software, or it is equal, the loss is the machine's: nights on which no detector reports it pass.
+    """
+
+    since: int
+    """First night of the loss."""
+    asked: int
+    """Night of the first question."""
+    size: float
+    is_cleared: bool = False
+    """Whether the software does not cause it, by the newest answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,18 @@ class Answers:
     """[blocks, 2]: runs of the baseline's environment, in the same blocks."""
     num_tested: int = 1
     """Number of series that this experiment answers, by which the level is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerunTest:
+    """Result of the reruns: their mean compared with the reference."""
+
+    holds: bool
+    z: float
+    limit: float
+    mean: float
+    spread: float = 0.0
+    """SD of the reruns among themselves, which share the machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Test whether a loss lasts, by the newest nights alone.
+"""Test what the newest nights show by themselves: whether a loss lasts, and whether they rule it out.
 
 No experiment is needed.
 """
@@ -127,3 +127,30 @@ def _tails(newer: int, older: int) -> tuple[float, ...]:
         rest += count
         tails.append(rest / total)
     return tuple(reversed(tails))
+
+
+def is_ruled_out(size: float, fresh: Values, reference: Reference) -> bool:
+    """Return whether the newest nights rule out half of a loss.
+
+    Half, because chance enlarges a loss that is noticed. `fresh` are the nights after the question. A loss that the
+    reference's few nights cannot resolve counts as the smallest one that they can. A night counts no better than
+    `WINSOR`, so that no single one decides.
+    """
+    if not len(fresh):
+        return False
+    pooled = reference.pooled(fresh)
+    least = max(size / 2, pooled.resolvable(limits.RULED_OUT))
+    off = np.maximum(fresh - reference.centre, -limits.WINSOR * pooled.spread)
+    share = (1 - reference.rho) / (1 + reference.rho)
+    return any(
+        pooled.rules_out(
+            reference.centre + float(newest.mean()), least, limits.RULED_OUT, max(len(newest) * share, 1.0)
+        )
+        for newest in (off[-num:] for num in (limits.LEAST_NIGHTS, limits.OWN_NIGHTS))
+    )
+
+
+def overdue_loss(here: Values, num_fresh: int, reference: Reference, alpha: float) -> Lasting:
+    """Test whether the nights after the question show the loss."""
+    length = min(num_fresh, limits.ENOUGH_NIGHTS)
+    return lasting_loss(here, reference.pooled(here[-length:]), alpha, lengths=(length,))

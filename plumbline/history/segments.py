@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
-from plumbline.history.decision import Call, Past
+from plumbline.history.decision import Call, Past, Question
 from plumbline.history.metrics import Metric
-from plumbline.history.questions import Question
 from plumbline.history.reference import Reference, reference_of
 from plumbline.history.series import CallEntry, SeriesFile
 

@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from plumbline import limits
 from plumbline.history.allowed import Allowed
-from plumbline.history.dating import Onset, onset
-from plumbline.history.decision import Answers, Call, Decision, Past, Software
-from plumbline.history.detectors import Detection, detect
-from plumbline.history.lasting import lasting_loss
-from plumbline.history.nights_alone import by_nights_alone
-from plumbline.history.questions import Question, is_ruled_out, overdue_loss
+from plumbline.history.decision import Answers, Call, Decision, Past, Question, Software
+from plumbline.history.detectors import Detection, Onset, detect, onset
+from plumbline.history.lasting import is_ruled_out, lasting_loss, overdue_loss
 from plumbline.history.reference import HUGE, Reference, reference_of
-from plumbline.history.suspected_loss import SuspectedLoss
+from plumbline.history.suspected_loss import SuspectedLoss, by_nights_alone
 
 Values = NDArray[np.float64]
 _ANSWERS = frozenset({"open-question", "software", "machine", "undecided", "unconfirmed", "lasting"})

@@ -6,6 +6,7 @@ Where the loss needs an experiment, the decision names it; the caller runs it an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,14 +15,12 @@ from numpy.typing import NDArray
 
 from plumbline import limits
 from plumbline.history.allowed import Allowed
-from plumbline.history.answers import RerunTest, judge_reruns
-from plumbline.history.dating import onset
-from plumbline.history.decision import Answers, Decision, Past, Reason, Software
-from plumbline.history.detectors import Detection
-from plumbline.history.lasting import lasting_loss
+from plumbline.history.decision import Answers, Decision, Past, Reason, RerunTest, Software
+from plumbline.history.detectors import Detection, onset
+from plumbline.history.lasting import lasting_loss, longest_shown
 from plumbline.history.paired import PairedTest, paired_test
-from plumbline.history.quantiles import t_quantile
-from plumbline.history.reference import Reference
+from plumbline.history.quantiles import normal_quantile, t_quantile
+from plumbline.history.reference import HUGE, Reference
 
 Values = NDArray[np.float64]
 
@@ -137,3 +136,42 @@ class SuspectedLoss:
             high,
             new=verdict == "drift",
         )
+
+
+def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:
+    """Test fresh reruns of tonight against the reference.
+
+    The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
+    spread of one night, not of many.
+    """
+    finite = [min(max(value, -HUGE), HUGE) for value in reruns if math.isfinite(value)]
+    limit = normal_quantile(1 - alpha)
+    if not finite:
+        return RerunTest(holds=False, z=-math.inf, limit=limit, mean=math.nan)
+    mean = math.fsum(finite) / len(finite)
+    z = (mean - reference.centre) / reference.predicted()
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / max(len(finite) - 1, 1))
+    return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean, spread=spread)
+
+
+def by_nights_alone(
+    here: Values, reference: Reference, detections: Sequence[Detection], allowed: Allowed
+) -> Decision | None:
+    """Decide on the newest night without experiments; `None` if no detector reports a loss, and the nights show none.
+
+    A loss is drift once the newest nights show it at the budget's level, however many nights that takes. Only a sudden
+    loss that has too few nights to be shown yet is `inconclusive`: its nights, and those after a detection among few
+    nights, stay out of the reference until later nights rule the loss out, so that evidence adds up.
+    """
+    size = float(here[-1]) - reference.centre
+    lost = longest_shown(here, reference, allowed.lasting_alpha, lengths=allowed.lasting_nights)
+    decision = Decision("pass", "too-soon", tuple(detections), "", reference, size=size)
+    if lost.holds and lost.size > allowed.least_change:
+        dated = onset(here, reference)
+        return replace(decision, verdict="drift", reason="lasting", onset=dated, size=lost.size, new=True)
+    if not detections:
+        return None
+    is_sudden = any(detection.kind != "creep" for detection in detections)
+    # Worse than every night before: whatever the distribution, as rare as one in all nights so far.
+    is_record = float(here[-1]) > float(here[: -lost.num_nights].max(initial=-np.inf))
+    return replace(decision, verdict="inconclusive") if is_sudden and is_record else decision

@@ -10,9 +10,8 @@ from functools import partial
 from plumbline import limits
 from plumbline.digest import digest_bytes
 from plumbline.history.allowed import Allowed, allowed_for, learned_margins
-from plumbline.history.metrics import METRICS
+from plumbline.history.metrics import METRICS, shift_note
 from plumbline.history.night import LineDecision, call_entry, judge_lines
-from plumbline.history.phases import shift_note
 from plumbline.history.segments import MetricHistory, lines_of
 from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
 from plumbline.judge.whole import stands_alone

@@ -57,7 +57,7 @@ FORMULAS: dict[str, set[float]] = {
     "history/external_values.py": {1e9, 1e11, 1e14, 1e17},
     "history/lasting.py": {0.5},
     "history/metrics.py": {700.0},
-    "history/noise.py": {1e-6},
+    "history/allowed.py": {1e-6},
     "history/paired.py": {1e-9, 1e-12},
     "history/reference.py": {0.05, 0.6, 0.8, 0.95, 3.29, 1e75},
     "history/scan.py": {0.5, 1.5},

@@ -11,18 +11,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.errors import InvalidInputError
-from plumbline.history.answers import judge_reruns
+from plumbline.history.allowed import noise_floor
 from plumbline.history.decision import Answers
 from plumbline.history.equivalence import equivalence
 from plumbline.history.external import parse_external
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import call_entry, finding_of, judge_lines
-from plumbline.history.noise import noise_floor
 from plumbline.history.paired import paired_test
 from plumbline.history.reference import Reference
 from plumbline.history.segments import lines_of
 from plumbline.history.series import SeriesFile, extended
 from plumbline.history.summary import summarise
+from plumbline.history.suspected_loss import judge_reruns
 from tests.unit.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
 pytestmark = pytest.mark.timeout(180)
