@@ -18,7 +18,7 @@ from drills.fleet_night import FleetNight
 from drills.processes import SERVER, parent
 from drills.server_failures import move_clock
 from drills.transcript import say
-from plumbline.experiments.transport import has_record
+from plumbline.central import CentralStore
 from plumbline.stores import open_store
 
 __all__ = ["ON_A_PLATFORM", "ON_THE_ROUND", "Steps"]
@@ -42,7 +42,7 @@ def _worker_killed_during(night: FleetNight, platform: str) -> Steps:
 def _worker_killed_after(night: FleetNight, platform: str) -> Steps:
     outbox = open_store(night.stack.suite.platforms[platform].outbox)
     # A different failure may have cost the platform its first attempt.
-    while not any(has_record(outbox, night.round.record(platform, attempt)) for attempt in range(2)):
+    while not any(CentralStore(outbox).has_record(night.round.record(platform, attempt)) for attempt in range(2)):
         yield
     night.kill_worker(platform)
 

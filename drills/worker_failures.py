@@ -13,7 +13,7 @@ from drills.alerted_rounds import alerted_round, alerted_suite, expect_retried
 from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
 from drills.processes import TRAINER, kill_machine, parent, terminate_machine
 from drills.transcript import expect, say
-from plumbline.experiments.transport import has_record
+from plumbline.central import CentralStore
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from tests.flows.local_stack import RunningRound, RunningStack
@@ -54,7 +54,7 @@ def _until_recorded(stack: RunningStack, name: str) -> tuple[RunningRound, int]:
     (trainer, *_) = stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")
     child = parent(trainer)
     outbox, deadline = open_store(suite.platforms["aws"].outbox), time.monotonic() + 90
-    while not has_record(outbox, round_.record("aws", 0)):
+    while not CentralStore(outbox).has_record(round_.record("aws", 0)):
         if time.monotonic() > deadline:
             raise AssertionError("no record within 90 s")
         time.sleep(0.002)
@@ -113,7 +113,7 @@ def training_terminated(stack: RunningStack) -> None:
         say("the training of aws gets SIGTERM")
         expect_retried(stack, round_, hook, "stopped on request")
     records = [round_.record("aws", attempt) for attempt in (0, 1)]
-    left = [record for record in records if has_record(open_store(outbox), record)]
+    left = [record for record in records if CentralStore(open_store(outbox)).has_record(record)]
     expect(left == records, f"the outbox has the record of both attempts: {left}")
 
 

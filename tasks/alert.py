@@ -188,7 +188,7 @@ def _claim_pending(book: AlertBook) -> list[Outgoing]:
             state = changed
         return state
 
-    if book.read()[0].pending:
+    if book.read().pending:
         book.change(take)
     return claimed
 

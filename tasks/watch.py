@@ -53,7 +53,7 @@ def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
     book = AlertBook(central, suite.name)
     if suite.schedule is None:
         return "", deliver_pending(book, known)
-    state, schedule = book.read()[0], suite.schedule
+    state, schedule = book.read(), suite.schedule
     planned, why = _read_planned(suite, since=min([*state.due, now]))
     due = _last_due(planned.times if planned else state.due, schedule, now)
     is_missed = due is not None and (planned is None or planned.active) and not _has_started(central, suite, due)

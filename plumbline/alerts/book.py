@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from plumbline.alerts.state import AlertState
 from plumbline.central import CentralStore
 from plumbline.digest import canonical_json, digest_bytes
-from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
-from plumbline.stores import PreconditionFailedError, ensure_object
-
-_ATTEMPTS = 8
+from plumbline.stores import ensure_object
 
 
 class AlertBook:
@@ -23,48 +20,42 @@ class AlertBook:
         self._suite = suite
         self._key = f"alerts/{suite}.json"
 
-    def read(self) -> tuple[AlertState, str | None]:
-        """Return the state, and the etag for changing it."""
-        pointer = self._central.read_pointer(self._key)
-        if pointer is None:
-            return AlertState(), None
-        return self._parse(pointer[0]), pointer[1]
+    def read(self) -> AlertState:
+        """Return the state."""
+        return self._parse(self._central.read_document(self._key))
 
     def repair(self) -> str:
         """Replace an unreadable state by an empty one; return a line about it, or "".
 
         The unreadable document is kept in `alerts/damaged/`. With an empty state, open troubles are alerted again.
         """
-        pointer = self._central.read_pointer(self._key)
-        if pointer is None:
-            return ""
-        data, etag = pointer
+        data = self._central.read_document(self._key)
         try:
             _ = self._parse(data)
         except InvalidInputError as error:
-            aside = f"alerts/damaged/{self._suite}-{digest_bytes(data)[:12]}.json"
-            ensure_object(self._central.store, aside, data)
-            with suppress(PreconditionFailedError):  # a concurrent writer repaired it
-                self._central.swap_pointer(self._key, canonical_json(AlertState().to_json()), etag)
+            aside = f"alerts/damaged/{self._suite}-{digest_bytes(data or b'')[:12]}.json"
+            ensure_object(self._central.store, aside, data or b"")
+            empty = canonical_json(AlertState().to_json())
+            self._central.change_document(self._key, lambda now: empty if now == data else None)
             kept = f"{self._central.store.url}/{aside}"
             return (
                 f"{error}. The alert state was reset: open problems are alerted again. The document is kept as {kept}"
             )
         return ""
 
-    def _parse(self, data: bytes) -> AlertState:
-        return read_model(AlertState, data, where=f"{self._central.store.url}/{self._key}")
+    def _parse(self, data: bytes | None) -> AlertState:
+        where = f"{self._central.store.url}/{self._key}"
+        return read_model(AlertState, data, where=where) if data is not None else AlertState()
 
     def change(self, change: Callable[[AlertState], AlertState]) -> AlertState:
-        """Apply a change to the current state; retry if a concurrent writer was faster."""
-        for _ in range(_ATTEMPTS):
-            state, etag = self.read()
+        """Apply a change to the current state; return the new one."""
+        changed = AlertState()
+
+        def apply(data: bytes | None) -> bytes | None:
+            nonlocal changed
+            state = self._parse(data)
             changed = change(state)
-            if changed == state:
-                return state
-            try:
-                self._central.swap_pointer(self._key, canonical_json(changed.to_json()), etag)
-            except PreconditionFailedError:
-                continue
-            return changed
-        raise UnavailableError("other writers keep changing the document", where=self._central.store.url, key=self._key)
+            return canonical_json(changed.to_json()) if changed != state else None
+
+        self._central.change_document(self._key, apply)
+        return changed

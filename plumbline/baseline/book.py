@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
 from plumbline.central import CentralStore
 from plumbline.digest import canonical_json
-from plumbline.errors import ConfigurationError, InvalidInputError, UnavailableError
+from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.history.allowed import NoiseFloor, noise_floor
 from plumbline.schema.base import Model, Name, Sha256, read_model
 from plumbline.schema.record import RunRecord
-from plumbline.stores.protocol import PreconditionFailedError
 
 _FOLDER = "baselines"
-_ATTEMPTS = 8
 
 MAX_ACCEPTED = 50
 MAX_LOG = 400
@@ -159,43 +158,26 @@ class BaselineBook:
     def read(self, spec_sha256: str, platform: str) -> Baseline | None:
         """Return the baseline; `None` without accepted records."""
         key = baseline_key(spec_sha256, platform)
-        pointer = self._central.read_pointer(key)
-        baseline = self._parsed(key, pointer[0]) if pointer is not None else None
+        data = self._central.read_document(key)
+        baseline = self._parsed(key, data) if data is not None else None
         return baseline if baseline is not None and baseline.records else None
 
-    def current(self, spec_sha256: str, platforms: Iterable[str]) -> dict[str, Baseline]:
-        """Return the existing baselines of a RunSpec by platform."""
-        baselines = {name: self.read(spec_sha256, name) for name in platforms}
-        return {name: baseline for name, baseline in baselines.items() if baseline is not None}
-
     def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return all baselines, and the reasons of damaged ones by key."""
-        baselines: dict[str, Baseline] = {}
+        """Return all baselines with accepted records, and the reasons of damaged ones by key."""
+        baselines, damaged = self.everything()
+        return tuple(baseline for baseline in baselines if baseline.records), damaged
+
+    def everything(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
+        """Return all baselines, also without accepted records, and the reasons of damaged ones by key."""
+        baselines: list[Baseline] = []
         damaged: dict[str, str] = {}
-        for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
+        for key in [info.key for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
             try:
-                data = self._central.read_pointer(info.key)
-                if data is not None:
-                    baselines[info.key] = self._parsed(info.key, data[0])
+                if (data := self._central.read_document(key)) is not None:
+                    baselines.append(self._parsed(key, data))
             except InvalidInputError as error:
-                damaged[info.key] = str(error)
-        return tuple(baseline for baseline in baselines.values() if baseline.records), damaged
-
-    def everything(self) -> tuple[Baseline, ...]:
-        """Return every readable baseline, also without accepted records."""
-        baselines = []
-        for info in [info for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
-            data = self._central.read_pointer(info.key)
-            baseline = self._sound(info.key, data[0]) if data is not None else None
-            baselines += [baseline] if baseline is not None else []
-        return tuple(baselines)
-
-    def _sound(self, key: str, data: bytes) -> Baseline | None:
-        """Return the baseline, or `None` if damaged; accepting a record repairs it."""
-        try:
-            return self._parsed(key, data)
-        except InvalidInputError:
-            return None
+                damaged[key] = str(error)
+        return tuple(baselines), damaged
 
     def accept(self, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
         """Approve a record; raise `InvalidInputError` if it is unfit as a reference."""
@@ -243,15 +225,18 @@ class BaselineBook:
         return read_model(Baseline, data, where=f"{self._central.store.url}/{key}")
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
-        for _ in range(_ATTEMPTS):
-            pointer = self._central.read_pointer(key)
-            changed = change(self._sound(key, pointer[0]) if pointer else None)
-            try:
-                self._central.swap_pointer(key, canonical_json(changed.to_json()), pointer[1] if pointer else None)
-            except PreconditionFailedError:
-                continue
-            return changed
-        raise UnavailableError("other writers keep changing the document", where=self._central.store.url, key=key)
+        """Change a baseline; one that is damaged counts as none, so that accepting a record repairs it."""
+        changed: list[Baseline] = []
+
+        def apply(data: bytes | None) -> bytes:
+            before = None
+            with suppress(InvalidInputError):
+                before = self._parsed(key, data) if data is not None else None
+            changed.append(change(before))
+            return canonical_json(changed[-1].to_json())
+
+        self._central.change_document(key, apply)
+        return changed[-1]
 
 
 def _unfit(record: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""Central store of the controller: artifacts by digest, markers, and pointers."""
+"""Central store of the controller: artifacts by digest, markers, and documents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plumbline.central.outbox import RECORDS, checked_record, receive, record_key
+from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
 from plumbline.schema.verdict import RoundVerdict
@@ -30,8 +31,8 @@ def artifact_key(sha256: str) -> str:
 
 
 def round_key(suite: str, round_id: str, name: str) -> str:
-    """Return the key of a round's file: `rounds/SUITE/ROUND/NAME`; without a suite, as earlier releases wrote it."""
-    return "/".join(part for part in (_ROUNDS, suite, round_id, name) if part)
+    """Return the key of a round's file."""
+    return f"{_ROUNDS}/{suite}/{round_id}/{name}"
 
 
 def secret_key(suite: str, round_id: str) -> str:
@@ -55,10 +56,20 @@ class CentralStore:
 
     def get_record(self, record_id: str, into: Path) -> Path:
         """Download a verified record below `into`; raise `ObjectMissingError` if absent."""
+        data, record = self._record(record_id)
+        return receive(self.store, record, data, into, lambda part: artifact_key(part.sha256))
+
+    def find_record(self, record_id: str) -> RunRecord | None:
+        """Return a record without its parts; `None` if absent or damaged."""
+        try:
+            return self._record(record_id)[1]
+        except InvalidInputError:
+            return None
+
+    def _record(self, record_id: str) -> tuple[bytes, RunRecord]:
         key = record_key(record_id)
         data = read_bytes(self.store, key, max_bytes=MAX_RECORD_BYTES)
-        record = checked_record(data, record_id, f"{self.store.url}/{key}")
-        return receive(self.store, record, data, into, lambda part: artifact_key(part.sha256))
+        return data, checked_record(data, record_id, f"{self.store.url}/{key}")
 
     def has_record(self, record_id: str) -> bool:
         """Return whether the complete record is kept."""
@@ -79,35 +90,22 @@ class CentralStore:
         self.put_text(key, verdict.model_dump_json(indent=2), check)
 
     def get_round(self, suite: str, round_id: str) -> RoundVerdict:
-        """Return a round's verdict; raise `ObjectMissingError` if absent.
-
-        Without a suite, return the round that an earlier release wrote outside of its suite's folder.
-        """
-        try:
-            return self._read_round(suite, round_id)
-        except ObjectMissingError:
-            if not suite:
-                raise
-            verdict = self._read_round("", round_id)
-            if verdict.suite not in ("", suite):
-                raise
-            return verdict
-
-    def _read_round(self, suite: str, round_id: str) -> RoundVerdict:
+        """Return a round's verdict; raise `ObjectMissingError` if absent."""
         key = round_key(suite, round_id, _ROUND_NAME)
         return read_model(RoundVerdict, read_bytes(self.store, key), where=f"{self.store.url}/{key}")
 
-    def list_rounds(self, suite: str | None = None) -> list[tuple[str, str]]:
-        """Return (suite, round) of all rounds, or of those that may be of one suite, sorted by round.
+    def find_round(self, suite: str, round_id: str) -> RoundVerdict | None:
+        """Return a round's verdict; `None` if absent or unreadable."""
+        try:
+            return self.get_round(suite, round_id)
+        except InvalidInputError:
+            return None
 
-        The suite of a round that an earlier release wrote is "": only its verdict names it.
-        """
-        keys = [info.key.split("/")[1:] for info in self.store.list(f"{_ROUNDS}/")]
-        named = {(parts[0], parts[1]) for parts in keys if len(parts) == 3 and parts[2] == _ROUND_NAME}
-        old = {("", parts[0]) for parts in keys if len(parts) == 2 and parts[1] == _ROUND_NAME}
-        found = named | old
-        if suite is not None:
-            found = {(of, name) for of, name in found if of == suite or (not of and (suite, name) not in named)}
+    def list_rounds(self, suite: str | None = None) -> list[tuple[str, str]]:
+        """Return (suite, round) of all rounds, or of those of one suite, sorted by round."""
+        folder = f"{_ROUNDS}/{suite}/" if suite is not None else f"{_ROUNDS}/"
+        keys = (info.key.split("/") for info in self.store.list(folder))
+        found = {(parts[1], parts[2]) for parts in keys if len(parts) == 4 and parts[3] == _ROUND_NAME}
         return sorted(found, key=lambda name: (name[1], name[0]))
 
     def put_text(self, key: str, text: str, check: Callable[[], None] = lambda: None) -> None:
@@ -115,31 +113,46 @@ class CentralStore:
 
         `check` may raise to prevent the write. A text that is written after `check` is never replaced.
         """
-        data = text.encode()
-        for _ in range(_SWAP_ATTEMPTS):
+
+        def propose() -> tuple[bytes, str | None]:
             try:
                 etag: str | None = self.store.stat(key).etag
             except ObjectMissingError:
                 etag = None
             check()
+            return text.encode(), etag
+
+        self._swap(key, propose)
+
+    def read_document(self, key: str) -> bytes | None:
+        """Return a small document; `None` if absent."""
+        return self._read(key)[0]
+
+    def change_document(self, key: str, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Replace a document by the result of `change`; `None` leaves it. Repeat if a concurrent writer was faster."""
+
+        def propose() -> tuple[bytes | None, str | None]:
+            data, etag = self._read(key)
+            return change(data), etag
+
+        self._swap(key, propose)
+
+    def _read(self, key: str) -> tuple[bytes | None, str | None]:
+        try:
+            data, info = read_object(self.store, key, max_bytes=_MAX_TEXT_BYTES)
+        except ObjectMissingError:
+            return None, None
+        return data, info.etag
+
+    def _swap(self, key: str, propose: Callable[[], tuple[bytes | None, str | None]]) -> None:
+        """Write the proposed content if the object still has the proposal's etag, else ask again."""
+        for _ in range(_SWAP_ATTEMPTS):
+            data, etag = propose()
+            if data is None:
+                return
             try:
                 self.store.swap(key, data, if_match=etag)
             except PreconditionFailedError:
                 continue
             return
-        raise PreconditionFailedError("other writers keep changing the document", where=self.store.url, key=key)
-
-    def read_pointer(self, key: str) -> tuple[bytes, str] | None:
-        """Return a pointer's bytes and etag; `None` if absent."""
-        try:
-            data, info = read_object(self.store, key, max_bytes=_MAX_TEXT_BYTES)
-        except ObjectMissingError:
-            return None
-        return data, info.etag
-
-    def swap_pointer(self, key: str, data: bytes, etag: str | None) -> str:
-        """Replace the pointer of this etag (`None`: create it); return the new etag.
-
-        Raises `PreconditionFailedError` if a concurrent writer was faster: read, decide and swap again.
-        """
-        return self.store.swap(key, data, if_match=etag).etag
+        raise UnavailableError("other writers keep changing the document", where=self.store.url, key=key)

@@ -1,4 +1,4 @@
-"""Series files in the central store, extended by compare-and-swap."""
+"""Series files in the central store, extended and rebuilt."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from plumbline.central.central_store import CentralStore
-from plumbline.central.outbox import record_key
-from plumbline.errors import InvalidInputError, UnavailableError
+from plumbline.errors import InvalidInputError
 from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
 from plumbline.schema.base import read_model
-from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
-from plumbline.stores.protocol import PreconditionFailedError, read_bytes
 
-_ATTEMPTS = 8
 _AT_ONCE = 8
-_MAX_BYTES = 64 << 20
 
 
 def series_key(suite: str, platform: str) -> str:
@@ -26,7 +21,7 @@ def series_key(suite: str, platform: str) -> str:
 
 def read_series(central: CentralStore, suite: str, platform: str) -> SeriesFile:
     """Return the series, empty if absent; raise `InvalidInputError` if damaged."""
-    return _read(central, suite, platform)[0]
+    return _parsed(central, suite, platform, central.read_document(series_key(suite, platform)))
 
 
 def extend_series(
@@ -38,20 +33,17 @@ def extend_series(
     calls: Sequence[CallEntry] = (),
     judged: Mapping[str, JudgedRound] = {},
 ) -> SeriesFile:
-    """Add nights to a series by compare-and-swap. Idempotent."""
-    for _ in range(_ATTEMPTS):
-        series, etag = _read(central, suite, platform)
+    """Add nights to a series. Idempotent."""
+    longer = SeriesFile(suite=suite, platform=platform)
+
+    def extend(data: bytes | None) -> bytes | None:
+        nonlocal longer
+        series = _parsed(central, suite, platform, data)
         longer = extended(series, rows, calls, judged)
-        if longer is series:
-            return series
-        try:
-            central.swap_pointer(series_key(suite, platform), longer.model_dump_json().encode(), etag)
-        except PreconditionFailedError:
-            continue
-        return longer
-    raise UnavailableError(
-        "other writers keep changing the document", where=central.store.url, key=series_key(suite, platform)
-    )
+        return longer.model_dump_json().encode() if longer is not series else None
+
+    central.change_document(series_key(suite, platform), extend)
+    return longer
 
 
 def rebuild_series(
@@ -92,46 +84,30 @@ def rebuild_series(
 
 def write_series(central: CentralStore, series: SeriesFile) -> None:
     """Replace a series by a rebuilt one."""
-    key = series_key(series.suite, series.platform)
-    for _ in range(_ATTEMPTS):
-        pointer = central.read_pointer(key)
-        try:
-            central.swap_pointer(key, series.model_dump_json().encode(), pointer[1] if pointer else None)
-        except PreconditionFailedError:
-            continue
-        return
-    raise UnavailableError("other writers keep changing the document", where=central.store.url, key=key)
+    central.change_document(series_key(series.suite, series.platform), lambda _: series.model_dump_json().encode())
 
 
 def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
     """Yield the record ids of all readable rounds of a suite."""
     for name in central.list_rounds(suite):
-        try:
-            verdict = central.get_round(*name)
-        except InvalidInputError:
-            continue
-        if verdict.suite == suite:
+        if (verdict := central.find_round(*name)) is not None:
             for result in verdict.platforms.values():
                 yield from result.records
 
 
 def _row(central: CentralStore, record_id: str) -> tuple[str, tuple[int, datetime], NightRow | None]:
     """Return a record's platform, its rank among the records of its round (the lowest is the night), and its row."""
-    try:
-        data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
-        record = parse_record(data, where=record_id)
-    except InvalidInputError:
+    record = central.find_record(record_id)
+    if record is None:
         return "", (0, datetime.max.replace(tzinfo=UTC)), None
     return record.platform, (-len(record.spec.parts), record.started_at), row_of(record)
 
 
-def _read(central: CentralStore, suite: str, platform: str) -> tuple[SeriesFile, str | None]:
-    key = series_key(suite, platform)
-    pointer = central.read_pointer(key)
-    if pointer is None:
-        return SeriesFile(suite=suite, platform=platform), None
+def _parsed(central: CentralStore, suite: str, platform: str, data: bytes | None) -> SeriesFile:
+    if data is None:
+        return SeriesFile(suite=suite, platform=platform)
     hint = "`plumbline history SUITE --rebuild` rebuilds the series from the records"
     try:
-        return read_model(SeriesFile, pointer[0], where=f"{central.store.url}/{key}", max_bytes=_MAX_BYTES), pointer[1]
+        return read_model(SeriesFile, data, where=f"{central.store.url}/{series_key(suite, platform)}")
     except InvalidInputError as error:
         raise InvalidInputError(f"{error}", hint=hint) from error

@@ -229,7 +229,7 @@ def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
 def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
     book, note = BaselineBook(central), _note(args, suite)
     chosen = []
-    for baseline in book.everything():
+    for baseline in book.everything()[0]:
         own = [
             entry.record_id
             for entry in baseline.rejected
@@ -247,7 +247,7 @@ def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platform
     """Print every decision on the suite's baselines, ordered by time."""
     entries = [
         {"platform": baseline.platform, "workload": baseline.workload, **entry.to_json()}
-        for baseline in BaselineBook(central).everything()
+        for baseline in BaselineBook(central).everything()[0]
         for entry in baseline.log
         if baseline.platform in platforms and entry.note.suite in ("", suite.name)
     ]

@@ -57,8 +57,7 @@ def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[Ro
         except InvalidInputError as error:
             say(f"plumbline: the round {name[1]} is skipped: {error}", to_stderr=True)
             continue
-        if suite is None or verdict.suite in ("", suite):
-            yield verdict
+        yield verdict
 
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:

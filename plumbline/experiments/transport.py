@@ -9,14 +9,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from plumbline.central.outbox import download, record_key
+from plumbline.central.outbox import download
 from plumbline.digest import digest_file
 from plumbline.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment
 from plumbline.schema.manifest import DataFile
 from plumbline.staging.part import disk_errors
-from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
+from plumbline.stores import Store, ensure_object, read_bytes
 
 _MAX_BYTES = 4 << 30
 _MAX_FILES = 64
@@ -28,15 +28,6 @@ class BundleFiles(Model):
     """List of the bundle's files beside `experiment.json`."""
 
     files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES, fail_fast=True)
-
-
-def has_record(outbox: Store, record_id: str) -> bool:
-    """Return whether the outbox contains the complete record."""
-    try:
-        outbox.stat(record_key(record_id))
-    except ObjectMissingError:
-        return False
-    return True
 
 
 def _prefix(experiment_id: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plumbline.central import CentralStore
-from plumbline.exports.runs import NightRun, curves_of, parameters_of, stored_record
+from plumbline.exports.runs import NightRun, curves_of, parameters_of
 
 _NAME = "events.out.tfevents.plumbline"
 """One file a folder, always of this name: exported again, a night replaces itself."""
@@ -29,7 +29,7 @@ def write_event_files(central: CentralStore, runs: Sequence[NightRun], folder: P
 
 
 def _write_curves(central: CentralStore, run: NightRun, folder: Path) -> None:
-    record = stored_record(central, run)
+    record = central.find_record(run.record)
     if record is None:
         return
     with _event_file(folder) as file:

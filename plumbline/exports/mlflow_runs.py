@@ -15,7 +15,7 @@ from typing import Any
 from plumbline.central import CentralStore
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.escape import one_line
-from plumbline.exports.runs import NightRun, curves_of, parameters_of, stored_record, stored_report
+from plumbline.exports.runs import NightRun, curves_of, parameters_of, stored_report
 from plumbline.variables import variable
 
 _KEY, _VERDICT, _REPORT = "plumbline.key", "plumbline.verdict", "report.html"
@@ -108,7 +108,7 @@ def _write(client: Any, experiment: str, central: CentralStore, run: NightRun) -
     name = " ".join(part for part in (run.round, run.platform, run.workload) if part)
     created = client.create_run(experiment, start_time=_milliseconds(run.time), tags={_KEY: run.key}, run_name=name)
     run_id, time = created.info.run_id, _milliseconds(run.time)
-    record = stored_record(central, run)
+    record = central.find_record(run.record) if run.record else None  # the series has the numbers of a pruned one
     parameters = dict(run.stack) | (parameters_of(record) if record else {})
     pairs = [Param(_REFUSED.sub("_", key)[:250], value) for key, value in parameters.items()]
     points = [Metric(key, value, time, 0) for key, value in run.metrics.items()]

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.central import CentralStore, round_key
-from plumbline.central.outbox import checked_record, record_key
-from plumbline.errors import InvalidInputError
 from plumbline.escape import one_line
 from plumbline.history.series import SeriesFile
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.record import RunRecord
 from plumbline.stores import ObjectMissingError, read_bytes
 
 Curve = tuple[tuple[int, float], ...]
@@ -125,17 +123,6 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
         return tuple(points)
     gap = (len(points) - 1) / (MOST_POINTS - 1)
     return tuple(points[round(index * gap)] for index in range(MOST_POINTS))
-
-
-def stored_record(central: CentralStore, run: NightRun) -> RunRecord | None:
-    """Return the record of a run; `None` if it was pruned or is damaged: the series has its numbers."""
-    if not run.record:
-        return None
-    try:
-        data = read_bytes(central.store, record_key(run.record), max_bytes=MAX_RECORD_BYTES)
-        return checked_record(data, run.record, central.store.url)
-    except (ObjectMissingError, InvalidInputError):
-        return None
 
 
 def stored_report(central: CentralStore, run: NightRun) -> str:

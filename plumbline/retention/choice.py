@@ -21,8 +21,6 @@ class StoredRound:
     """Start time; `None` if unknown."""
     verdict: RoundVerdict | None
     """`None` for a round without a verdict: its controller died, or its removal was interrupted."""
-    folders: tuple[str, ...] = ()
-    """Folders of its files in the central store."""
 
     @property
     def is_drift(self) -> bool:
@@ -74,5 +72,4 @@ def choose(
             kept[round_.name] = f"among the newest {NEWEST}"
         else:
             gone.append(round_.name)
-    # A round may be stored twice, by this release and by an earlier one.
-    return Choice(tuple(name for name in dict.fromkeys(gone) if name not in kept), kept)
+    return Choice(tuple(gone), kept)

@@ -23,7 +23,6 @@ from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.retention.choice import Choice, StoredRound, choose
 from plumbline.schema.record import MAX_RECORD_BYTES, parse_record
 from plumbline.schema.suite import Suite
-from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, read_bytes
 
 _AT_ONCE = 8
@@ -99,7 +98,7 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
     remaining = frozenset().union(*(record.artifacts for name, record in records.items() if name not in set(going)))
     artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
     removed = [*artifacts, *(record_key(name) for name in going)]
-    folders = tuple(folder for round_ in going_rounds for folder in round_.folders)
+    folders = tuple(round_key(suite.name, name, "") for name in choice.gone)
     removed += [key for key in sizes if f"{key.rpartition('/')[0]}/" in folders]
     mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
     times = {round_.name: round_.started_at for round_ in rounds}
@@ -130,8 +129,7 @@ def remove(central: CentralStore, plan: Sweep) -> None:
         central.put_text(mark, "")
     for folder in plan.folders:
         store.delete(f"{folder}round.json")
-        # Without deeper keys: a round of an earlier release may have the name of a suite.
-        _delete(central, [info.key for info in store.list(folder) if "/" not in info.key.removeprefix(folder)])
+        _delete(central, [info.key for info in store.list(folder)])
     _delete(central, [record_key(name) for name in plan.records])
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
     named = frozenset().union(*(record.artifacts for record in again.values()))
@@ -147,13 +145,12 @@ def _delete(central: CentralStore, keys: Iterable[str]) -> None:
 
 def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
     """Return every baseline, also with rejected records only."""
-    book = BaselineBook(central)
-    _, damaged = book.list()
+    baselines, damaged = BaselineBook(central).everything()
     for why in damaged.values():
         raise InvalidInputError(
             f"{why}", hint="repair the baseline first: no round is removed while a baseline cannot be read"
         )
-    return book.everything()
+    return baselines
 
 
 def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
@@ -168,36 +165,19 @@ def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
 def _rounds(
     central: CentralStore, suite: Suite, marks: dict[str, tuple[str, str]]
 ) -> tuple[list[StoredRound], list[StoredRound]]:
-    """Return the rounds of the suite, and those that are not surely of the suite."""
+    """Return the rounds of the suite, and those of others or without a readable verdict, which stay."""
     times = {name: started_at(key) for key, (suite_of, name) in marks.items() if suite_of == suite.name}
-    mine: list[StoredRound] = []
-    foreign: list[StoredRound] = []
     judged = _judged_times(central, suite)
     names = central.list_rounds()
-    known: set[str] = set()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prune") as pool:
-        for (of, name), verdict in zip(names, pool.map(lambda name: _round(central, name), names), strict=True):
-            when = times.get(name) or judged.get(name)
-            is_mine = verdict is not None and verdict.suite == suite.name
-            if of in ("", suite.name):
-                known.add(name)
-            (mine if is_mine else foreign).append(StoredRound(name, when, verdict, (_folder(of, name),)))
-    for name, when in times.items():
-        if name not in known:  # without a verdict, in the place of this or of an earlier release
-            mine.append(StoredRound(name, when, None, (_folder(suite.name, name), _folder("", name))))
+        verdicts = dict(zip(names, pool.map(lambda name: central.find_round(*name), names), strict=True))
+    mine: list[StoredRound] = []
+    foreign: list[StoredRound] = []
+    for (of, name), verdict in verdicts.items():
+        is_mine = of == suite.name and verdict is not None
+        (mine if is_mine else foreign).append(StoredRound(name, times.get(name) or judged.get(name), verdict))
+    mine += [StoredRound(name, when, None) for name, when in times.items() if (suite.name, name) not in verdicts]
     return mine, foreign
-
-
-def _folder(suite: str, name: str) -> str:
-    return f"{round_key(suite, name, '')}/"
-
-
-def _round(central: CentralStore, name: tuple[str, str]) -> RoundVerdict | None:
-    """Return the verdict; `None` if unreadable: the round stays, as if of a different suite."""
-    try:
-        return central.get_round(*name)
-    except InvalidInputError:
-        return None
 
 
 def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
@@ -214,7 +194,7 @@ def _open_rounds(central: CentralStore, marks: dict[str, tuple[str, str]], now: 
     known = set(central.list_rounds())
     for key, (suite, name) in marks.items():
         when = started_at(key)
-        if known.isdisjoint({(suite, name), ("", name)}) and when is not None and now - when < _OPEN:
+        if (suite, name) not in known and when is not None and now - when < _OPEN:
             yield name
 
 

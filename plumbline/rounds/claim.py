@@ -12,11 +12,9 @@ from pydantic import Field
 
 from plumbline.central import CentralStore, round_key, secret_key
 from plumbline.digest import canonical_json
-from plumbline.errors import InvalidInputError, SupersededError, UnavailableError
+from plumbline.errors import InvalidInputError, SupersededError
 from plumbline.schema.base import Model, read_model
-from plumbline.stores import PreconditionFailedError
 
-_ATTEMPTS = 8
 _CLAIM_NAME = "controller"
 
 _SECRET_BYTES = 32
@@ -32,17 +30,15 @@ class Controller(Model):
 
 def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
     """Claim the round for this start; raise `SupersededError` if a later start of the same run has claimed it."""
-    key = round_key(suite, round_id, _CLAIM_NAME)
-    for _ in range(_ATTEMPTS):
-        holder, etag = _read(central, key)
+
+    def claim(data: bytes | None) -> bytes:
+        holder = _parsed(central, key, data)
         if holder is not None and holder.flow_run == controller.flow_run and holder.start > controller.start:
             raise _superseded(round_id)
-        try:
-            central.swap_pointer(key, canonical_json(controller.to_json()), etag)
-        except PreconditionFailedError:
-            continue
-        return
-    raise UnavailableError("other controllers keep claiming the round", where=central.store.url, key=key)
+        return canonical_json(controller.to_json())
+
+    key = round_key(suite, round_id, _CLAIM_NAME)
+    central.change_document(key, claim)
 
 
 def check_claim(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
@@ -50,7 +46,8 @@ def check_claim(central: CentralStore, suite: str, round_id: str, controller: Co
 
     The claim of an earlier start of the same run supersedes nobody: a start may end before its own claim.
     """
-    holder, _ = _read(central, round_key(suite, round_id, _CLAIM_NAME))
+    key = round_key(suite, round_id, _CLAIM_NAME)
+    holder = _parsed(central, key, central.read_document(key))
     if holder is not None and (holder.flow_run != controller.flow_run or holder.start > controller.start):
         raise _superseded(round_id)
 
@@ -59,11 +56,8 @@ def _superseded(round_id: str) -> SupersededError:
     return SupersededError("a later start of its controller continues this round", where=round_id)
 
 
-def _read(central: CentralStore, key: str) -> tuple[Controller | None, str | None]:
-    pointer = central.read_pointer(key)
-    if pointer is None:
-        return None, None
-    return read_model(Controller, pointer[0], where=f"{central.store.url}/{key}"), pointer[1]
+def _parsed(central: CentralStore, key: str, data: bytes | None) -> Controller | None:
+    return read_model(Controller, data, where=f"{central.store.url}/{key}") if data is not None else None
 
 
 def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
@@ -72,15 +66,9 @@ def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
     It is outside of `rounds/`, which `report_url` may publish.
     """
     key = secret_key(suite, round_id)
-    pointer = central.read_pointer(key)
-    if pointer is None:
-        made = secrets.token_hex(_SECRET_BYTES)
-        try:
-            central.swap_pointer(key, made.encode(), None)
-        except PreconditionFailedError:
-            pointer = central.read_pointer(key)
-        else:
-            return made
-    if pointer is None or len(pointer[0]) != 2 * _SECRET_BYTES:
+    if (kept := central.read_document(key)) is None:
+        central.change_document(key, lambda now: secrets.token_hex(_SECRET_BYTES).encode() if now is None else None)
+        kept = central.read_document(key)
+    if kept is None or len(kept) != 2 * _SECRET_BYTES:
         raise InvalidInputError("is not a secret of a round", where=central.store.url, key=key)
-    return pointer[0].decode("ascii", errors="replace")
+    return kept.decode("ascii", errors="replace")

@@ -28,11 +28,11 @@ def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
 
 def _read(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
     key = _key(suite, workload)
-    pointer = central.read_pointer(key)
-    if pointer is None:
+    data = central.read_document(key)
+    if data is None:
         hint = "publish data and specs with `plumbline deploy SUITE --publish`"
         raise ConfigurationError("no spec was published yet", where=central.store.url, key=key, hint=hint)
-    file = read_model(SpecFile, pointer[0], where=f"{central.store.url}/{key}")
+    file = read_model(SpecFile, data, where=f"{central.store.url}/{key}")
     if file.spec.digest != file.digest:
         raise InvalidInputError("is not the digest of its content", where=central.store.url, key=key)
     asked = suite.workloads[workload]

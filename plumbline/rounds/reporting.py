@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from plumbline.central import CentralStore, round_key
-from plumbline.central.outbox import checked_record, record_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.records import LoadedRecord
@@ -21,9 +20,9 @@ from plumbline.report.view import ReportView, build_view
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines
 from plumbline.rounds.plan import Round, night_of
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import presign, read_bytes
+from plumbline.stores import presign
 from plumbline.stores.opening import LONGEST_SECONDS
 
 _NIGHTS = 30
@@ -146,16 +145,12 @@ def _earlier_record(central: CentralStore, suite: str, platform: str, round_id: 
     """Return the record; `None` where none is left: a missing one must not prevent a report."""
     try:
         series = read_series(central, suite, platform)
-        names = list(dict.fromkeys(series.round))
-        before = names[: names.index(round_id)] if round_id in names else names
-        wanted = since or "".join(before[-1:])
-        if wanted not in names:
-            return None
-        record_id = series.record[series.round.index(wanted)]
-        data = read_bytes(central.store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
-        return checked_record(data, record_id, central.store.url)
     except InvalidInputError:
         return None
+    names = list(dict.fromkeys(series.round))
+    before = names[: names.index(round_id)] if round_id in names else names
+    wanted = since or "".join(before[-1:])
+    return central.find_record(series.record[series.round.index(wanted)]) if wanted in names else None
 
 
 def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None:
@@ -170,24 +165,16 @@ def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
 
 
 def last_rounds(central: CentralStore, suite: str, count: int, *, without: str = "") -> list[RoundVerdict]:
-    """Return the suite's last `count` rounds that can be read, the newest first."""
+    """Return the suite's last `count` rounds, the newest first; an unreadable one must not prevent tonight's report."""
     names = [name for name in reversed(central.list_rounds(suite)) if name[1] != without]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:
         for first in range(0, min(len(names), _MOST_READ), count):
-            rounds = pool.map(lambda name: _read(central, name), names[first : first + count])
-            same += [earlier for earlier in rounds if earlier is not None and earlier.suite == suite]
+            rounds = pool.map(lambda name: central.find_round(*name), names[first : first + count])
+            same += [earlier for earlier in rounds if earlier is not None]
             if len(same) >= count:
                 break
     return same[:count]
-
-
-def _read(central: CentralStore, name: tuple[str, str]) -> RoundVerdict | None:
-    try:
-        return central.get_round(*name)
-    except InvalidInputError:
-        # An unreadable old round must not prevent tonight's report.
-        return None
 
 
 def _dated(rounds: Sequence[RoundVerdict]) -> list[tuple[str, RoundVerdict]]:

@@ -20,7 +20,7 @@ from plumbline.rounds.plan import by_time
 from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError, read_bytes
+from plumbline.stores import read_bytes
 
 INDEX = "site/index.html"
 _REPORT = "report.html"
@@ -94,7 +94,7 @@ def with_neighbours(page: str, suite: str, order: Sequence[str], name: str) -> s
 
 def _reports(central: CentralStore, suite: str) -> set[str]:
     """Return the rounds whose report exists."""
-    keys = (info.key.split("/") for info in central.store.list(round_key(suite, "", "") + "/"))
+    keys = (info.key.split("/") for info in central.store.list(f"rounds/{suite}/"))
     return {parts[2] for parts in keys if len(parts) == 4 and parts[3] == _REPORT}
 
 
@@ -111,14 +111,7 @@ def _latest(
 ) -> RoundVerdict | None:
     times = {name: judged.time for nights in series.values() for name, judged in nights.judged.items()}
     newest = sorted(times, key=lambda name: (times[name], name), reverse=True)
-    return next((verdict for name in newest if name in reports and (verdict := _round(central, suite, name))), None)
-
-
-def _round(central: CentralStore, suite: str, name: str) -> RoundVerdict | None:
-    try:
-        return central.get_round(suite, name)
-    except (InvalidInputError, ObjectMissingError):
-        return None
+    return next((verdict for name in newest if name in reports and (verdict := central.find_round(suite, name))), None)
 
 
 def _suites(central: CentralStore, current: str) -> list[SuiteRow]:
@@ -130,8 +123,8 @@ def _suites(central: CentralStore, current: str) -> list[SuiteRow]:
     rows = []
     for suite, names in rounds.items():
         newest = sorted(names, key=by_time, reverse=True)
-        latest = next((verdict for name in newest if (verdict := _round(central, suite, name))), None)
-        if suite and latest is not None:
+        latest = next((verdict for name in newest if (verdict := central.find_round(suite, name))), None)
+        if latest is not None:
             has_report = latest.round in _reports(central, suite)
             rows.append(SuiteRow(suite, latest, has_report, site_key(suite) in written))
     return rows

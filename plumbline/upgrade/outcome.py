@@ -138,8 +138,8 @@ def read_outcome(central: CentralStore, suite: str, upgrade: str) -> UpgradeOutc
     `None` if there is none yet.
     """
     key = _key(suite, upgrade, _OUTCOME_NAME)
-    stored = central.read_pointer(key)
-    return read_model(UpgradeOutcome, stored[0], where=f"{central.store.url}/{key}") if stored else None
+    stored = central.read_document(key)
+    return read_model(UpgradeOutcome, stored, where=f"{central.store.url}/{key}") if stored else None
 
 
 def headline(outcome: UpgradeOutcome) -> str:

@@ -12,9 +12,9 @@ from typing import Any, Self
 import pytest
 from prefect.logging import disable_run_logger
 
+from plumbline.central import CentralStore
 from plumbline.dispatch import TrainingOrder
 from plumbline.errors import AccessError, DiskFullError, ExitCode
-from plumbline.experiments.transport import has_record
 from plumbline.schema.record import read_record
 from plumbline.stores import open_store
 from plumbline.tasks import train as module
@@ -70,7 +70,7 @@ def test_the_record_is_handed_in_under_a_beating_heart(tmp_path: Path, monkeypat
     with disable_run_logger():
         assert module.train_and_publish.fn(order) == (0, "")
     assert handed_in == [True]
-    assert has_record(open_store(order.outbox), "record-1")
+    assert CentralStore(open_store(order.outbox)).has_record("record-1")
     assert not list((tmp_path / "cache/work").iterdir())
 
 

@@ -120,7 +120,7 @@ def test_a_message_that_two_senders_come_to_at_once_is_sent_by_one(webhook: Rece
 def test_a_message_whose_sender_died_is_sent_by_the_next(webhook: Receiver, tmp_path: Path) -> None:
     book, long_ago = book_of(tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
     book.change(lambda state: update(state, verdict(0, "drift"), ALERTS, NIGHT))
-    for item in book.read()[0].pending:
+    for item in book.read().pending:
         book.change(partial(claim, wanted=item, now=long_ago, until=long_ago + timedelta(minutes=5)))
     assert deliver_pending(book, NOBODY) == []
     assert len(webhook.got) == 1
@@ -133,7 +133,7 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Recei
     failed = night(book, 0, "drift")
     assert len(failed) == 1
     assert "could not be delivered to apprise-url/hook" in failed[0]
-    assert [item.failures for item in book.read()[0].pending] == [1]
+    assert [item.failures for item in book.read().pending] == [1]
     book.change(lambda state: add_once(state, missed_message("s", NIGHT), ALERTS, NIGHT))
     webhook.asked, webhook.answers = 0, [500] * 6
     # A receiver that refused every try gets one more for each later message, not all tries again.
@@ -142,7 +142,7 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Recei
     book.change(lambda state: after_success(state, state.pending[-1]))
     assert night(book, 1, "drift") == []
     assert len(webhook.got) == 1
-    assert book.read()[0].pending == ()
+    assert book.read().pending == ()
 
 
 def test_receivers_that_fail_are_tried_again_at_once_not_one_after_the_other(webhook: Receiver, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     assert len(failed) == 1
     assert failed[0].endswith("to retired/old: retired/old cannot be used: UnknownBlockType")
     assert len(webhook.got) == 1
-    assert [item.block for item in book.read()[0].pending] == ["retired/old"]
+    assert [item.block for item in book.read().pending] == ["retired/old"]
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     for index in (PAST + CREPT, PAST + CREPT + 1):
         verdict, state = night(index, suite, stack, material, tmp_path, lambda _, loss=crept[index]: float(loss))
         assert (verdict.verdict, state) == ("drift", "Drift")
-    pending = AlertBook(central, suite.name).read()[0].pending
+    pending = AlertBook(central, suite.name).read().pending
     assert [item.event for item in pending] == ["drift"]
     # The creep began on 10 April; the drift is dated to it within a few nights.
     assert any(f"since 2026-04-{day:02d}" in pending[0].body for day in range(8, 15)), pending[0].body

@@ -290,7 +290,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
     note = next(note for note in verdict.notes if "alerts/sealed.json: not JSON" in note)
     assert note in webhook.got[0]["message"]
     book = AlertBook(CentralStore(open_store(suite.store)), "sealed")
-    assert book.read()[0].rounds == (verdict.round,)  # the next night repeats nothing
+    assert book.read().rounds == (verdict.round,)  # the next night repeats nothing
     assert emitted(stack, "sealed", 3) == {
         "plumbline.platform.drift": 1, "plumbline.platform.pass": 1, "plumbline.round.drift": 1,
     }  # fmt: skip
@@ -346,9 +346,9 @@ def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_no
         def succeed(order: dict[str, Any]) -> dict[str, Any]:
             """Claim the round as the start after a crash does."""
             if not claims:
-                pointer = central.read_pointer(f"rounds/{suite.name}/{name}/controller")
-                assert pointer is not None
-                claims.append(Controller.model_validate_json(pointer[0]))
+                claim = central.read_document(f"rounds/{suite.name}/{name}/controller")
+                assert claim is not None
+                claims.append(Controller.model_validate_json(claim))
                 claim_round(central, suite.name, name, claims[0].replace(start=claims[0].start + 1))
             return drifts(order)
 

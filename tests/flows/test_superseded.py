@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from plumbline.alerts import AlertBook
 from plumbline.central import CentralStore
 from plumbline.errors import SupersededError, UnavailableError
 from plumbline.rounds import Round
@@ -52,10 +51,10 @@ def test_no_report_and_no_verdict(late: Round, central: CentralStore) -> None:
 def test_no_alert_about_its_verdict(late: Round, central: CentralStore) -> None:
     with pytest.raises(SupersededError):
         alert_about_verdict.fn(late, verdict())
-    assert AlertBook(central, "late").read()[1] is None
+    assert central.read_document("alerts/late.json") is None
 
 
 def test_no_alert_about_its_failure(late: Round, central: CentralStore) -> None:
     with pytest.raises(SupersededError), alert_without_verdict(late.suite, NAME):
         raise UnavailableError("its trainings were cancelled by the later start")
-    assert AlertBook(central, "late").read()[1] is None
+    assert central.read_document("alerts/late.json") is None

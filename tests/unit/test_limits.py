@@ -25,7 +25,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "judge/whole_parts.py": "_LOGGED_STEPS",
         "judge/whole_rows.py": "_MAX_SHARDS_KEPT",
         "rounds/baselines.py": "_MORE_LOOKS _MOST_CHANGES",
-        "rounds/claim.py": "_ATTEMPTS _SECRET_BYTES",
+        "rounds/claim.py": "_SECRET_BYTES",
         "rounds/isolation.py": "_MAX_MESSAGE",
         "rounds/plan.py": "_DATE_DIGITS _LONGEST_NAME _NONCE_DIGITS",
         "rounds/reporting.py": "_NIGHTS PRICED_NIGHTS _AT_ONCE _MOST_READ",
@@ -41,7 +41,6 @@ OTHERS: dict[str, dict[str, str]] = {
         "history/paired.py": "_LEAST _MOST",
         "history/quantiles.py": "MEDIAN_DEVIATION MEDIAN_ERROR QUARTILES",
         "history/reference.py": "HUGE",
-        "history/simulate.py": "SD _RERUN_SHARE",
         "judge/confirm.py": "_TO_WIDEN",
         "judge/gates/throughput_causes.py": "_THROTTLED",
         "judge/rungs/batch.py": "_HIDDEN",
@@ -64,8 +63,7 @@ FORMULAS: dict[str, set[float]] = {
 }
 """Coefficients of estimators, and guards against division by zero and overflow."""
 UNITS = {0.0, 1.0, 2.0, 10.0, 1e3, 1e6, 3600.0}
-_WHOLE = {"history/quantiles.py", "history/simulate.py"}
-"""Quantiles, and the noise of simulated nights."""
+_WHOLE = {"history/quantiles.py"}
 HINT = "a number that can change a verdict, a cause or a question stands in plumbline/limits.py, with its reason below"
 
 

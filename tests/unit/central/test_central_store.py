@@ -13,7 +13,7 @@ from plumbline.central.central_store import artifact_key
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectInfo, ObjectMissingError, PreconditionFailedError, StoreUnavailableError, read_bytes
+from plumbline.stores import ObjectInfo, ObjectMissingError, StoreUnavailableError, read_bytes
 from tests.contract.records import make_record
 from tests.memory_store import BreakingStore, MemoryStore
 
@@ -93,9 +93,9 @@ def test_only_markers_are_listed() -> None:
         central.store.create(f"records/{key}", b"x")
     for key in ("2/round.json", "1/round.json", "3/report.html", "4/deep/round.json", "5/record.json"):
         central.store.create(f"rounds/{key}", b"x")
-    assert (central.list_records(), central.list_rounds()) == (["a", "b"], [("", "1"), ("", "2"), ("4", "deep")])
-    assert central.list_rounds("4") == [("", "1"), ("", "2"), ("4", "deep")]
-    assert central.list_rounds("5") == [("", "1"), ("", "2")]
+    assert (central.list_records(), central.list_rounds()) == (["a", "b"], [("4", "deep")])
+    assert central.list_rounds("4") == [("4", "deep")]
+    assert central.list_rounds("5") == []
 
 
 def test_a_damaged_round_is_an_error_that_names_it() -> None:
@@ -133,7 +133,7 @@ def test_a_text_replaces_what_faster_writers_wrote_after_a_new_check() -> None:
 def test_a_text_that_is_always_too_late_ends_with_an_error_that_names_it() -> None:
     store = Racing()
     store.races = 1000
-    with pytest.raises(PreconditionFailedError, match="other writers") as caught:
+    with pytest.raises(UnavailableError, match="other writers") as caught:
         CentralStore(store).put_text("t", "mine")
     assert (caught.value.where, caught.value.key) == (store.url, "t")
     assert read_bytes(store, "t") == b"faster"
@@ -147,7 +147,7 @@ def test_a_failed_check_prevents_the_write() -> None:
     central = CentralStore(MemoryStore())
     writes: list[Callable[[], Any]] = [
         lambda: central.put_text("t", "mine", refuse),
-        lambda: central.put_round(RoundVerdict(round="night-1", verdict="pass"), refuse),
+        lambda: central.put_round(RoundVerdict(round="night-1", suite="s", verdict="pass"), refuse),
     ]
     for write in writes:
         with pytest.raises(UnavailableError, match="superseded"):
@@ -155,15 +155,19 @@ def test_a_failed_check_prevents_the_write() -> None:
     assert list(central.store.list()) == []
 
 
-def test_a_pointer_is_created_once_and_changes_its_etag() -> None:
-    central = CentralStore(MemoryStore())
-    first = central.swap_pointer("p", b"1", None)
-    with pytest.raises(PreconditionFailedError):
-        central.swap_pointer("p", b"2", None)
-    assert central.read_pointer("p") == (b"1", first)
+def test_a_change_is_made_of_what_a_faster_writer_wrote() -> None:
+    store, seen = Racing(), list[bytes | None]()
+    store.races = 1
+
+    def change(data: bytes | None) -> bytes:
+        seen.append(data)
+        return (data or b"") + b" mine"
+
+    CentralStore(store).change_document("d", change)
+    assert (seen, read_bytes(store, "d")) == ([None, b"faster"], b"faster mine")
 
 
 def test_a_large_document_is_read() -> None:
     central, data = CentralStore(MemoryStore()), bytes(range(256)) * (5 << 12)
-    etag = central.swap_pointer("p", data, None)
-    assert central.read_pointer("p") == (data, etag)
+    central.change_document("d", lambda _: data)
+    assert central.read_document("d") == data

@@ -303,7 +303,7 @@ def test_objects_that_are_too_large_are_refused_before_memory_is_taken(tmp_path:
     reads: list[tuple[int, Callable[[], object]]] = [
         (MAX_RECORD_BYTES, lambda: fetch_record(store, "record-1", tmp_path / "into")),
         (MAX_RECORD_BYTES, lambda: CentralStore(store).get_record("record-1", tmp_path / "into")),
-        (64 << 20, lambda: CentralStore(store).read_pointer("p")),
+        (64 << 20, lambda: CentralStore(store).read_document("p")),
         (64 << 20, lambda: CheckpointExchange(store, "a", tmp_path / "found").fetch()),
     ]
     for limit, read in reads:

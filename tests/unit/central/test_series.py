@@ -131,6 +131,7 @@ class Site:
         began = BEGIN + timedelta(days=number)
         content = {"round_id": f"round-{number}", "started_at": began, "finished_at": began + timedelta(hours=9)}
         record = BASE.replace(record_id=record_id, platform=platform, **{**content, **changes})
+        record = record.replace(spec_sha256=record.spec.digest)
         self.central.store.create(f"records/{record_id}/record.json", record.model_dump_json().encode())
 
     def rebuilt(self, *platforms: str) -> dict[str, SeriesFile]:

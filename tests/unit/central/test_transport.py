@@ -16,7 +16,6 @@ from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import (
     ObjectMissingError,
-    PreconditionFailedError,
     Store,
     StoreUnavailableError,
     read_bytes,
@@ -227,21 +226,20 @@ def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
     assert gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into")["aws"].state == "complete"
 
 
-def test_central_keeps_rounds_texts_and_pointers() -> None:
+def test_central_keeps_rounds_texts_and_documents() -> None:
     central = CentralStore(MemoryStore())
     for number in (2, 1):
-        central.put_round(RoundVerdict(round=f"round-{number}", verdict="pass"))
-    central.put_round(RoundVerdict(round="round-1", verdict="drift"))
-    assert central.list_rounds() == [("", "round-1"), ("", "round-2")]
+        central.put_round(RoundVerdict(round=f"round-{number}", suite="s", verdict="pass"))
+    central.put_round(RoundVerdict(round="round-1", suite="s", verdict="drift"))
+    assert central.list_rounds() == [("s", "round-1"), ("s", "round-2")]
     assert central.get_round("s", "round-1").verdict == "drift"
     with pytest.raises(ObjectMissingError):
         central.get_round("s", "round-3")
-    central.put_text("rounds/round-1/report.html", "<p>ä</p>")
-    assert read_bytes(central.store, "rounds/round-1/report.html").decode() == "<p>ä</p>"
-
-    assert central.read_pointer("baselines/x.json") is None
-    first = central.swap_pointer("baselines/x.json", b"1", None)
-    second = central.swap_pointer("baselines/x.json", b"2", first)
-    assert central.read_pointer("baselines/x.json") == (b"2", second)
-    with pytest.raises(PreconditionFailedError):
-        central.swap_pointer("baselines/x.json", b"3", first)
+    assert central.find_round("s", "round-3") is None
+    central.put_text("rounds/s/round-1/report.html", "<p>ä</p>")
+    assert read_bytes(central.store, "rounds/s/round-1/report.html").decode() == "<p>ä</p>"
+    assert central.read_document("baselines/x.json") is None
+    central.change_document("baselines/x.json", lambda data: b"1" if data is None else None)
+    central.change_document("baselines/x.json", lambda data: data and data + b"2")
+    central.change_document("baselines/x.json", lambda _: None)
+    assert central.read_document("baselines/x.json") == b"12"
