@@ -27,11 +27,10 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from plumbline.localstack.azurite import npm_command, npm_environment
-from plumbline.report.html import render_report
 from plumbline.rounds.site import connect_reports, write_site
 from plumbline.upgrade.report import html_report
 from tests.report_browser.conftest import find_browser
-from tests.unit.report.samples import drifted, many, passing, record, verdict_of
+from tests.unit.report.samples import drifted, many, passing, record, report_page, verdict_of
 from tests.unit.report.site_store import filled_store, night
 from tests.unit.report.test_faces import HOSTILE
 from tests.unit.upgrade.test_reports import ANSWER
@@ -141,8 +140,8 @@ def pages(folder: Path) -> dict[str, Path]:
     hostile = record("azure", hostname=HOSTILE, packages={HOSTILE: HOSTILE})
     evil = verdict_of("drift", {"aws": passing(), "azure": drifted(notes=(HOSTILE,))}, suite="nightly")
     texts = {
-        "round": render_report(verdict, records, history, reference="aws"),
-        "hostile round": render_report(evil, {"aws": record("aws"), "azure": hostile}, reference="aws"),
+        "round": report_page(verdict, records, history, reference="aws"),
+        "hostile round": report_page(evil, {"aws": record("aws"), "azure": hostile}, reference="aws"),
         "upgrade": html_report(ANSWER),
     }
     round_folder = store / f"rounds/nightly/{night(399)}"

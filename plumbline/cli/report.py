@@ -16,10 +16,11 @@ from plumbline.cli.options import check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.history import RoundHistory, points_of
-from plumbline.report.html import render_report
+from plumbline.report.html import render_page
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import step_summary
 from plumbline.report.terminal import verdict_table
+from plumbline.report.view import build_view
 from plumbline.rounds.plan import night_of
 from plumbline.rounds.reporting import earlier_records, keep_report, link_to, record_links, report_key
 from plumbline.rounds.site import connect_reports
@@ -105,16 +106,17 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, arg
         records = {name: loaded for name, loaded in records.items() if loaded}
         before = {name: _baselines(central, verdict.platforms[name], folder) for name in records}
         earlier = [past for past in read_rounds(central, verdict.suite, _NIGHTS) if past.round < verdict.round]
-        page = render_report(
+        view = build_view(
             verdict,
             records,
-            RoundHistory(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
+            history=RoundHistory(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
             records_base=_records_folder(central) if out else "../../../records",
             record_links=record_links(central, [loaded for record in records.values() for loaded in record], site),
             earlier=earlier_records(central, verdict.suite, records, verdict.round, args.since),
         )
+        page = render_page(view)
     if out is None:
         keep_report(central, verdict, page)
         connect_reports(central, verdict.suite, [verdict.round], site)

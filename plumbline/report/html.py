@@ -6,18 +6,17 @@ It needs no script, font or external image.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from plumbline import __version__
+from plumbline.escape import one_line
 from plumbline.history.metrics import read_metrics
 from plumbline.records import LoadedRecord
-from plumbline.report.history import RoundHistory
-from plumbline.report.sentences import NONE, clean, number, seconds
-from plumbline.report.view import Records, ReportView, build_view
-from plumbline.schema.record import RunRecord
+from plumbline.report.sentences import NONE, clean, number, percent, place, seconds
+from plumbline.report.story import SURE
+from plumbline.report.view import ReportView, build_view
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:
@@ -43,10 +42,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["sure_words"] = SURE
     environment.filters |= {
         "clean": clean,
         "coded": _coded,
         "number": number,
+        "one_line": one_line,
+        "percent": percent,
+        "place": place,
         "seconds": seconds,
         "unbroken": _unbroken,
     }
@@ -75,29 +78,6 @@ def _unbroken(text: str) -> Markup:
         Markup('<span class="unbroken">{}</span>').format(piece) if index % 2 else piece
         for index, piece in enumerate(pieces)
     )
-
-
-def render_report(
-    verdict: RoundVerdict,
-    records: Records,
-    history: RoundHistory | None = None,
-    *,
-    reference: str = "",
-    baselines: Records | None = None,
-    records_base: str = "../../../records",
-    record_links: Mapping[str, str] | None = None,
-    earlier: Mapping[str, RunRecord] | None = None,
-) -> str:
-    """Render the page of a round.
-
-    `records_base` is the location of record folders, relative to the page; `record_links` overrides it by record id.
-    """
-    return render_page(
-        build_view(
-            verdict, records, reference=reference, baselines=baselines, history=history, records_base=records_base,
-            record_links=record_links, earlier=earlier,
-        )
-    )  # fmt: skip
 
 
 def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord) -> str:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.escape import one_line
-from plumbline.report.sentences import CAUSES, HINTS, by_rounding, clean, listed, number, place, top_cause
+from plumbline.report.sentences import CAUSES, HINTS, by_rounding, clean, listed, place, top_cause
 from plumbline.schema.fact import Statement
-from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
 SURE = {
     "confirmed": "confirmed: an experiment restored the reference's value, and the difference disappeared",
@@ -22,53 +21,22 @@ SURE = {
 class Headline:
     """Verdict in one sentence, with supporting text."""
 
-    verdict: Outcome
+    verdict: RoundVerdict
     sentence: str
     support: str
-    suite: str
-    round: str
     night: str
-    flow_run: str
-    seconds: float | None
     causes: tuple[CauseLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CauseLine:
-    """One cause in the headline.
-
-    It has its platforms and their first divergence.
-    """
+    """One cause in the headline, with its platforms and their first divergence."""
 
     platforms: str
-    code: str
-    sure: str
-    why: str
+    cause: Cause
     where: str
     card: int
     """Number of the first card with this cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One finding, formatted for display."""
-
-    check: str
-    outcome: Outcome
-    metric: str
-    observed: str
-    limit: str
-    against: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class OtherCause:
-    """Further cause of the same platform."""
-
-    code: str
-    sure: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +44,19 @@ class PlatformCard:
     """Card of one platform that did not pass."""
 
     name: str
-    verdict: Outcome
+    result: PlatformResult
+    cause: Cause | None
+    """The first of the surest causes."""
     title: str
-    code: str
     why: str
-    sure: str
-    sure_words: str
-    where: str
     since: str
     hint: str
-    numbers: tuple[Measured, ...]
-    more_numbers: int
+    findings: tuple[Finding, ...]
+    num_left_out: int
+    """Number of further findings."""
     evidence: tuple[str, ...]
     suspects: tuple[str, ...]
     tried: tuple[str, ...]
-    others: tuple[OtherCause, ...]
 
 
 _MAX_CAUSES = 3
@@ -106,34 +72,28 @@ def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: 
         for outcome in ("invalid", "drift", "inconclusive", "pass")
     }
     return Headline(
-        verdict=verdict.verdict,
+        verdict=verdict,
         sentence=_sentence(verdict, {outcome: names for outcome, names in by_outcome.items() if names}),
         support=_support(verdict, by_outcome, exact=exact),
-        suite=clean(verdict.suite, 63),
-        round=clean(verdict.round, 80),
         night=night,
-        flow_run=one_line(verdict.flow_run),
-        seconds=verdict.timings.get("total"),
         causes=_causes(verdict, order),
     )
 
 
 def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...]:
     """Return the causes of drifted platforms, most frequent first."""
-    groups: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[str, int, Cause]]] = {}
     failed = [name for name in order if verdict.platforms[name].verdict != "pass"]
     for place_in_page, name in enumerate(failed, start=1):
         result = verdict.platforms[name]
         cause = top_cause(result)
         if cause is not None and result.verdict == "drift":
             key = (cause.code, cause.sure, place(result.first_divergence))
-            groups.setdefault(key, []).append((name, place_in_page))
+            groups.setdefault(key, []).append((name, place_in_page, cause))
     lines = []
-    for (code, sure, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
-        name, card = members[0]
-        cause = top_cause(verdict.platforms[name])
-        why = clean(cause.why, 160) if cause else ""
-        lines.append(CauseLine(_some([clean(group, 63) for group, _ in members]), code, sure, why, where, card))
+    for (_, _, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
+        _, card, cause = members[0]
+        lines.append(CauseLine(_some([clean(group, 63) for group, *_ in members]), cause, where, card))
     return tuple(lines)
 
 
@@ -222,25 +182,17 @@ def card_of(name: str, result: PlatformResult, since_when: str) -> PlatformCard:
     bad = [finding for finding in result.findings if finding.outcome != "pass"]
     return PlatformCard(
         name=clean(name, 63),
-        verdict=result.verdict,
+        result=result,
+        cause=cause,
         title=_title(result),
-        code=cause.code if cause else "",
         why=clean(cause.why) if cause else _reason(result),
-        sure=cause.sure if cause else "",
-        sure_words=SURE[cause.sure] if cause else "",
-        where=place(result.first_divergence),
         since=since_when,
         hint=_hint(result),
-        numbers=tuple(_measured(finding) for finding in bad[:_MAX_NUMBERS]),
-        more_numbers=max(0, len(bad) - _MAX_NUMBERS),
+        findings=tuple(bad[:_MAX_NUMBERS]),
+        num_left_out=max(0, len(bad) - _MAX_NUMBERS),
         evidence=_lines(cause.evidence if cause else ()),
         suspects=_lines((*(cause.suspects if cause else ()), *(() if cause and cause.suspects else result.suspects))),
         tried=_lines(cause.tried if cause else ()),
-        others=tuple(
-            OtherCause(other.code, other.sure, clean(other.why))
-            for other in result.causes
-            if cause is not None and other is not cause
-        ),
     )
 
 
@@ -262,20 +214,6 @@ def _hint(result: PlatformResult) -> str:
     if result.verdict == "inconclusive":
         return "Run `plumbline doctor SUITE` to see why the platform is unavailable, then run the round again."
     return "Look at the finding below and at the platform's log, then run the round again."
-
-
-def _measured(finding: Finding) -> Measured:
-    unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
-    observed = number(finding.observed) + (unit if finding.observed is not None else "")
-    return Measured(
-        check=clean(finding.check, 60),
-        outcome=finding.outcome,
-        metric=clean(finding.metric, 200),
-        observed=observed if finding.metric or finding.observed is not None else "",
-        limit=number(finding.limit) + unit if finding.limit is not None else "",
-        against=clean(finding.against, 100),
-        detail=clean(finding.detail, 300),
-    )
 
 
 def _lines(lines: Sequence[Statement]) -> tuple[str, ...]:

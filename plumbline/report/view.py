@@ -12,12 +12,12 @@ from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
 from plumbline.report.history import RoundHistory, changes_of, since
-from plumbline.report.sentences import NONE, clean, note_line, number, percent, place, seconds, top_cause
+from plumbline.report.sentences import clean, note_line, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.workloads import WorkloadView, history_chart, workload_views
 from plumbline.schema.record import RunRecord
-from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
 """Record, or records of all workloads, of each platform."""
@@ -30,14 +30,10 @@ class PlatformRow:
     """A platform's row in the table."""
 
     name: str
-    index: int
-    verdict: Outcome
-    accuracy: str
-    throughput: str
+    result: PlatformResult
+    cause: Cause | None
+    """The first of the surest causes."""
     throughput_note: str
-    first_divergence: str
-    cause: str
-    sure: str
     machine: str
     notes: tuple[str, ...]
 
@@ -54,15 +50,11 @@ class DifferenceTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """One record: its identity and the location of its parts."""
+    """One record, with the location of its parts."""
 
     platform: str
-    record_id: str
+    record: RunRecord
     href: str
-    spec: str
-    started: str
-    seconds: str
-    exit: str
 
 
 @dataclass(frozen=True)
@@ -119,10 +111,7 @@ def build_view(
         headline=headline(
             _without(verdict, unjudged), [name for name in order if name != unjudged], _night(lists), exact=exact
         ),
-        rows=tuple(
-            _row(name, i, verdict.platforms[name], lists.get(name, ()), before.get(name, ()))
-            for i, name in enumerate(order)
-        ),
+        rows=tuple(_row(name, verdict.platforms[name], lists.get(name, ()), before.get(name, ())) for name in order),
         cards=tuple(
             card_of(name, verdict.platforms[name], since_when[name])
             for name in order
@@ -134,7 +123,9 @@ def build_view(
         changes=_changes(lists, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
         timings=round_bars(verdict, order),
         records=tuple(
-            _link(name, record, records_base, record_links or {}) for name in order for record in lists.get(name, ())
+            _link(name, loaded.record, records_base, record_links or {})
+            for name in order
+            for loaded in lists.get(name, ())
         ),
         findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
         notes=tuple(clean(note) for note in (*verdict.notes, *([verdict.proven] if verdict.proven else []))),
@@ -161,21 +152,15 @@ def _night(lists: Mapping[str, Sequence[LoadedRecord]]) -> str:
 
 
 def _row(
-    name: str, index: int, result: PlatformResult, records: Sequence[LoadedRecord], before: Sequence[LoadedRecord]
-) -> PlatformRow:  # fmt: skip
-    cause = top_cause(result)
+    name: str, result: PlatformResult, records: Sequence[LoadedRecord], before: Sequence[LoadedRecord]
+) -> PlatformRow:
     notes = [result.unavailable] if result.unavailable else []
     notes += [note_line(note) for note in result.notes]
     return PlatformRow(
         name=name,
-        index=index,
-        verdict=result.verdict,
-        accuracy=NONE if result.accuracy is None else percent(result.accuracy, 2),
-        throughput=NONE if result.samples_per_second is None else f"{number(result.samples_per_second)} /s",
+        result=result,
+        cause=top_cause(result),
         throughput_note=_against(result.samples_per_second, before),
-        first_divergence=place(result.first_divergence),
-        cause=cause.code if cause else NONE,
-        sure=cause.sure if cause else "",
         machine=described(records[0].record.fingerprint) if records else "no record",
         notes=tuple(clean(note, 240) for note in notes),
     )
@@ -215,15 +200,5 @@ def _cut(title: str, columns: tuple[str, ...], rows: tuple[FingerprintDifference
     return DifferenceTable(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
 
 
-def _link(platform: str, loaded: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:
-    record = loaded.record
-    ended = record.exit.status if record.exit.status == "completed" else f"failed: {clean(record.exit.message, 120)}"
-    return RecordLink(
-        platform=platform,
-        record_id=record.record_id,
-        href=links.get(record.record_id, f"{base}/{record.record_id}/record.json"),
-        spec=record.spec_sha256[:12],
-        started=record.started_at.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        seconds=seconds(record.seconds),
-        exit=ended,
-    )
+def _link(platform: str, record: RunRecord, base: str, links: Mapping[str, str]) -> RecordLink:
+    return RecordLink(platform, record, links.get(record.record_id, f"{base}/{record.record_id}/record.json"))

@@ -8,8 +8,7 @@ from html import escape, unescape
 
 import pytest
 
-from plumbline.report.html import render_report
-from tests.unit.report.samples import drifted, many, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, many, nights, passing, record, report_page, verdict_of
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -21,7 +20,7 @@ def words_of(dom):
 
 def test_a_drift_is_seen_with_its_cause_and_nothing_complains(browser):
     records = {"aws": record("aws"), "azure": record("azure", noise=3e-4, start="bert.encoder.layer.0")}
-    page = render_report(
+    page = report_page(
         verdict_of("drift", {"aws": passing(), "azure": drifted()}), records, nights(), reference="aws",
         baselines={"azure": record("azure", packages={"torch": "2.12.1"})},
     )  # fmt: skip
@@ -38,7 +37,7 @@ def test_a_drift_is_seen_with_its_cause_and_nothing_complains(browser):
 def test_what_a_platform_says_of_itself_stays_text(browser):
     hostile = record("azure", hostname=HOSTILE, packages={HOSTILE: HOSTILE})
     verdict = verdict_of("drift", {"aws": passing(), "azure": drifted(notes=(HOSTILE,))}, suite="nightly")
-    dom, console = browser.open(render_report(verdict, {"aws": record("aws"), "azure": hostile}, reference="aws"))
+    dom, console = browser.open(report_page(verdict, {"aws": record("aws"), "azure": hostile}, reference="aws"))
     assert console == []
     assert "<title>drift" in dom
     assert "<script" not in dom
@@ -48,7 +47,7 @@ def test_what_a_platform_says_of_itself_stays_text(browser):
 
 def test_the_page_is_painted(browser):
     """A page that the browser lays out as nothing makes a picture of nothing."""
-    page = render_report(verdict_of("pass", {"aws": passing(), "azure": passing()}), {"aws": record("aws")})
+    page = report_page(verdict_of("pass", {"aws": passing(), "azure": passing()}), {"aws": record("aws")})
     assert browser.screenshot(page, 1240, 1400).stat().st_size > 20_000
 
 
@@ -105,7 +104,7 @@ window.onload = () => {
 @pytest.mark.parametrize("count", [2, 8, 20])
 def test_nothing_is_clipped_on_a_desk_or_in_a_hand_and_the_cause_is_on_the_first_screen(browser, count, width):
     verdict, records, history = many(count)
-    page = render_report(verdict, records, history, reference="aws")
+    page = report_page(verdict, records, history, reference="aws")
     frame = f'<iframe style="border:0;width:{width}px;height:844px" srcdoc="{escape(page)}"></iframe>'
     dom, console = browser.open(f"<!doctype html><body style='margin:0'>{frame}{MEASURE}</body>")
     assert console == []

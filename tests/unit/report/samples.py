@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from plumbline.digest import digest_json
 from plumbline.records import LoadedRecord
 from plumbline.report.history import HistoryPoint, RoundHistory
+from plumbline.report.html import render_page
+from plumbline.report.view import Records, build_view
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Cause, Divergence, Finding, PlatformResult, RoundVerdict
@@ -19,6 +22,11 @@ STEPS = 20
 BEGIN = datetime(2026, 11, 20, 2, 0, 4, tzinfo=UTC)
 _PARTS = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
           "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
+
+
+def report_page(verdict: RoundVerdict, records: Records, history: RoundHistory | None = None, **more: Any) -> str:
+    """Render the report of a round."""
+    return render_page(build_view(verdict, records, history=history, **more))
 
 
 def modules(layers: int) -> list[tuple[str, str]]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from plumbline.central import CentralStore
 from plumbline.central.series import write_series
 from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended
-from plumbline.report.html import render_report
 from plumbline.rounds.reporting import keep_report
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.stores import open_store
-from tests.unit.report.samples import drifted, passing, record, verdict_of
+from tests.unit.report.samples import drifted, passing, record, report_page, verdict_of
 
 BEGIN = datetime(2025, 10, 20, 2, 40, tzinfo=UTC)
 LOSS = 12
@@ -91,5 +90,5 @@ def filled_store(root: Path, *, platforms: int = 2, nights: int = 60, reports: i
         results = {name: drifted() if name == "azure" else passing() for name in suite.platforms}
         verdict = verdict_of("drift", results, round=night(index))
         central.put_round(verdict)
-        keep_report(central, verdict, render_report(verdict, records, reference="aws"))
+        keep_report(central, verdict, report_page(verdict, records, reference="aws"))
     return central, suite

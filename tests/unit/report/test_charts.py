@@ -94,7 +94,7 @@ def test_names_that_are_cut_still_differ():
 
 def test_the_headline_names_a_cause_once_with_all_its_platforms():
     view = view_of(20)
-    assert [(cause.code, cause.platforms, cause.card) for cause in view.headline.causes] == [
+    assert [(line.cause.code, line.platforms, line.card) for line in view.headline.causes] == [
         ("precision", "azure and kubernetes-on-prem-paris", 1)
     ]
     assert "and 15 more" in view.headline.support

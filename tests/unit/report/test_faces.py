@@ -11,13 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from plumbline.report.html import render_report
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import figures_page, findings_table, step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult
-from tests.unit.report.samples import drifted, finding, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, finding, nights, passing, record, report_page, verdict_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m|`x`](http://evil)"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -63,7 +62,7 @@ def parsed(text):
 
 
 def page_of(verdict, *platforms, **more):
-    return render_report(verdict, {name: record(name) for name in platforms}, nights(), reference="aws", **more)
+    return report_page(verdict, {name: record(name) for name in platforms}, nights(), reference="aws", **more)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_the_page_is_well_formed_self_contained_and_says_its_verdict_first(verdi
 def test_what_a_record_says_stays_text():
     verdict = hostile_round()
     hostile = record("azure", hostname=HOSTILE, packages={HOSTILE: HOSTILE}, environment={HOSTILE: HOSTILE})
-    page = render_report(verdict, {"aws": record("aws"), HOSTILE: hostile}, reference="aws")
+    page = report_page(verdict, {"aws": record("aws"), HOSTILE: hostile}, reference="aws")
     outline = Outline()
     outline.feed(page)
     assert "script" not in outline.tags

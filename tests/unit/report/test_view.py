@@ -8,7 +8,8 @@ import pytest
 
 from plumbline.report.differences import between
 from plumbline.report.history import HistoryPoint, changes_of, since
-from plumbline.report.sentences import cause_line, clean, number, seconds
+from plumbline.report.html import render_page
+from plumbline.report.sentences import cause_line, clean, number, place, seconds
 from plumbline.report.view import build_view
 from plumbline.schema.verdict import PlatformResult
 from tests.unit.report.samples import drifted, finding, many, nights, passing, record, verdict_of
@@ -30,11 +31,11 @@ def test_the_headline_names_platform_and_cause_and_the_case_answers_every_questi
     assert drift.headline.support == "1 drifted (azure); 1 passed (aws)"
     assert drift.headline.night == "2026-11-20 02:00 UTC"
     case = drift.cards[0]
-    assert (case.code, case.sure) == ("precision", "confirmed")
-    assert case.where == "forward, bert.encoder.layer.0.attention.self.query, step 0"
+    assert (case.cause.code, case.cause.sure) == ("precision", "confirmed")
+    assert place(case.result.first_divergence) == "forward, bert.encoder.layer.0.attention.self.query, step 0"
     assert case.since == "2026-11-18 (3 rounds); before that pass on 2026-11-17"
     assert "TF32" in case.hint
-    assert [(item.observed, item.limit) for item in case.numbers] == [("3.10e-4", "4.80e-6"), ("8.40e-5", "4.80e-6")]
+    assert [(item.observed, item.limit) for item in case.findings] == [(3.1e-4, 4.8e-6), (8.4e-5, 4.8e-6)]
     assert "the difference went away" in case.tried[0]
 
 
@@ -132,7 +133,7 @@ def test_three_platforms_and_one_of_them_cannot_be_judged():
     view = build_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "gcp cannot be judged: rows.parquet is cut."
     assert view.headline.support == "1 not judged (gcp); 1 drifted (azure); 1 passed (aws)"
-    assert [(case.name, case.verdict) for case in view.cards] == [("azure", "drift"), ("gcp", "invalid")]
+    assert [(case.name, case.result.verdict) for case in view.cards] == [("azure", "drift"), ("gcp", "invalid")]
 
 
 def test_a_platform_that_never_came_is_told_by_its_reason():
@@ -158,7 +159,7 @@ def test_a_record_of_a_failed_training_and_missing_parts_does_not_break_the_view
     records = {"aws": record("aws"), "azure": failed}
     view = build_view(verdict_of("invalid", {"aws": passing(), "azure": invalid}), records, reference="aws")
     assert view.workloads[0].words == ("azure: no probe on both sides, so the numbers were not compared",)
-    assert view.records[1].exit == "failed: the loss is NaN at step 3"
+    assert "failed: the loss is NaN at step 3" in render_page(view)
 
 
 def test_a_missing_loss_leaves_a_gap_and_is_not_equal_to_another_missing_loss():
