@@ -18,7 +18,6 @@ from plumbline.rounds.plan import by_time
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError
 
 
 class Night(Model):
@@ -36,17 +35,14 @@ class Night(Model):
 def read_round(central: CentralStore, suite: str | None, wanted: str, where: str) -> RoundVerdict:
     """Return the round of this id, of the suite if given; raise `ConfigurationError` if absent or ambiguous."""
     check_round_id(wanted, where=where)
-    if suite is None:
-        suites = [of for of, name in central.list_rounds() if name == wanted]
-        if len(suites) > 1:
-            text = f"the round {wanted!r} exists in {len(suites)} suites"
-            raise ConfigurationError(text, where=central.store.url, hint="name the suite with --suite")
-        suite = "".join(suites)
-    try:
-        return central.get_round(suite, wanted)
-    except ObjectMissingError as error:
+    suites = [of for of, name in central.list_rounds(suite) if name == wanted]
+    if len(suites) > 1:
+        text = f"the round {wanted!r} exists in {len(suites)} suites"
+        raise ConfigurationError(text, where=central.store.url, hint="name the suite with --suite")
+    if not suites:
         hint = "`plumbline history SUITE` lists the rounds"
-        raise ConfigurationError(f"the round {wanted!r} does not exist", where=central.store.url, hint=hint) from error
+        raise ConfigurationError(f"the round {wanted!r} does not exist", where=central.store.url, hint=hint)
+    return central.get_round(suites[0], wanted)
 
 
 def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[RoundVerdict]:

@@ -195,12 +195,12 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
     for number in range(4):
         _round(central, tmp_path, number)
     central.put_text("rounds/unit/round-001/round.json", '{"round": "round-001", "of another": "version"}')
-    central.put_text("rounds/round-008/round.json", "cut off {")
+    central.put_text("rounds/unit/round-008/round.json", "cut off {")
 
     def answer_of(*command: str) -> tuple[Any, list[str]]:
         assert main([*command, suite, "--json"]) == 0
         out, err = capsys.readouterr()
-        assert "/rounds/round-008/round.json: " in err
+        assert "/rounds/unit/round-008/round.json: " in err
         return json.loads(out), [line.partition(" is skipped: ")[0] for line in err.splitlines()]
 
     both = [f"plumbline: the round {name}" for name in ("round-008", "round-001")]

@@ -222,7 +222,7 @@ def test_the_records_of_a_suites_rounds_are_found_beside_damaged_rounds() -> Non
             for name in ("aws", "gcp")
         }
         central.put_round(RoundVerdict(round=f"r{number}", suite=suite, verdict="pass", platforms=platforms))
-    central.put_text("rounds/r1-damaged/round.json", "cut off {")
+    central.put_text("rounds/nightly/r1-damaged/round.json", "cut off {")
     assert list(records_of_rounds(central, "nightly")) == [
         f"{name}-{number}-{part}" for number in (0, 2) for name in ("aws", "gcp") for part in "ab"
     ]

@@ -102,8 +102,8 @@ def test_a_round_whose_records_were_removed_is_still_reported(stored, tmp_path, 
 @pytest.mark.parametrize("where", ["--suite", "--store"])
 def test_a_round_that_cannot_be_read_costs_the_others_no_report(stored, tmp_path, capsys, where):
     central, url, suite = stored
-    central.put_text("rounds/20261118-020000-cccc/round.json", "{}")
-    central.put_text("rounds/20261122-020000-dddd/round.json", "cut off {")
+    central.put_text("rounds/nightly/20261118-020000-cccc/round.json", "{}")
+    central.put_text("rounds/nightly/20261122-020000-dddd/round.json", "cut off {")
     out = str(tmp_path / "page.html")
     argv = ["report", "latest", where, suite if where == "--suite" else url, "--out", out, "--json"]
     assert main(argv) == 0
