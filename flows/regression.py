@@ -9,7 +9,6 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
-from plumbline.dispatch import Limits
 from plumbline.errors import ExitCode, PlumblineError, SupersededError
 from plumbline.escape import escape
 from plumbline.rounds.outcome import headline
@@ -76,7 +75,7 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
             round_ = open_round(check_suite(suite), name)
         with machines_up(suite, name):
             with phase("training"):
-                results = dispatch_trainings(round_, round_.assignments(), Limits())
+                results = dispatch_trainings(round_, round_.assignments())
             with phase("gathering"):
                 found = gather_records(round_, results, folder)
             with phase("judging"):

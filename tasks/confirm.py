@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from plumbline.dispatch import Limits
 from plumbline.errors import PlumblineError
 from plumbline.experiments.build import write_bundle
 from plumbline.experiments.transport import publish_bundle
@@ -31,7 +30,7 @@ def confirm_throughput(
     reruns = tuple(dict.fromkeys((*reruns_needed(judged.results), *asked)))
     if not reruns:
         return gathered, judged
-    results = dispatch_trainings(round_, reruns, Limits())
+    results = dispatch_trainings(round_, reruns)
     both = gathered.plus(gather_records(round_, results, folder))
     return both, judge_records(round_, both, folder)
 
@@ -43,7 +42,7 @@ def confirm_software(
     asked = night_abs(judged.nights, limits_of(round_.suite))
     if not asked:
         return gathered, judged
-    both = gathered.plus(gather_records(round_, dispatch_trainings(round_, asked, Limits()), folder))
+    both = gathered.plus(gather_records(round_, dispatch_trainings(round_, asked), folder))
     return both, judge_records(round_, both, folder)
 
 
@@ -60,7 +59,7 @@ def confirm_causes(
     known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
     while any(case.confirmation.next() is not None for case in cases):
         ready, lost = _sent(round_, wanted(cases), known, folder)
-        results = dispatch_trainings(round_, ready, Limits()) if ready else {}
+        results = dispatch_trainings(round_, ready) if ready else {}
         came = gather_records(round_, results, folder)
         tried = tried.plus(came)
         answers = {str(assignment.experiment_id): record for assignment, record in came.records.items()}

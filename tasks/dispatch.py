@@ -1,64 +1,81 @@
-"""Dispatch of a batch of trainings to their platforms."""
+"""Dispatch of a batch of trainings, or of an upgrade's orders, to their platforms."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 from prefect import task
 
 from plumbline.central import find_record
 from plumbline.deployment import job_variables, suite_tag, training_deployment
-from plumbline.dispatch import Limits, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
+from plumbline.dispatch import Job, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
+from plumbline.schema.suite import Suite
 from plumbline.stores import Store, open_store
 from plumbline.tasks.prefect_client.flow_runs import start_run
-from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
-from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
+from plumbline.tasks.prefect_client.orchestrator import OrderType, PrefectOrchestrator
+from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_clocks
 
 
 @task(name="dispatch", persist_result=False)
-def dispatch_trainings(round_: Round, assignments: Sequence[Assignment], limits: Limits) -> dict[Assignment, Result]:
+def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
     """Run the assignments, all platforms in parallel; leave no child running."""
-    jobs = {round_.job(assignment).key: assignment for assignment in assignments}
-    platforms = round_.suite.platforms
-    outboxes = {name: open_store(platform.outbox) for name, platform in platforms.items()}
-    with open_apis(round_.suite) as apis:
-        clocks = platform_clocks(apis, {assignment.platform for assignment in assignments})
-        orchestrator = PrefectOrchestrator(
-            apis,
-            round_.suite.name,
-            {name: platform.work_pool for name, platform in platforms.items()},
-            start=lambda order, key: _start(apis, round_, jobs[key], order, clocks[order.platform]()),
-            orders=lambda key, attempt: round_.order(jobs[key], attempt),
-            recorded=partial(_find_record, outboxes),
-        )
-        results = run_jobs(
-            [round_.job(assignment) for assignment in assignments],
-            orchestrator,
-            clock=time.monotonic,
-            sleep=time.sleep,
-            limits=limits,
-        )
-    return {jobs[key]: result for key, result in results.items()}
+    asked = {round_.job(assignment).key: assignment for assignment in assignments}
+    suite = round_.suite
 
+    def run_of(key: str, order: TrainingOrder) -> dict[str, Any]:
+        assignment = asked[key]
+        return {
+            "deployment": training_deployment(suite.name, assignment.platform),
+            "name": assignment.run_name(round_.night),
+            "parameters": {"order": order.to_json()},
+            "job_variables": job_variables(suite.platforms[assignment.platform], assignment.image),
+        }
 
-def _start(apis: PlatformApis, round_: Round, assignment: Assignment, order: TrainingOrder, due: datetime) -> UUID:
-    return start_run(
-        apis, order.platform, training_deployment(round_.suite.name, order.platform),
-        parameters={"order": order.to_json()}, name=assignment.run_name(round_.night),
-        tags=[suite_tag(round_.suite.name), f"round:{round_.id}", f"platform:{order.platform}"],
-        key=idempotency_key(round_.suite.name, order.record_id), due=due,
-        job_variables=job_variables(round_.suite.platforms[order.platform], assignment.image),
+    results = run_on_workers(
+        suite, round_.id, [round_.job(assignment) for assignment in assignments], run_of,
+        orders=lambda key, attempt: round_.order(asked[key], attempt), find=find_record,
     )  # fmt: skip
+    return {asked[key]: result for key, result in results.items()}
 
 
-def _find_record(outboxes: Mapping[str, Store], order: TrainingOrder) -> Recorded | None:
-    try:
-        return find_record(outboxes[order.platform], order)
-    except PlumblineError:
+def run_on_workers(
+    suite: Suite,
+    round_id: str,
+    jobs: Sequence[Job],
+    run_of: Callable[[str, OrderType], dict[str, Any]],
+    *,
+    orders: Callable[[str, int], OrderType],
+    find: Callable[[Store, OrderType], Recorded],
+) -> dict[str, Result]:
+    """Run the jobs on their platforms' workers; return their results by key.
+
+    `orders` makes the order of a job's attempt, `run_of` describes its flow run, and `find` looks for its record in the
+    platform's outbox.
+    """
+    platforms = {job.platform for job in jobs}
+    outboxes = {name: open_store(suite.platforms[name].outbox) for name in platforms}
+
+    def find_recorded(order: OrderType) -> Recorded | None:
+        with suppress(PlumblineError):
+            return find(outboxes[order.platform], order)
         return None
+
+    with open_apis(suite) as apis:
+        clocks = platform_clocks(apis, platforms)
+
+        def start(order: OrderType, key: str) -> UUID:
+            return start_run(
+                apis, order.platform, **run_of(key, order), key=idempotency_key(suite.name, order.record_id),
+                tags=[suite_tag(suite.name), f"round:{round_id}", f"platform:{order.platform}"],
+                due=clocks[order.platform](),
+            )  # fmt: skip
+
+        pools = {name: suite.platforms[name].work_pool for name in platforms}
+        orchestrator = PrefectOrchestrator(apis, suite.name, pools, start=start, orders=orders, recorded=find_recorded)
+        return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
-from uuid import UUID
+from typing import Any, cast
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
@@ -19,9 +16,9 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from plumbline.central import CentralStore, upload_policy
-from plumbline.deployment import REGRESSION, gate_deployment, job_variables, suite_tag
+from plumbline.deployment import REGRESSION, gate_deployment, job_variables
 from plumbline.digest import digest_file
-from plumbline.dispatch import Limits, Recorded, Result, idempotency_key, run_jobs
+from plumbline.dispatch import Result
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.rounds import Assignment, Round
 from plumbline.rounds.claim import round_secret
@@ -30,14 +27,12 @@ from plumbline.schema.suite import Suite
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_once
-from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.dispatch import dispatch_trainings, run_on_workers
 from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.gather import gather_records
 from plumbline.tasks.open_round import check_suite, refuse_superseded
-from plumbline.tasks.prefect_client.flow_runs import check_image_pools, start_run
-from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
-from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_clocks
+from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.base import base_of
 from plumbline.upgrade.campaign import Budget
@@ -129,41 +124,25 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
     """Judge the candidate lock on each platform's worker; leave no child running."""
     suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
     names = {upgrade.job(name).key: name for name in chosen}
-    outboxes = {name: open_store(suite.platforms[name].outbox) for name in chosen}
 
-    def find(order: UpgradeOrder) -> Recorded | None:
-        with suppress(PlumblineError):
-            return find_report(outboxes[order.platform], order)
-        return None
+    def run_of(key: str, order: UpgradeOrder) -> dict[str, Any]:
+        content = {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}
+        return {
+            "deployment": gate_deployment(suite.name, names[key]),
+            "name": f"{names[key]} upgrade {upgrade.request.upgrade_id}",
+            "parameters": {"order": content},
+            "job_variables": job_variables(suite.platforms[names[key]]),
+        }
 
-    with open_apis(suite) as apis:
-        clocks = platform_clocks(apis, chosen)
-        orchestrator = PrefectOrchestrator(
-            apis, suite.name, {name: suite.platforms[name].work_pool for name in chosen},
-            start=lambda order, _: _start(apis, upgrade, order, clocks[order.platform]()),
-            orders=lambda key, attempt: upgrade.order(names[key], attempt),
-            recorded=find,
-        )  # fmt: skip
-        jobs = [upgrade.job(name) for name in chosen]
-        results = run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, limits=Limits())
+    results = run_on_workers(
+        suite, upgrade.request.upgrade_id, [upgrade.job(name) for name in chosen], run_of,
+        orders=lambda key, attempt: upgrade.order(names[key], attempt), find=find_report,
+    )  # fmt: skip
     outcomes = {}
     for key, result in results.items():
-        name = names[key]
-        report, why = _report(upgrade, name, result)
-        outcomes[name] = platform_outcome(report, why, result.notes, suite, name)
+        report, why = _report(upgrade, names[key], result)
+        outcomes[names[key]] = platform_outcome(report, why, result.notes, suite, names[key])
     return outcomes
-
-
-def _start(apis: PlatformApis, upgrade: LockUpgrade, order: UpgradeOrder, due: datetime) -> UUID:
-    suite, upgrade_id = upgrade.request.suite.name, upgrade.request.upgrade_id
-    parameters = {"order": {**order.to_json(), "suite": order.suite.model_dump(mode="json", exclude_defaults=True)}}
-    return start_run(
-        apis, order.platform, gate_deployment(suite, order.platform), parameters=parameters,
-        name=f"{order.platform} upgrade {upgrade_id}",
-        tags=[suite_tag(suite), f"round:{upgrade_id}", f"platform:{order.platform}"],
-        key=idempotency_key(suite, order.record_id), due=due,
-        job_variables=job_variables(upgrade.request.suite.platforms[order.platform]),
-    )  # fmt: skip
 
 
 def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformReport | None, str]:
@@ -184,7 +163,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     ends = time.monotonic() + budget.seconds
     with scratch_folder() as folder:
         while asked := [assignment for each in trainings.values() for assignment in each.wanted(budget.trials)]:
-            results = dispatch_trainings(upgrade.round, asked, Limits())
+            results = dispatch_trainings(upgrade.round, asked)
             gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes
             trainings = {name: with_gathered(each, gathered) for name, each in trainings.items()}
