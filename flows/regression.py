@@ -17,9 +17,8 @@ from plumbline.schema.verdict import RoundVerdict
 from plumbline.staging.scratch import scratch_folder
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
 from plumbline.tasks.confirm import confirm_causes, confirm_software, confirm_throughput
-from plumbline.tasks.dispatch import dispatch_trainings
+from plumbline.tasks.dispatch import dispatch_trainings, gather_records
 from plumbline.tasks.events import Phases, ProgressReporter
-from plumbline.tasks.gather import gather_records
 from plumbline.tasks.judge import conclude, judge_records
 from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over

@@ -17,8 +17,7 @@ from plumbline.rounds.judging import reruns_needed
 from plumbline.rounds.nights import limits_of, night_abs, night_reruns
 from plumbline.rounds.row_places import placed_results
 from plumbline.stores import open_store
-from plumbline.tasks.dispatch import dispatch_trainings
-from plumbline.tasks.gather import gather_records
+from plumbline.tasks.dispatch import dispatch_trainings, gather_records
 from plumbline.tasks.judge import Judged, judge_records
 
 

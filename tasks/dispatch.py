@@ -1,25 +1,30 @@
-"""Dispatch of a batch of trainings, or of an upgrade's orders, to their platforms."""
+"""Dispatch of a batch of orders to their platforms, and the gathering of a round's records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect import task
 
-from plumbline.central import find_record
+from plumbline.central import CentralStore, find_record
 from plumbline.deployment import job_variables, suite_tag, training_deployment
 from plumbline.dispatch import Job, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
 from plumbline.errors import PlumblineError
 from plumbline.rounds import Assignment, Round
+from plumbline.rounds.gathered import GatheredRecords, harvest
 from plumbline.schema.suite import Suite
-from plumbline.stores import Store, open_store
+from plumbline.stores import RetryPolicy, Store, open_store
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.orchestrator import OrderType, PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_clocks
+
+# Dispatch has seen the record: wait for a temporarily unreachable outbox.
+PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 
 @task(name="dispatch", persist_result=False)
@@ -79,3 +84,10 @@ def run_on_workers(
         pools = {name: suite.platforms[name].work_pool for name in platforms}
         orchestrator = PrefectOrchestrator(apis, suite.name, pools, start=start, orders=orders, recorded=find_recorded)
         return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep)
+
+
+@task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)
+def gather_records(round_: Round, results: Mapping[Assignment, Result], folder: Path) -> GatheredRecords:
+    """Collect all dispatched records. Idempotent, so that Prefect can retry."""
+    outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in round_.suite.platforms.items()}
+    return harvest(round_, results, outboxes, CentralStore(open_store(round_.suite.store)), folder)

@@ -27,10 +27,9 @@ from plumbline.schema.suite import Suite
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_once
-from plumbline.tasks.dispatch import dispatch_trainings, run_on_workers
+from plumbline.tasks.dispatch import dispatch_trainings, gather_records, run_on_workers
 from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
-from plumbline.tasks.gather import gather_records
 from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.train import orphan_watch

@@ -19,9 +19,9 @@ from plumbline.history.external_values import time_of
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
 from plumbline.history.summary import LineSummary, summarise
+from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
-from plumbline.report.metrics import change_sentence, level_sentence
 from plumbline.report.sentences import clean
 from plumbline.report.site import history_page
 from plumbline.rounds.nights import limits_of

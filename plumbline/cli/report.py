@@ -15,7 +15,7 @@ from plumbline.cli.nights import latest_first, read_round, read_rounds
 from plumbline.cli.options import check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
-from plumbline.report.history import RoundHistory, points_of
+from plumbline.report.history import points_of
 from plumbline.report.html import render_page
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import step_summary
@@ -109,7 +109,7 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, arg
         view = build_view(
             verdict,
             records,
-            history=RoundHistory(points_of([(night_of(past.round), past) for past in [*earlier, verdict]])),
+            history=points_of([(night_of(past.round), past) for past in [*earlier, verdict]]),
             reference=suite.reference if suite else _reference(verdict),
             baselines=before,
             records_base=_records_folder(central) if out else "../../../records",

@@ -1,13 +1,25 @@
-"""Earlier rounds of each platform, and changes of level."""
+"""Earlier rounds of each platform, and one metric over the nights: charts, levels, changes and decisions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from plumbline.history.episodes import episodes
 from plumbline.history.metrics import metric_of
+from plumbline.history.night import entry_sentence
+from plumbline.history.segments import MetricHistory
+from plumbline.history.summary import ChangeSummary, LineSummary
+from plumbline.report.charts import Chart
+from plumbline.report.curves import ChangeMark, Curves, curves
+from plumbline.report.sentences import SYMBOLS, clean, sentence_of
+from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
+
+_MOST_CALLS = 40
+_MIB = 1 << 20
+_UNITS = {"bytes": ("MiB", 1 / _MIB)}
+"""Displayed unit and factor of a metric's unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,53 +31,52 @@ class HistoryPoint:
     """Displayed night: `2026-11-20`."""
     outcome: Outcome
     samples_per_second: float | None = None
-    accuracy: float | None = None
-    cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedChange:
-    """First round of a new level, marked in charts."""
-
-    platform: str
-    round: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundHistory:
-    """Points of each platform, the oldest first.
-
-    The last point is this round.
-    """
-
-    points: Mapping[str, Sequence[HistoryPoint]] = field(default_factory=dict)
+Points = Mapping[str, Sequence[HistoryPoint]]
+"""Points of each platform, the oldest first; the last point is this round."""
 
 
 def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[HistoryPoint]]:
-    """Return each platform's points, from rounds in order.
-
-    Each round comes with its night.
-    """
+    """Return each platform's points, from rounds in order, each with its night."""
     grouped: dict[str, list[HistoryPoint]] = {}
     for when, verdict in rounds:
         for name, result in verdict.platforms.items():
-            cause = result.causes[0].code if result.causes else ""
-            point = HistoryPoint(verdict.round, when, result.verdict, result.samples_per_second, result.accuracy, cause)
+            point = HistoryPoint(verdict.round, when, result.verdict, result.samples_per_second)
             grouped.setdefault(name, []).append(point)
     return grouped
 
 
-def changes_of(points: Mapping[str, Sequence[HistoryPoint]]) -> tuple[MarkedChange, ...]:
-    """Return the changes of each platform's throughput."""
-    changes = []
+def history_chart(points: Points, order: Sequence[str], marked: frozenset[str] = frozenset()) -> Chart | None:
+    """Draw throughput per round, with failed rounds and changes of level."""
+    when = {point.round: point.when for line in points.values() for point in line}
+    by_round = {name: {point.round: point for point in line} for name, line in points.items()}
+    return curves(
+        Curves(
+            "Throughput over time", "Samples per second, round by round; ✕ drift, ? inconclusive, ! invalid.",
+            {name: [by_id[it].samples_per_second if it in by_id else None for it in when]
+             for name, by_id in by_round.items()},
+            "samples / s", "round", order,
+            x_names=[night or clean(round_id, 14) for round_id, night in when.items()],
+            signs={name: [SYMBOLS[by_id[it].outcome] if it in by_id and by_id[it].outcome != "pass" else ""
+                          for it in when] for name, by_id in by_round.items()},
+            changes=changes_of(points), marked=marked,
+        )
+    )  # fmt: skip
+
+
+def changes_of(points: Points) -> list[ChangeMark]:
+    """Return the changes of level of each platform's throughput."""
+    rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
     throughput = metric_of("throughput")
-    for name, line in points.items():
-        for episode in episodes(throughput.scores([point.samples_per_second for point in line])):
-            before, after = throughput.value(episode.before), throughput.value(episode.after)
-            text = f"{before:.4g} to {after:.4g}"
-            changes.append(MarkedChange(name, line[episode.index].round, text))
-    return tuple(changes)
+    return [
+        ChangeMark(
+            rounds.index(line[episode.index].round), name,
+            f"{throughput.value(episode.before):.4g} to {throughput.value(episode.after):.4g}",
+        )
+        for name, line in points.items()
+        for episode in episodes(throughput.scores([point.samples_per_second for point in line]))
+    ]  # fmt: skip
 
 
 def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
@@ -87,3 +98,130 @@ def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
     count = len(points) - list(points).index(first)
     rounds = "this round" if count == 1 else f"{count} rounds"
     return f"{first.when or first.round} ({rounds}); before that {last.outcome} on {last.when or last.round}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """Decision of one night that was more than quiet."""
+
+    round: str
+    when: str
+    verdict: Outcome
+    words: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricView:
+    """Chart of a metric, with what is known of its level."""
+
+    name: str
+    level: str
+    tonight: str
+    verdict: Outcome
+    chart: Chart | None
+    changes: tuple[str, ...]
+    decisions: tuple[DecisionRow, ...]
+
+
+def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> MetricView:
+    """Return the view of one metric's `last` nights."""
+    unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
+    return MetricView(
+        name=clean(summary.metric, 80),
+        level=level_sentence(summary),
+        tonight="" if summary.reason in ("quiet", "learning") else clean(_short(history, summary.sentence), 600),
+        verdict=summary.verdict,
+        chart=_chart(history, summary, max(len(history.values) - last, 0), unit, factor),
+        changes=tuple(change_sentence(change) for change in reversed(summary.changes)),
+        decisions=_decisions(history),
+    )
+
+
+def level_sentence(summary: LineSummary) -> str:
+    """Describe the reference of a metric, its spread and its limit."""
+    if summary.reference is None:
+        return sentence_of(fact("line.learning", nights=summary.nights))
+    unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
+    limit = "" if summary.limit is None else fact("line.limit", limit=f"{summary.limit * factor:.4g}")
+    least = "" if summary.least_loss is None else fact("line.least-loss", size=f"{abs(summary.least_loss):.1%}")
+    return sentence_of(
+        fact(
+            "line.reference",
+            reference=f"{summary.reference * factor:.4g}",
+            unit=f" {unit}" if unit else "",
+            spread=f"{summary.relative_sd or 0:.2%}",
+            nights=summary.reference_nights,
+            limit=limit,
+            least=least,
+        )
+    )
+
+
+def change_sentence(change: ChangeSummary) -> str:
+    """Describe one lasting change of a metric."""
+    return sentence_of(
+        fact(
+            "line.change",
+            shape=change.shape,
+            since=change.since,
+            round=clean(change.round, 63),
+            before=f"{change.before:.4g}",
+            after=f"{change.after:.4g}",
+            size="" if change.change is None else f" ({change.change:+.1%})",
+            way="worse" if change.worse else "better",
+            p_value=f"{change.p_value:.2g}",
+            beside=f", with a change of {change.with_boundary}" if change.with_boundary else "",
+        )
+    )
+
+
+def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, factor: float) -> Chart | None:
+    """Draw the nights, their reference and their limit; `None` for fewer than two nights."""
+    values = [None if value is None else value * factor for value in history.values[first:]]
+    lines: dict[str, Sequence[float | None]] = {"measured": values}
+    levels = {"reference": (summary.lost, summary.reference), "limit": (None, summary.limit)}
+    for name, (before, now) in levels.items():
+        if now is not None:
+            level = [before if first + index < summary.level else now for index in range(len(values))]
+            lines[name] = [None if value is None else value * factor for value in level]
+    decided = {call.place - first: call.entry.verdict for call in history.calls}
+    signs = [SYMBOLS[decided[index]] if decided.get(index, "pass") != "pass" else "" for index in range(len(values))]
+    rounds = {name: index for index, name in enumerate(history.rounds[first:])}
+    changes = [
+        ChangeMark(rounds[change.round], change.shape, f"{change.before * factor:.4g} to {change.after * factor:.4g}")
+        for change in summary.changes
+        if change.round in rounds
+    ]
+    changes += [
+        ChangeMark(boundary.index - first, "new baseline", boundary.after)
+        for boundary in history.boundaries
+        if boundary.what == "baseline" and boundary.index >= first
+    ]
+    note = sentence_of(fact("line.chart", nights=len(values)))
+    return curves(
+        Curves(
+            clean(summary.metric, 80), note, lines, unit, "night", tuple(lines),
+            x_names=[history.day(first + index) for index in range(len(values))],
+            signs={"measured": signs}, changes=sorted(changes, key=lambda change: change.index),
+        )
+    )  # fmt: skip
+
+
+def _short(history: MetricHistory, sentence: str) -> str:
+    """Return a decision's sentence without the names that its section has."""
+    return sentence.removeprefix(f"{history.workload}: {history.metric.name}; ")
+
+
+def _decisions(history: MetricHistory) -> tuple[DecisionRow, ...]:
+    """Return the newest decisions, the newest first."""
+    return tuple(
+        DecisionRow(
+            round=history.rounds[call.place],
+            when=history.day(call.place),
+            verdict=call.entry.verdict,
+            words=clean(_short(history, entry_sentence(history, call.entry)), 400),
+            cause=call.entry.cause or "",
+        )
+        for call in sorted(history.calls, key=lambda call: call.place, reverse=True)[:_MOST_CALLS]
+    )

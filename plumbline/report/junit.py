@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from plumbline.history.summary import LineSummary
-from plumbline.report.metrics import change_sentence, level_sentence
+from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.sentences import cause_line, clean, number, place
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 

@@ -15,9 +15,8 @@ from urllib.parse import quote
 from plumbline.history.segments import MetricHistory
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.history.summary import LineSummary
-from plumbline.report.history import HistoryPoint, since
+from plumbline.report.history import HistoryPoint, MetricView, metric_view, since
 from plumbline.report.html import rendered
-from plumbline.report.metrics import MetricView, metric_view
 from plumbline.report.sentences import SYMBOLS, clean, listed, sentence_of
 from plumbline.report.story import headline
 from plumbline.schema.fact import fact

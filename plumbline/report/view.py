@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
-from plumbline.report.history import RoundHistory, changes_of, since
+from plumbline.report.history import Points, history_chart, since
 from plumbline.report.sentences import clean, note_line, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
-from plumbline.report.workloads import WorkloadView, history_chart, workload_views
+from plumbline.report.workloads import WorkloadView, workload_views
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -83,7 +83,7 @@ def build_view(
     *,
     reference: str = "",
     baselines: Records | None = None,
-    history: RoundHistory | None = None,
+    history: Points | None = None,
     records_base: str = "../../../records",
     record_links: Mapping[str, str] | None = None,
     earlier: Mapping[str, RunRecord] | None = None,
@@ -98,7 +98,7 @@ def build_view(
     reference, unjudged = _name(reference), _name(unjudged)
     lists = {_name(name): _tuple(given) for name, given in records.items() if _name(name) in verdict.platforms}
     before = {_name(name): _tuple(given) for name, given in (baselines or {}).items()}
-    points = {_name(name): line for name, line in (history or RoundHistory()).points.items()}
+    points = {_name(name): line for name, line in (history or {}).items()}
     points = {name: line for name, line in points.items() if name in verdict.platforms}
     order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
     since_when = {
@@ -119,7 +119,7 @@ def build_view(
         ),
         unjudged=unjudged,
         workloads=workloads,
-        history=history_chart(points, changes_of(points), order, marked) if points else None,
+        history=history_chart(points, order, marked) if points else None,
         changes=_changes(lists, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
         timings=round_bars(verdict, order),
         records=tuple(

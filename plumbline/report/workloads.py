@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.curves import ChangeMark, Curves, curves
-from plumbline.report.history import HistoryPoint, MarkedChange
-from plumbline.report.sentences import SYMBOLS, clean, listed
+from plumbline.report.curves import Curves, curves
+from plumbline.report.sentences import clean, listed
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
 
@@ -62,41 +61,6 @@ def _thinned(line: Sequence[float | None], width: int) -> list[float | None]:
 def _mean(piece: Sequence[float | None]) -> float | None:
     known = [value for value in piece if value is not None]
     return sum(known) / len(known) if known and len(known) == len(piece) else None
-
-
-def history_chart(
-    points: Mapping[str, Sequence[HistoryPoint]], changes: Sequence[MarkedChange], order: Sequence[str],
-    marked: frozenset[str] = frozenset(),
-) -> Chart | None:  # fmt: skip
-    """Draw throughput per round, with failed rounds and changes."""
-    rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
-    by_round = {name: {point.round: point for point in line} for name, line in points.items()}
-    lines = {
-        name: [by_id[round_id].samples_per_second if round_id in by_id else None for round_id in rounds]
-        for name, by_id in by_round.items()
-    }
-    signs = {
-        name: [
-            SYMBOLS[by_id[round_id].outcome] if round_id in by_id and by_id[round_id].outcome != "pass" else ""
-            for round_id in rounds
-        ]
-        for name, by_id in by_round.items()
-    }
-    when = {point.round: point.when for line in points.values() for point in line}
-    return curves(
-        Curves(
-            "Throughput over time", "Samples per second, round by round; ✕ drift, ? inconclusive, ! invalid.",
-            lines, "samples / s", "round", order,
-            x_names=[when[round_id] or clean(round_id, 14) for round_id in rounds],
-            signs=signs,
-            changes=[
-                ChangeMark(rounds.index(change.round), change.platform, clean(change.words, 60))
-                for change in changes
-                if change.round in rounds
-            ],
-            marked=marked,
-        )
-    )  # fmt: skip
 
 
 _MOST_CLASSES = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from plumbline.central import CentralStore, round_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError, PlumblineError
 from plumbline.records import LoadedRecord
-from plumbline.report.history import RoundHistory, points_of
+from plumbline.report.history import points_of
 from plumbline.report.html import render_page
 from plumbline.report.markdown import figures_page
 from plumbline.report.view import ReportView, build_view
@@ -121,12 +121,13 @@ def _view(
     for of_workload in baselines.values():
         for name, record in of_workload.items():
             before.setdefault(name, []).append(record)
+    nights = [*reversed(last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)), verdict]
     return build_view(
         verdict,
         {name: lot for name, lot in records.items() if lot},
         reference=round_.suite.reference,
         baselines=before,
-        history=_history(central, verdict),
+        history=points_of([(night_of(night.round), night) for night in nights]),
         record_links=links,
         earlier=earlier_records(central, round_.suite.name, round_.suite.platforms, round_.id),
     )
@@ -158,12 +159,6 @@ def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None
     central.put_text(report_key(verdict), page)
 
 
-def _history(central: CentralStore, verdict: RoundVerdict) -> RoundHistory:
-    """Return the suite's last nights."""
-    same = last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)
-    return RoundHistory(points=points_of(_dated([*reversed(same), verdict])))
-
-
 def last_rounds(central: CentralStore, suite: str, count: int, *, without: str = "") -> list[RoundVerdict]:
     """Return the suite's last `count` rounds, the newest first; an unreadable one must not prevent tonight's report."""
     names = [name for name in reversed(central.list_rounds(suite)) if name[1] != without]
@@ -175,7 +170,3 @@ def last_rounds(central: CentralStore, suite: str, count: int, *, without: str =
             if len(same) >= count:
                 break
     return same[:count]
-
-
-def _dated(rounds: Sequence[RoundVerdict]) -> list[tuple[str, RoundVerdict]]:
-    return [(night_of(verdict.round), verdict) for verdict in rounds]

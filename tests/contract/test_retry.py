@@ -24,7 +24,7 @@ from plumbline.stores import (
     open_store,
     read_bytes,
 )
-from plumbline.tasks import gather
+from plumbline.tasks import dispatch
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.contract.records import make_record
 from tests.contract.test_handing_in import make_order
@@ -106,7 +106,7 @@ def test_what_takes_long_is_not_what_fails() -> None:
     assert store.calls == 2
 
 
-@pytest.mark.parametrize(("patience", "seconds"), [(gather.PATIENCE, 60.0), (upload_policy(3600.0), 480.0)])
+@pytest.mark.parametrize(("patience", "seconds"), [(dispatch.PATIENCE, 60.0), (upload_policy(3600.0), 480.0)])
 def test_an_outbox_may_be_away_while_a_finished_training_waits(patience: RetryPolicy, seconds: float) -> None:
     """Refused at once each time, as a server that restarts does: six quick attempts would be over in 15 s."""
     world = World()

@@ -11,7 +11,7 @@ import numpy as np
 
 from plumbline.digest import digest_json
 from plumbline.records import LoadedRecord
-from plumbline.report.history import HistoryPoint, RoundHistory
+from plumbline.report.history import HistoryPoint, Points
 from plumbline.report.html import render_page
 from plumbline.report.view import Records, build_view
 from plumbline.schema.record import RunRecord
@@ -24,7 +24,7 @@ _PARTS = ("attention.self.query", "attention.self.key", "attention.self.value", 
           "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
 
 
-def report_page(verdict: RoundVerdict, records: Records, history: RoundHistory | None = None, **more: Any) -> str:
+def report_page(verdict: RoundVerdict, records: Records, history: Points | None = None, **more: Any) -> str:
     """Render the report of a round."""
     return render_page(build_view(verdict, records, history=history, **more))
 
@@ -203,10 +203,10 @@ def many(count):
             )
             for night in range(30)
         ]  # fmt: skip
-    return verdict_of("drift", platforms), records, RoundHistory(points)
+    return verdict_of("drift", platforms), records, points
 
 
-def nights(last="drift", name="azure", count=30, dip=22) -> RoundHistory:
+def nights(last="drift", name="azure", count=30, dip=22) -> Points:
     """Return a month of nights with a loss of speed."""
     points: dict[str, list[HistoryPoint]] = {"aws": [], name: []}
     noise = np.random.default_rng(3)
@@ -217,4 +217,4 @@ def nights(last="drift", name="azure", count=30, dip=22) -> RoundHistory:
             outcome = last if platform == name and index >= count - 3 else "pass"
             rate = None if index == 11 and platform == name else 612 * slow * (1 + 0.008 * noise.normal())
             line.append(HistoryPoint(f"round-{index}", when, outcome, rate))
-    return RoundHistory(points)
+    return points

@@ -186,8 +186,8 @@ def test_several_workloads_each_have_their_own_evidence():
 
 
 def test_a_drop_in_the_history_is_found_and_named():
-    result = changes_of(nights().points)
-    assert [(change.platform, change.round) for change in result] == [("azure", "round-22")]
+    result = changes_of(nights())
+    assert [(change.series, change.index) for change in result] == [("azure", 22)]
     assert result[0].words.startswith("61")
 
 
