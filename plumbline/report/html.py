@@ -14,8 +14,7 @@ from plumbline import __version__
 from plumbline.escape import one_line
 from plumbline.history.metrics import read_metrics
 from plumbline.records import LoadedRecord
-from plumbline.report.sentences import NONE, clean, number, percent, place, seconds
-from plumbline.report.story import SURE
+from plumbline.report.sentences import NONE, about, clean, number, percent, place, seconds
 from plumbline.report.view import ReportView, build_view
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
 
@@ -42,7 +41,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["sure_words"] = SURE
+    environment.globals["about"] = about
     environment.filters |= {
         "clean": clean,
         "coded": _coded,

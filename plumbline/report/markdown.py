@@ -13,9 +13,9 @@ from plumbline.history.summary import LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.html import template
 from plumbline.report.sentences import (
-    CAUSES,
     NONE,
     SYMBOLS,
+    about,
     cause_line,
     clean,
     number,
@@ -73,7 +73,7 @@ def step_summary(verdict: RoundVerdict) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     for name, result in verdict.platforms.items():
         for cause in result.causes if result.verdict != "pass" else ():
-            lines += ["", f"**{safe(name, 63)}**: {CAUSES[cause.code]} ({cause.sure}): {safe(cause.why)}"]
+            lines += ["", f"**{safe(name, 63)}**: {about('because', cause.code)} ({cause.sure}): {safe(cause.why)}"]
     lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
     places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
     lines += [f"- {_link(label, where)}" for label, where in places if where]

@@ -6,15 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.sentences import CAUSES, HINTS, by_rounding, clean, listed, place, top_cause
+from plumbline.report.sentences import about, by_rounding, clean, listed, place, top_cause
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
-
-SURE = {
-    "confirmed": "confirmed: an experiment restored the reference's value, and the difference disappeared",
-    "likely": "likely: the evidence points here, and no experiment has confirmed it",
-    "unattributed": "unattributed: no known cause fits the evidence",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +112,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
     result = verdict.platforms[chosen[0]]
     cause = top_cause(result)
     texts = {
-        "drift": f"{names[0]} has drifted: {CAUSES[cause.code] if cause else 'the numbers differ'}.",
+        "drift": f"{names[0]} has drifted: {about('because', cause.code) if cause else 'the numbers differ'}.",
         "invalid": f"{names[0]} cannot be judged: {_reason(result)}.",
         "inconclusive": f"{names[0]} has too little evidence: {_reason(result)}.",
     }
@@ -199,7 +193,7 @@ def card_of(name: str, result: PlatformResult, since_when: str) -> PlatformCard:
 def _title(result: PlatformResult) -> str:
     cause = top_cause(result)
     if result.verdict == "drift":
-        text = CAUSES[cause.code] if cause else "the numbers differ"
+        text = about("because", cause.code) if cause else "the numbers differ"
     elif result.verdict == "invalid":
         text = "its evidence cannot be judged"
     else:
@@ -210,7 +204,7 @@ def _title(result: PlatformResult) -> str:
 def _hint(result: PlatformResult) -> str:
     cause = top_cause(result)
     if cause is not None:
-        return HINTS[cause.code]
+        return about("hint", cause.code)
     if result.verdict == "inconclusive":
         return "Run `plumbline doctor SUITE` to see why the platform is unavailable, then run the round again."
     return "Look at the finding below and at the platform's log, then run the round again."

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 from string import Formatter
+from typing import get_args
 
 import pytest
 
 from plumbline.report.sentences import clean, sentence_of, spoken, templates
 from plumbline.schema.fact import LIST, Fact, fact, joined
-from plumbline.schema.verdict import Cause, Finding, Judgement
+from plumbline.schema.verdict import Cause, CauseCode, Finding, Judgement, Sure
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -44,12 +45,14 @@ def test_each_sentence_belongs_to_a_fact() -> None:
     by_name = {
         "off.selfcheck",
         "off.precision",
-        "off.fp64",
         "data.changed-both",
         "data.changed-label",
+        *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),
+        *(f"sure.{sure}" for sure in get_args(Sure)),
         *(f"curve-legs.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
     }  # made for the code in a variable
     assert sorted(templates().keys() - made_facts().keys() - by_name) == []
+    assert by_name <= templates().keys()
 
 
 def test_numbers_are_rounded_in_the_sentence_alone() -> None:
