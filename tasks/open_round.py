@@ -9,8 +9,8 @@ from uuid import UUID
 from prefect import get_run_logger, task
 from prefect.runtime import deployment, flow_run
 
-from plumbline.alerts.due import start_key
 from plumbline.central import CentralStore
+from plumbline.central.central_store import start_key
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id

@@ -14,14 +14,14 @@ from plumbline.alerts import (
     AlertState,
     Planned,
     add_once,
-    missed,
     missed_message,
     unchecked_message,
     unplanned_message,
     watch_on,
 )
-from plumbline.alerts.due import last_due, ran_after, started_at
+from plumbline.alerts.state import last_due, ran_after
 from plumbline.central import CentralStore
+from plumbline.central.central_store import started_at
 from plumbline.deployment import REGRESSION
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
@@ -60,7 +60,7 @@ def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
 
     def change(state: AlertState) -> AlertState:
         if is_missed and due is not None:
-            state = missed(state, suite.name, due, suite.alerts, now)
+            state = add_once(state, missed_message(suite.name, due), suite.alerts, now)
         state = watch_on(state, planned, schedule.grace_seconds, now)
         since = state.unplanned_since
         if since is not None and (now - since).total_seconds() >= schedule.grace_seconds:

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from plumbline import limits
-from plumbline.baseline.book import Baseline
+from plumbline.baseline import Baseline
 from plumbline.history.series import SeriesFile
 from plumbline.report.sentences import explanations
 from plumbline.schema.json_schema import described_schema, suite_schema

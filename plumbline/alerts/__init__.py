@@ -1,7 +1,6 @@
 """Alerts: pure state, messages, and the state's document in the central store."""
 
 from plumbline.alerts.book import AlertBook as AlertBook
-from plumbline.alerts.due import Planned as Planned
 from plumbline.alerts.messages import AlertMessage as AlertMessage
 from plumbline.alerts.messages import left_on_message as left_on_message
 from plumbline.alerts.messages import missed_message as missed_message
@@ -12,10 +11,10 @@ from plumbline.alerts.messages import unplanned_message as unplanned_message
 from plumbline.alerts.state import AlertState as AlertState
 from plumbline.alerts.state import Open as Open
 from plumbline.alerts.state import Outgoing as Outgoing
+from plumbline.alerts.state import Planned as Planned
 from plumbline.alerts.state import add_once as add_once
 from plumbline.alerts.state import after_failure as after_failure
 from plumbline.alerts.state import after_success as after_success
 from plumbline.alerts.state import claim as claim
-from plumbline.alerts.state import missed as missed
 from plumbline.alerts.state import update as update
 from plumbline.alerts.state import watch_on as watch_on

@@ -6,13 +6,13 @@ if the sender dies in between, and is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime, ConfigDict
 
-from plumbline.alerts.due import Planned
-from plumbline.alerts.messages import AlertMessage, Begun, missed_message, recovery_message, trouble_message
+from plumbline.alerts.messages import AlertMessage, Begun, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.digest import digest_json
 from plumbline.schema.alert_event import AlertEvent, is_good_news
@@ -23,6 +23,17 @@ from plumbline.schema.verdict import PlatformResult, RoundVerdict
 _MOST_PENDING = 500
 _MOST_DUE = 200
 _SECONDS_PER_HOUR = 3600
+_EARLY = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Prefect's flow runs of a suite's round."""
+
+    active: bool = True
+    """False while a person has paused the deployment or its schedule."""
+    times: tuple[datetime, ...] = ()
+    """Expected start times of the runs, past and future, in order; without cancelled runs."""
 
 
 class _Shared(Model):
@@ -195,51 +206,56 @@ def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, n
     return state.replace(due=open_times[:_MOST_DUE], unplanned_since=since)
 
 
-def missed(state: AlertState, suite: str, due: datetime, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Add an alert about a missed round, once per due time."""
-    return add_once(state, missed_message(suite, due), alerts, now)
+def last_due(times: Iterable[datetime], now: datetime, grace_seconds: float) -> datetime | None:
+    """Return the last due time whose grace period is over."""
+    return max((time for time in times if time + timedelta(seconds=grace_seconds) <= now), default=None)
+
+
+def ran_after(starts: Iterable[datetime], due: datetime) -> bool:
+    """Return whether a round started since `due`; schedulers may be 60 s early."""
+    return any(start >= due - _EARLY for start in starts)
 
 
 def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime) -> AlertState:
     """Add an alert without recovery for every subscribed block, unless already added."""
     if any(alert_message.id == known for known in state.rounds):
         return state
-    messages = tuple(_send(alert_message, alerts, now))
     return state.replace(
-        pending=[known.model_dump() for known in (*state.pending, *messages)],
-        rounds=(*state.rounds, alert_message.id)[-50:],
+        pending=(*state.pending, *_send(alert_message, alerts, now)), rounds=(*state.rounds, alert_message.id)[-50:]
     )
 
 
 def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
     """Reserve a message for this sender; return the same state if it is gone or reserved."""
-    changed = [
-        message.replace(sending_until=until)
-        if _same(message, wanted) and (message.sending_until is None or message.sending_until <= now)
-        else message
-        for message in state.pending
-    ]
-    return state.replace(pending=[message.model_dump() for message in changed])
+
+    def reserve(message: Outgoing) -> Outgoing:
+        is_free = message.sending_until is None or message.sending_until <= now
+        return message.replace(sending_until=until) if is_free else message
+
+    return _changed(state, wanted, reserve)
 
 
 def after_success(state: AlertState, sent: Outgoing) -> AlertState:
     """Remove a delivered message."""
-    return state.replace(pending=[message.model_dump() for message in state.pending if not _same(message, sent)])
+    return _changed(state, sent, lambda _: None)
 
 
 def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
     """Record a failed delivery; the message stays pending."""
-    changed = [
-        message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)
-        if _same(message, sent)
-        else message
+
+    def fail(message: Outgoing) -> Outgoing:
+        return message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)
+
+    return _changed(state, sent, fail)
+
+
+def _changed(state: AlertState, wanted: Outgoing, change: Callable[[Outgoing], Outgoing | None]) -> AlertState:
+    """Return the state with one pending message changed, or removed."""
+    changed = (
+        change(message) if (message.id, message.block) == (wanted.id, wanted.block) else message
         for message in state.pending
-    ]
-    return state.replace(pending=[message.model_dump() for message in changed])
-
-
-def _same(outgoing: Outgoing, other: Outgoing) -> bool:
-    return (outgoing.id, outgoing.block) == (other.id, other.block)
+    )
+    return state.replace(pending=[message for message in changed if message is not None])
 
 
 def _is_there(result: PlatformResult | None, workload: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from plumbline.central.outbox import RECORDS, checked_record, receive, record_key
@@ -22,6 +23,7 @@ from plumbline.stores.protocol import (
 
 _ROUNDS, _ROUND_NAME = "rounds", "round.json"
 _MAX_TEXT_BYTES = 64 << 20
+_FORM = "%Y%m%dT%H%M%SZ"
 _SWAP_ATTEMPTS = 8
 
 
@@ -38,6 +40,20 @@ def round_key(suite: str, round_id: str, name: str) -> str:
 def secret_key(suite: str, round_id: str) -> str:
     """Return the key of a round's secret, in a folder that nothing publishes."""
     return f"secrets/{suite}/{round_id}"
+
+
+def start_key(suite: str, round_id: str, now: datetime) -> str:
+    """Return the key of a started round's marker; the key contains the time."""
+    return f"started/{suite}/{now.astimezone(UTC):{_FORM}}-{round_id}"
+
+
+def started_at(key: str) -> datetime | None:
+    """Return the start time in a marker's key; `None` if malformed."""
+    stamp = key.rpartition("/")[2].partition("-")[0]
+    try:
+        return datetime.strptime(stamp, _FORM).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 class CentralStore:

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.baseline import Baseline, BaselineBook, DecisionNote
-from plumbline.baseline.book import Accepted, accepted, baseline_key
+from plumbline.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
 from plumbline.central import CentralStore
 from plumbline.cli.nights import read_round, read_rounds
 from plumbline.cli.options import say

@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from plumbline.alerts.due import start_key, started_at
 from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore, round_key
-from plumbline.central.central_store import artifact_key, secret_key
+from plumbline.central.central_store import artifact_key, secret_key, start_key, started_at
 from plumbline.central.outbox import RECORDS, record_key
 from plumbline.central.series import read_series
 from plumbline.errors import InvalidInputError, UnavailableError

@@ -13,8 +13,8 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
 
-from plumbline.alerts.due import start_key
 from plumbline.central import CentralStore
+from plumbline.central.central_store import start_key
 from plumbline.deployment import REGRESSION, desired
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.stores import open_store

@@ -14,7 +14,7 @@ from plumbline.alerts import (
     after_failure,
     after_success,
     claim,
-    missed,
+    missed_message,
     update,
 )
 from plumbline.schema.alert_event import AlertEvent
@@ -56,8 +56,8 @@ def test_each_subscribed_block_gets_a_message_once() -> None:
 
 
 def test_every_missed_round_is_alerted_beside_the_messages_before() -> None:
-    state = missed(AlertState(), "s", NOW, (alert("missed"),), NOW)
-    state = missed(state, "s", NOW + timedelta(days=1), (alert("missed"),), NOW)
+    state = add_once(AlertState(), missed_message("s", NOW), (alert("missed"),), NOW)
+    state = add_once(state, missed_message("s", NOW + timedelta(days=1)), (alert("missed"),), NOW)
     assert len(state.pending) == 2
     assert state.rounds == ("missed/2026-11-20T02:00:00+00:00", "missed/2026-11-21T02:00:00+00:00")
 

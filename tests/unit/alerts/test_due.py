@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from plumbline.alerts import AlertState, Planned, watch_on
-from plumbline.alerts.due import last_due, ran_after, start_key, started_at
+from plumbline.alerts.state import last_due, ran_after
+from plumbline.central.central_store import start_key, started_at
 
 DUE = datetime(2026, 11, 20, 2, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.baseline import BaselineBook, DecisionNote
-from plumbline.baseline.book import MAX_ACCEPTED
+from plumbline.baseline import MAX_ACCEPTED, BaselineBook, DecisionNote
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.digest import canonical_json

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.alerts.due import start_key
 from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore, round_key
+from plumbline.central.central_store import start_key
 from plumbline.central.series import extend_series, read_series, rebuild_series, records_of_rounds
 from plumbline.cli.main import main
 from plumbline.history.series import row_of
