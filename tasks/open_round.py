@@ -14,9 +14,8 @@ from plumbline.central.central_store import start_key
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.rounds import Round, check_round_id, new_round_id
-from plumbline.rounds.claim import Controller, check_claim, claim_round, round_secret
+from plumbline.rounds.documents import Controller, check_claim, claim_round, read_specs, round_secret
 from plumbline.rounds.night_cost import check_cost, night_costs
-from plumbline.rounds.published_specs import read_specs
 from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples

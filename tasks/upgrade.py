@@ -21,8 +21,7 @@ from plumbline.digest import digest_file
 from plumbline.dispatch import Result
 from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.rounds import Assignment, Round
-from plumbline.rounds.claim import round_secret
-from plumbline.rounds.published_specs import read_specs
+from plumbline.rounds.documents import read_specs, round_secret
 from plumbline.schema.suite import Suite
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import open_store

@@ -31,7 +31,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from plumbline.central import CentralStore
 from plumbline.deployment import REGRESSION
 from plumbline.prepare import prepare
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from tests.flows.local_stack import RunningStack, running_stack

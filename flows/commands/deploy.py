@@ -112,7 +112,7 @@ def publish_data(suite: Suite, state: Path, say: Any) -> None:
     """Build and publish data and weights, and store each workload's spec."""
     from plumbline.central import CentralStore
     from plumbline.prepare import prepare
-    from plumbline.rounds.published_specs import write_specs
+    from plumbline.rounds.documents import write_specs
     from plumbline.stores import open_store
 
     write_specs(CentralStore(open_store(suite.store)), suite, prepare(suite, state / "build", say))

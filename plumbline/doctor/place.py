@@ -57,26 +57,8 @@ def cuda_of_torch() -> str:
     return ""
 
 
-def installed_driver() -> str:
-    """Return this machine's NVIDIA driver version; "" without driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return ""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ""
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return ""
-    finally:
-        pynvml.nvmlShutdown()
-
-
 _SKEW_SECONDS = 30.0
-_QUERY = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+_QUERY = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
 
 
 class Report(Model):
@@ -120,8 +102,9 @@ def look_here(
     """Collect this machine's report, without importing torch."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(there).free
+    gpus, driver = installed_gpus()
     return Report(
-        plumbline=__version__, torch=_torch(), gpus=_gpus(), cuda=cuda_of_torch(), driver=installed_driver(),
+        plumbline=__version__, torch=_torch(), gpus=gpus, cuda=cuda_of_torch(), driver=driver,
         free_bytes=free, now=now, stores=stores, selfcheck=selfcheck, num_cores=os.cpu_count() or 0,
         cpu_quota=cpu_quota,
     )  # fmt: skip
@@ -134,13 +117,15 @@ def _torch() -> str:
         return ""
 
 
-def _gpus() -> tuple[str, ...]:
+def installed_gpus() -> tuple[tuple[str, ...], str]:
+    """Return the names of this machine's NVIDIA GPUs, and the version of their driver; "" without one."""
     try:
         asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return ()
-    names = asked.stdout.splitlines() if asked.returncode == 0 else []
-    return tuple(line.strip() for line in names if line.strip())
+        return (), ""
+    lines = [line.rpartition(", ") for line in asked.stdout.splitlines() if line.strip()]
+    lines = lines if asked.returncode == 0 else []
+    return tuple(name.strip() for name, _, _ in lines), lines[0][2].strip() if lines else ""
 
 
 def examine_report(

@@ -21,7 +21,7 @@ from plumbline.judge import compared
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import Walk
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict

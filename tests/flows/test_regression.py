@@ -34,8 +34,7 @@ from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
 from plumbline.rounds import Round
-from plumbline.rounds.claim import Controller, claim_round
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import Controller, claim_round, write_specs
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict

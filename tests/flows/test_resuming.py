@@ -28,7 +28,7 @@ from plumbline.errors import InconclusiveError
 from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.claim import Controller, claim_round
+from plumbline.rounds.documents import Controller, claim_round
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.prefect_client import deployments

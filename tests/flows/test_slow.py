@@ -11,7 +11,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict

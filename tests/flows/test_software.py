@@ -26,7 +26,7 @@ from plumbline.experiments.ab import Interpreters, build_environments, run_ab
 from plumbline.flows.regression import regression
 from plumbline.history.series import row_of
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite

@@ -21,7 +21,7 @@ from prefect.states import Pending, Scheduled
 from plumbline.central import CentralStore
 from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import open_store

@@ -10,7 +10,7 @@ import pytest
 from plumbline.central import CentralStore
 from plumbline.errors import SupersededError, UnavailableError
 from plumbline.rounds import Round
-from plumbline.rounds.claim import Controller, claim_round
+from plumbline.rounds.documents import Controller, claim_round
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
 from plumbline.stores import open_store

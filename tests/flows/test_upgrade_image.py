@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from plumbline.central import CentralStore
 from plumbline.flows.upgrade import upgrade
 from plumbline.localstack.stack import Stack
-from plumbline.rounds.published_specs import write_specs
+from plumbline.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store

@@ -25,7 +25,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "judge/whole_parts.py": "_LOGGED_STEPS",
         "judge/whole_rows.py": "_MAX_SHARDS_KEPT",
         "rounds/baselines.py": "_MORE_LOOKS _MOST_CHANGES",
-        "rounds/claim.py": "_SECRET_BYTES",
+        "rounds/documents.py": "_SECRET_BYTES",
         "rounds/isolation.py": "_MAX_MESSAGE",
         "rounds/plan.py": "_DATE_DIGITS _LONGEST_NAME _NONCE_DIGITS",
         "rounds/reporting.py": "_NIGHTS PRICED_NIGHTS _AT_ONCE _MOST_READ",

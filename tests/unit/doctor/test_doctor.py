@@ -13,7 +13,7 @@ from plumbline import __version__
 from plumbline.digest import digest_bytes
 from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report, look_here, worst_code
 from plumbline.doctor.checks import explain_refusal
-from plumbline.doctor.place import is_driver_new_enough
+from plumbline.doctor.place import installed_gpus, is_driver_new_enough
 from plumbline.doctor.stores import Visit, examine_disk, examine_store
 from plumbline.errors import AccessError, Refusal
 from plumbline.schema.manifest import DataFile, Manifest, Shard
@@ -258,3 +258,21 @@ def test_a_refusal_of_an_unknown_code_keeps_its_own_words() -> None:
         "no: AccessDenied",
         "do this",
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "found"),
+    [
+        ("NVIDIA A10G, 550.54.15\nNVIDIA A10G, 550.54.15\n", 0, (("NVIDIA A10G", "NVIDIA A10G"), "550.54.15")),
+        ("NVIDIA-SMI has failed, no driver\n", 9, ((), "")),
+        ("", 0, ((), "")),
+    ],
+)
+def test_one_question_gives_the_gpus_and_their_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, found: object
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\nexit {code}\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert installed_gpus() == found

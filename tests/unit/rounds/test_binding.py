@@ -13,7 +13,7 @@ from plumbline.central import CentralStore, find_record, publish_record
 from plumbline.dispatch import RecordKind, Result
 from plumbline.errors import InvalidInputError
 from plumbline.rounds import Assignment, Round
-from plumbline.rounds.claim import round_secret
+from plumbline.rounds.documents import round_secret
 from plumbline.rounds.gathered import GatheredRecords, harvest
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.outcome import join, sum_up

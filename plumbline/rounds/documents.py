@@ -1,19 +1,23 @@
-"""Claim and secret of a round: all starts of its controller share the secret, and the last one alone may publish.
+"""Documents of a round in the central store before it trains: its claim, its secret, and the specs in force.
 
-A controller that was taken for dead, such as a suspended machine, may wake up beside the start that continues its
-round. Each start claims the round in the central store, and a start whose claim was replaced publishes nothing.
+All starts of a round's controller share the secret, and the last one alone may publish. A controller that was taken for
+dead, such as a suspended machine, may wake up beside the start that continues its round. Each start claims the round,
+and a start whose claim was replaced publishes nothing.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from pydantic import Field
 
 from plumbline.central import CentralStore, round_key, secret_key
 from plumbline.digest import canonical_json
-from plumbline.errors import InvalidInputError, SupersededError
+from plumbline.errors import ConfigurationError, InvalidInputError, SupersededError
 from plumbline.schema.base import Model, read_model
+from plumbline.schema.spec import RunSpec, SpecFile
+from plumbline.schema.suite import Suite
 
 _CLAIM_NAME = "controller"
 
@@ -72,3 +76,37 @@ def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
     if kept is None or len(kept) != 2 * _SECRET_BYTES:
         raise InvalidInputError("is not a secret of a round", where=central.store.url, key=key)
     return kept.decode("ascii", errors="replace")
+
+
+def _spec_key(suite: Suite, workload: str) -> str:
+    return f"specs/{suite.name}/{workload}.json"
+
+
+def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
+    """Write the specs for later rounds. Idempotent."""
+    for workload, spec in specs.items():
+        central.put_text(_spec_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+
+
+def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
+    """Return each workload's spec; raise if missing or outdated."""
+    return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
+
+
+def _read_spec(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
+    key = _spec_key(suite, workload)
+    data = central.read_document(key)
+    if data is None:
+        hint = "publish data and specs with `plumbline deploy SUITE --publish`"
+        raise ConfigurationError("no spec was published yet", where=central.store.url, key=key, hint=hint)
+    file = read_model(SpecFile, data, where=f"{central.store.url}/{key}")
+    if file.spec.digest != file.digest:
+        raise InvalidInputError("is not the digest of its content", where=central.store.url, key=key)
+    asked = suite.workloads[workload]
+    same = ("seed", "batch_size", "task", "optimizer", "schedule", "probe", "speed", "learn")
+    changed = [name for name in same if getattr(file.spec, name) != getattr(asked, name)]
+    if changed:
+        hint = "publish the new spec with `plumbline deploy SUITE --publish`"
+        text = f"the suite differs from the published spec: {', '.join(changed)}"
+        raise ConfigurationError(text, where=central.store.url, key=key, hint=hint)
+    return file.spec

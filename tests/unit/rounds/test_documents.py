@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.central import CentralStore
 from plumbline.errors import SupersededError
-from plumbline.rounds.claim import Controller, check_claim, claim_round
+from plumbline.rounds.documents import Controller, check_claim, claim_round
 from plumbline.schema.verdict import Outcome, RoundVerdict
 from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, keep_outcome, read_outcome
