@@ -18,7 +18,7 @@ from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import Baselines, apply_canary, judge_harvest, prove_round, proven_note
 from plumbline.rounds.night_cost import with_usage
 from plumbline.rounds.night_findings import apply_nights
-from plumbline.rounds.nights import History, NightDecisions, decide_nights
+from plumbline.rounds.nights import History, Nights, decide_nights
 from plumbline.rounds.outcome import join, sum_up
 from plumbline.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
@@ -31,7 +31,7 @@ class Judged:
 
     results: dict[str, dict[str, PlatformResult]]
     baselines: Baselines
-    nights: NightDecisions
+    nights: Nights
     """Decisions on this night by each platform's history."""
     history: History
     proven: str = ""

@@ -12,7 +12,7 @@ from plumbline.history.night import LineDecision, finding_of, sentence
 from plumbline.history.segments import past_of
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.rounds.night_answers import SPEED_METRICS
-from plumbline.rounds.nights import NightDecisions
+from plumbline.rounds.nights import Nights
 from plumbline.rounds.software import MACHINE_CODES, SoftwareChange
 from plumbline.schema.fact import joined
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, worst
@@ -23,25 +23,21 @@ Results = Mapping[str, Mapping[str, PlatformResult]]
 _SLOW = frozenset({*MACHINE_CODES, "software"})
 
 
-def apply_nights(
-    results: Results, nights: NightDecisions, accuracy_margin: float
-) -> dict[str, dict[str, PlatformResult]]:
+def apply_nights(results: Results, nights: Nights, accuracy_margin: float) -> dict[str, dict[str, PlatformResult]]:
     """Add the decision engine's findings: with a reference, it owns the throughput instead of the gate."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
-    for platform, lot in nights.decisions.items():
+    for platform, night in nights.items():
         for workload, platforms in changed.items():
-            if platform in platforms:
-                mine = [one for one in lot if one.line.workload == workload]
-                change = nights.software.get((platform, workload), SoftwareChange("unavailable"))
-                applied = _applied(
-                    _of_history(platforms[platform], mine), mine, change, nights.signs.get((platform, workload))
-                )
-                platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
-    for platform, why in nights.damaged.items():
-        for platforms in changed.values():
-            if platform in platforms:
-                finding = Finding(check="history.series", outcome="invalid", detail=why)
+            if platform not in platforms:
+                continue
+            if night.damage:
+                finding = Finding(check="history.series", outcome="invalid", detail=night.damage)
                 platforms[platform] = _with_findings(platforms[platform], [finding])
+            elif night.decisions:
+                mine = [one for one in night.decisions if one.line.workload == workload]
+                change = night.software.get(workload, SoftwareChange("unavailable"))
+                applied = _applied(_of_history(platforms[platform], mine), mine, change, night.signs.get(workload))
+                platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
     return changed
 
 

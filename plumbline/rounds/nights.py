@@ -11,9 +11,9 @@ from plumbline import limits
 from plumbline.digest import digest_bytes
 from plumbline.history.allowed import Allowed, allowed_for, learned_margins
 from plumbline.history.metrics import METRICS, shift_note
-from plumbline.history.night import LineDecision, call_entry, judge_lines
+from plumbline.history.night import LineDecision, judge_lines
 from plumbline.history.segments import MetricHistory, lines_of
-from plumbline.history.series import CallEntry, NightRow, SeriesFile, extended, row_of
+from plumbline.history.series import NightRow, SeriesFile, extended, row_of
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
@@ -46,31 +46,21 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class NightDecisions:
-    """Decisions of one night, with the rows to append to the series."""
+class Night:
+    """Decisions of one platform's night, with the rows to append to its series."""
 
-    decisions: Mapping[str, tuple[LineDecision, ...]] = field(default_factory=dict)
-    rows: Mapping[str, tuple[NightRow, ...]] = field(default_factory=dict)
-    damaged: Mapping[str, str] = field(default_factory=dict)
-    software: Mapping[tuple[str, str], SoftwareChange] = field(default_factory=dict)
-    """By (platform, workload)."""
-    signs: Mapping[tuple[str, str], Cause] = field(default_factory=dict)
-    """Cause on the machine that the samplers of all runs name, by (platform, workload)."""
+    decisions: tuple[LineDecision, ...] = ()
+    rows: tuple[NightRow, ...] = ()
+    damage: str = ""
+    """Why there is no decision: the series, or a record, cannot be judged."""
+    software: Mapping[str, SoftwareChange] = field(default_factory=dict)
+    """By workload."""
+    signs: Mapping[str, Cause] = field(default_factory=dict)
+    """Cause on the machine that the samplers of all runs name, by workload."""
 
-    def plus(self, other: NightDecisions) -> NightDecisions:
-        """Return the union of two platforms' nights."""
-        return NightDecisions(
-            {**self.decisions, **other.decisions},
-            {**self.rows, **other.rows},
-            {**self.damaged, **other.damaged},
-            {**self.software, **other.software},
-            {**self.signs, **other.signs},
-        )
 
-    def entries(self, platform: str) -> list[CallEntry]:
-        """Return a platform's decisions as entries of the series file."""
-        entries = [call_entry(decision) for decision in self.decisions.get(platform, ())]
-        return [entry for entry in entries if entry is not None]
+Nights = Mapping[str, Night]
+"""By platform."""
 
 
 def limits_of(suite: Suite, platform: str = "") -> Allowed:
@@ -97,50 +87,44 @@ def decide_nights(
     history: History,
     baselines: Baselines | None = None,
     now: datetime | None = None,
-) -> NightDecisions:
+) -> Nights:
     """Decide on every metric of every platform that has a record tonight, at `now` by the controller's clock.
 
     Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
-    nights = NightDecisions(damaged=history.damaged)
+    nights = {}
     for platform in round_.suite.platforms:
         night = isolated(platform, partial(_night, round_, gathered, history, baselines or {}, platform, now))
-        if isinstance(night, Defect):
-            night = NightDecisions(damaged={platform: night.why})
-        nights = nights.plus(night)
+        nights[platform] = Night(damage=night.why) if isinstance(night, Defect) else night
     return nights
 
 
 def _night(  # noqa: PLR0917 - all that is known of one platform's night
     round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str,
     now: datetime | None,
-) -> NightDecisions:  # fmt: skip
+) -> Night:  # fmt: skip
     """Decide on every metric of one platform."""
     tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
     # A record that lacks evidence measured something else: it never enters the series.
     rows = [row_of(record.record, now) for record in tonight if stands_alone(record)]
     new = tuple(row for row in rows if row is not None)
     if not new or platform in history.damaged:
-        return NightDecisions(rows={platform: new} if new else {})
+        return Night(rows=new, damage=history.damaged.get(platform, ""))
     series = extended(history.series.get(platform, SeriesFile(suite=round_.suite.name, platform=platform)), new)
     changes: dict[str, SoftwareChange] = {}
-    signs: dict[tuple[str, str], Cause] = {}
+    signs: dict[str, Cause] = {}
     for row in new:
         main = gathered.records[Assignment(platform, row.workload, MAIN)]
         baseline = baselines.get(row.workload, {}).get(platform)
         changes[row.workload] = _change(round_, gathered, platform, row, series, main, baseline)
         cause = machine_cause(baseline, [main, *rerun_records(gathered, platform, row.workload)])
         if cause is not None:
-            signs[platform, row.workload] = cause
+            signs[row.workload] = cause
     ids = {row.record for row in new}
     lines = [line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids]
     decided = _decided(lines, limits_of(round_.suite, platform), gathered, platform, changes)
-    return NightDecisions(
-        decisions={platform: tuple(_with_notes(one, gathered, platform, changes, baselines) for one in decided)},
-        rows={platform: new},
-        software={(platform, workload): change for workload, change in changes.items()},
-        signs=signs,
-    )
+    noted = tuple(_with_notes(one, gathered, platform, changes, baselines) for one in decided)
+    return Night(noted, new, software=changes, signs=signs)
 
 
 def _decided(
@@ -201,29 +185,29 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
     return with_ab(change, ab_evidence(gathered, platform, row.workload), lost)
 
 
-def night_reruns(nights: NightDecisions, num_reruns: int = 4) -> tuple[Assignment, ...]:
+def night_reruns(nights: Nights, num_reruns: int = 4) -> tuple[Assignment, ...]:
     """Return the reruns that open decisions need, once per workload and platform."""
     wanted = {
         (platform, decision.line.workload): None
-        for platform, lot in nights.decisions.items()
-        for decision in lot
+        for platform, night in nights.items()
+        for decision in night.decisions
         if decision.needs == "reruns" and decision.line.metric.name in SPEED_METRICS
     }
     names = [RERUN, *(f"{RERUN}-{number}" for number in range(2, num_reruns + 1))]
     return tuple(Assignment(platform, workload, name) for platform, workload in wanted for name in names)
 
 
-def night_abs(nights: NightDecisions, allowed: Allowed) -> tuple[Assignment, ...]:
+def night_abs(nights: Nights, allowed: Allowed) -> tuple[Assignment, ...]:
     """Return at most one A/B per platform: of the workload with the largest loss.
 
     It has as many blocks as the level of its series takes.
     """
     found = []
-    for platform, lot in nights.decisions.items():
-        wanting = [one for one in lot if one.needs == "ab" and one.decision.rerun is not None]
+    for platform, night in nights.items():
+        wanting = [one for one in night.decisions if one.needs == "ab" and one.decision.rerun is not None]
         worst_first = sorted(wanting, key=lambda one: -one.decision.rerun.z if one.decision.rerun else 0.0)
         for one in worst_first[:1]:
-            change = nights.software.get((platform, one.line.workload))
+            change = night.software.get(one.line.workload)
             if change is not None and change.order is not None:
                 title = "A/B: tonight's environment against the baseline's"
                 tested = [other for other in wanting if other.line.workload == one.line.workload]

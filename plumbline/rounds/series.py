@@ -10,9 +10,10 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series
 from plumbline.errors import InvalidInputError
+from plumbline.history.night import call_entry
 from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.rounds.judging import Baselines
-from plumbline.rounds.nights import History, NightDecisions
+from plumbline.rounds.nights import History, Nights
 from plumbline.rounds.plan import Round
 from plumbline.schema.record import night_time
 from plumbline.schema.suite_file import is_time_zone
@@ -103,7 +104,7 @@ def _judged(round_: Round, verdict: RoundVerdict, platform: str, baselines: Base
 def write_nights(
     round_: Round,
     verdict: RoundVerdict,
-    nights: NightDecisions,
+    nights: Nights,
     baselines: Baselines,
     *,
     central: CentralStore,
@@ -111,8 +112,9 @@ def write_nights(
 ) -> None:
     """Append the night to each undamaged series. Idempotent."""
     for platform in verdict.platforms:
-        if platform in nights.damaged:
+        night = nights[platform]
+        if night.damage:
             continue
         judged = {verdict.round: _judged(round_, verdict, platform, baselines, now)}
-        rows, calls = list(nights.rows.get(platform, ())), nights.entries(platform)
-        extend_series(central, round_.suite.name, platform, rows, calls=calls, judged=judged)
+        calls = [entry for decision in night.decisions if (entry := call_entry(decision)) is not None]
+        extend_series(central, round_.suite.name, platform, night.rows, calls=calls, judged=judged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.night_findings import apply_nights
-from plumbline.rounds.nights import NightDecisions, decide_nights, night_reruns
+from plumbline.rounds.nights import Night, decide_nights, night_reruns
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.rounds.series import read_history
 from plumbline.rounds.software import machine_cause
@@ -55,7 +55,7 @@ def nights(tmp_path: Path) -> Nights:
 
 def _tonight(
     nights: Nights, main: LoadedRecord, rerun: LoadedRecord, baseline: LoadedRecord | None = None
-) -> tuple[PlatformResult, NightDecisions, int]:
+) -> tuple[PlatformResult, Mapping[str, Night], int]:
     """Judge a night as a round does; also return how many reruns it asked for."""
     round_ = Round(f"round-{PAST}", nights.suite, {"unit": BASE.spec})
     found = GatheredRecords({Assignment("left", "unit", MAIN): main})
@@ -89,7 +89,7 @@ def test_a_first_night_on_another_machine_class_is_not_compared_with_the_nights_
     slow = _on(loaded(PAST, 0.3), OTHER)
     result, decided, asked = _tonight(nights, slow, slow, baseline=_on(loaded(0, 0.0), ONE))
     assert asked == 0
-    assert {one.reason for one in decided.decisions["left"]} == {"learning"}
+    assert {one.reason for one in decided["left"].decisions} == {"learning"}
     finding = _finding(result, "speed.throughput")
     assert (finding.outcome, finding.observed) == ("inconclusive", None)
     assert f"the reference ran on {ONE.hardware_class}, the candidate on {OTHER.hardware_class}" in said(finding.detail)
@@ -168,7 +168,7 @@ def test_a_part_that_costs_the_whole_is_a_loss_and_no_shift(nights: Nights) -> N
     record = _on(loaded(PAST, 0), ONE, lost)
     result, decided, asked = _tonight(nights, record, record, baseline=_on(loaded(0, 0), ONE, speed()))
     assert asked == 4
-    assert "shift" not in {one.reason for one in decided.decisions["left"]}
+    assert "shift" not in {one.reason for one in decided["left"].decisions}
     assert _finding(result, "history.throughput").outcome == "inconclusive"
     assert "this night's machine" in said(_finding(result, "history.data_wait").detail)
     assert [(cause.code, cause.sure) for cause in result.causes] == [("loader", "likely")]

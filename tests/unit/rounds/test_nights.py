@@ -220,7 +220,7 @@ def test_a_record_that_lacks_evidence_is_no_night(tmp_path: Path) -> None:
     lacking = LoadedRecord(made.record, made.folder, {**made.arrays, "state": {}})
     gathered = GatheredRecords({Assignment("left", "unit", MAIN): lacking})
     decided = decide_nights(round_, gathered, read_history(round_, nights.central))
-    assert (decided.rows, decided.decisions) == ({}, {})
+    assert (decided["left"].rows, decided["left"].decisions) == ((), ())
 
 
 def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:

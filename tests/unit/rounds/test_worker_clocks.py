@@ -13,7 +13,7 @@ from plumbline.central.series import extend_series, read_series, rebuild_series
 from plumbline.records import LoadedRecord
 from plumbline.rounds import Assignment, Round, new_round_id
 from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.nights import NightDecisions, decide_nights
+from plumbline.rounds.nights import Nights, decide_nights
 from plumbline.rounds.plan import MAIN
 from plumbline.rounds.series import read_history
 from plumbline.schema.record import night_time
@@ -37,7 +37,7 @@ class Clocks:
         self.suite, self.is_named = suite_of(folder), is_named
         self.central = CentralStore(MemoryStore())
 
-    def night(self, index: int, wrong: datetime | None = None) -> NightDecisions:
+    def night(self, index: int, wrong: datetime | None = None) -> Nights:
         now = BEGIN + timedelta(days=index)
         round_id = f"upgrade-{index}" if self.is_named else new_round_id(now, "abcdef")
         round_ = Round(round_id, self.suite, {"unit": BASE.spec})
@@ -45,7 +45,7 @@ class Clocks:
         gathered = GatheredRecords({Assignment("left", "unit", MAIN): record})
         later = now + timedelta(hours=1)
         nights = decide_nights(round_, gathered, read_history(round_, self.central), now=later)
-        extend_series(self.central, "nightly", "left", nights.rows["left"])
+        extend_series(self.central, "nightly", "left", nights["left"].rows)
         return nights
 
 
@@ -57,7 +57,7 @@ def test_a_wrong_clock_silences_neither_its_night_nor_the_later_ones(
     clocks = Clocks(tmp_path, is_named=is_named)
     for index in range(NIGHTS):
         nights = clocks.night(index, wrong if index == 3 else None)
-        assert nights.decisions["left"], f"no decision in night {index}"
+        assert nights["left"].decisions, f"no decision in night {index}"
     series = read_series(clocks.central, "nightly", "left")
     assert [record[:5] for record in series.record] == [f"n{index:04d}" for index in range(NIGHTS)]
 
