@@ -34,14 +34,19 @@ from plumbline.tasks.report import (
 )
 
 _PHASES = ("opening", "training", "gathering", "judging", "confirming", "reporting", "alerting")
-STATE_NAMES = {"drift": "Drift", "inconclusive": "Inconclusive", "invalid": "Invalid"}
-"""State of a round by its verdict, for people and automations; a pass is Completed."""
-ERROR_STATE_NAMES = {
+STATE_NAMES = {
+    ExitCode.DRIFT: "Drift",
     ExitCode.USAGE: "Misconfigured",
     ExitCode.INCONCLUSIVE: "Inconclusive",
     ExitCode.INVALID: "Invalid",
 }
-"""State of a round without a verdict, by the error's exit code."""
+"""Names of the failed states of rounds and upgrades, for people and automations."""
+
+
+def final_state(code: ExitCode, text: str) -> State[None]:
+    """Return the final state of a controller; its name is the verdict, or the kind of the error."""
+    message = escape(text, "log")
+    return Completed(message=message) if code is ExitCode.PASS else Failed(name=STATE_NAMES[code], message=message)
 
 
 @flow(name="plumbline-regression", flow_run_name=run_name, persist_result=False)
@@ -54,16 +59,11 @@ def regression(suite: Suite, round_id: str = "") -> State[None]:
     except SupersededError as error:
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
-        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
+        return final_state(error.exit_code, str(error))
     finally:
         give_slot_back()
     log_verdict(verdict)
-    message = escape(headline(verdict), "log")
-    if verdict.verdict == "pass":
-        return Completed(message=message)
-    is_usage = verdict.exit_code is ExitCode.USAGE
-    name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[verdict.verdict]
-    return Failed(name=name, message=message)
+    return final_state(verdict.exit_code, headline(verdict))
 
 
 def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> RoundVerdict:

@@ -9,9 +9,9 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
-from plumbline.errors import ConfigurationError, ExitCode, PlumblineError, SupersededError
+from plumbline.errors import ConfigurationError, PlumblineError, SupersededError
 from plumbline.escape import escape
-from plumbline.flows.regression import ERROR_STATE_NAMES, STATE_NAMES
+from plumbline.flows.regression import final_state
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict
@@ -67,14 +67,10 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     except SupersededError as error:
         raise Abort(str(error)) from error  # leave the run's state to the later start
     except PlumblineError as error:
-        return Failed(name=ERROR_STATE_NAMES[error.exit_code], message=escape(str(error), "log"))
+        return final_state(error.exit_code, str(error))
     finally:
         give_slot_back()
-    if outcome.verdict == "pass":
-        return Completed(message=escape(headline(outcome), "log"))
-    is_usage = outcome.exit_code is ExitCode.USAGE
-    name = ERROR_STATE_NAMES[ExitCode.USAGE] if is_usage else STATE_NAMES[outcome.verdict]
-    return Failed(name=name, message=escape(headline(outcome), "log"))
+    return final_state(outcome.exit_code, headline(outcome))
 
 
 def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:

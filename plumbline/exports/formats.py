@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from plumbline.central import CentralStore
 from plumbline.exports.event_files import write_event_files
 from plumbline.exports.mlflow_runs import write_mlflow_runs
-from plumbline.exports.runs import NightRun, last_rounds, night_runs
+from plumbline.exports.runs import NightRun, night_runs
 from plumbline.history.metrics import METRICS
 from plumbline.history.series import SeriesFile
 from plumbline.schema.verdict import Outcome
@@ -35,22 +35,14 @@ def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Ta
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
     platform's; they are null in rounds that are older than the series' verdicts.
     """
-    rows = sorted((row for file in series for row in _rows(file, last)), key=lambda row: (row["time"], row["platform"]))
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+    rows = [_row(run) for file in series for run in night_runs(file, last)]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["time"], row["platform"])), schema=_SCHEMA)
 
 
-def _rows(series: SeriesFile, last: int | None) -> Iterator[dict[str, Any]]:
-    fixed = {"suite": series.suite, "platform": series.platform}
-    kept = last_rounds(series, last)
-    for place in [place for place, name in enumerate(series.round) if name in kept]:
-        night = series.row(place)
-        judged = series.judged.get(night.round)
-        verdict = {"verdict": judged.verdict, "causes": list(judged.causes)} if judged else {}
-        yield fixed | verdict | night.metrics | night.model_dump(exclude={"metrics"})
-    for name, judged in series.judged.items():
-        if name in kept and name not in series.round:
-            time = datetime.fromtimestamp(judged.time, UTC)
-            yield {**fixed, "round": name, "time": time, "verdict": judged.verdict, "causes": list(judged.causes)}
+def _row(run: NightRun) -> dict[str, Any]:
+    texts = {name: getattr(run, name) or None for name in _TEXTS if hasattr(run, name)}
+    causes = list(run.causes) if run.verdict else None
+    return {**texts, **run.stack, **run.metrics, "time": datetime.fromtimestamp(run.time, UTC), "causes": causes}
 
 
 def prometheus_text(series: Sequence[SeriesFile]) -> str:

@@ -47,7 +47,7 @@ class NightRun:
         return self.record or f"{self.round}/{self.platform}"
 
 
-def last_rounds(series: SeriesFile, last: int | None) -> set[str]:
+def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
     """Return the last rounds of a platform; all without a number."""
     times = {name: judged.time for name, judged in series.judged.items()}
     times |= dict(zip(series.round, series.time, strict=True))
@@ -56,7 +56,7 @@ def last_rounds(series: SeriesFile, last: int | None) -> set[str]:
 
 def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, ...]:
     """Return the runs of the last rounds, ordered by time; those without a record come last."""
-    kept, recorded = last_rounds(series, last), set(series.round)
+    kept, recorded = _last_rounds(series, last), set(series.round)
     rows = [(place, series.row(place)) for place, name in enumerate(series.round) if name in kept]
     runs = [
         NightRun(

@@ -64,7 +64,7 @@ def step_summary(verdict: RoundVerdict) -> str:
         "|---|---|---|--:|--:|---|",
     ]
     for name, result in verdict.platforms.items():
-        accuracy = NONE if result.accuracy is None else percent(result.accuracy, 2)
+        accuracy = percent(result.accuracy, 2)
         rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
         cells = [
             safe(name, 63), f"{SYMBOLS[result.verdict]} {result.verdict}", safe(cause_line(result)), accuracy, rate,

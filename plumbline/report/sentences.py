@@ -15,7 +15,7 @@ from typing import Any
 from plumbline.escape import MAX_CHARS
 from plumbline.escape import clean as clean_text
 from plumbline.schema.fact import LIST, Fact, Statement
-from plumbline.schema.verdict import Cause, Divergence, Note, Outcome, PlatformResult
+from plumbline.schema.verdict import Cause, Divergence, Finding, Note, Outcome, PlatformResult
 
 _KEYS = set(Fact.model_fields)
 
@@ -177,6 +177,11 @@ def place(divergence: Divergence | None) -> str:
 def top_cause(result: PlatformResult) -> Cause | None:
     """Return the first of the surest causes."""
     return min(result.causes, key=lambda cause: _SURE_ORDER[cause.sure], default=None)
+
+
+def deciding(result: PlatformResult) -> Finding | None:
+    """Return the first finding with the outcome of the verdict."""
+    return next((finding for finding in result.findings if finding.outcome == result.verdict), None)
 
 
 def by_rounding(result: PlatformResult) -> bool:

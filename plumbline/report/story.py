@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.sentences import about, by_rounding, clean, listed, place, top_cause
+from plumbline.report.sentences import about, by_rounding, clean, deciding, listed, place, top_cause
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -122,7 +122,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
 def _reason(result: PlatformResult) -> str:
     if result.unavailable and result.verdict == "inconclusive":
         return clean(result.unavailable, 160).rstrip(".")
-    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
+    finding = deciding(result)
     return (
         clean(finding.detail or finding.metric or finding.check, 160).rstrip(".")
         if finding

@@ -13,6 +13,7 @@ from plumbline.report.sentences import (
     SYMBOLS,
     cause_line,
     clean,
+    deciding,
     listed,
     number,
     percent,
@@ -80,7 +81,7 @@ def _table(verdict: RoundVerdict) -> Table:
     table.add_column("cause", overflow="fold", ratio=2, min_width=14)
     for name, result in verdict.platforms.items():
         symbol = Text(f"{SYMBOLS[result.verdict]} {result.verdict}", style=f"bold {_COLOURS[result.verdict]}")
-        accuracy = NONE if result.accuracy is None else percent(result.accuracy, 2)
+        accuracy = percent(result.accuracy, 2)
         rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
         cause = NONE if result.unavailable and not result.causes else cause_line(result)
         table.add_row(
@@ -127,7 +128,7 @@ def _measured(finding: Finding) -> str:
 
 
 def _words(result: PlatformResult) -> Statement:
-    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
+    finding = deciding(result)
     return finding.detail or finding.metric or finding.check if finding else "no finding gives a reason"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.escape import one_line
-from plumbline.report.sentences import number, sentence_of
+from plumbline.report.sentences import deciding, number, sentence_of
 from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import Round
 from plumbline.schema.fact import fact
@@ -111,7 +111,7 @@ def headline(verdict: RoundVerdict) -> str:
 
 def _why(result: PlatformResult) -> str:
     parts = [f"{cause.code} ({cause.sure}), {sentence_of(cause.why)}" for cause in result.causes[:1]]
-    finding = next((candidate for candidate in result.findings if candidate.outcome == result.verdict), None)
+    finding = deciding(result)
     if finding is not None:
         numbers = ""
         if finding.limit is not None:
