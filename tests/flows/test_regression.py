@@ -6,6 +6,7 @@ import json
 import random
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,7 +30,7 @@ from plumbline.baseline import BaselineBook
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
 from plumbline.deployment import training_deployment
-from plumbline.dispatch import Limits, idempotency_key
+from plumbline.dispatch import Limits, idempotency_key, run_jobs
 from plumbline.flows.regression import regression
 from plumbline.localstack.stack import Stack
 from plumbline.records import load_record
@@ -230,7 +231,7 @@ def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_o
     monkeypatch.setenv("AWS_PROFILE", "robot")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("plumbline.flows.regression.Limits", lambda: Limits(settle_seconds=1.0))
+    monkeypatch.setattr("plumbline.tasks.dispatch.run_jobs", partial(run_jobs, limits=Limits(settle_seconds=1.0)))
     suite = suite_of(tmp_path, "roleless", 3, retries=0)
     barred = suite.platforms["p01"].replace(outbox="s3://outbox/of/p01")
     suite = suite.replace(platforms={**suite.platforms, "p01": barred})

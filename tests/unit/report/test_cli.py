@@ -13,7 +13,8 @@ from plumbline.central import CentralStore
 from plumbline.central.series import extend_series
 from plumbline.cli.main import main
 from plumbline.history.series import row_of
-from plumbline.rounds.reporting import _history
+from plumbline.rounds.plan import night_of
+from plumbline.rounds.reporting import last_rounds
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.stores import open_store, read_bytes
 from tests.record_parts import record_parts, write_arrays
@@ -213,8 +214,8 @@ def test_the_nights_before_are_the_suites_own_though_others_fill_the_store(store
         busy = verdict_of("pass", {"aws": passing()}, round=f"20261120-00{minute:02}00-bbbb").replace(suite="other")
         central.put_round(busy)
     tonight = verdict_of("drift", {"aws": passing(), "azure": drifted()}, round="20261121-020000-cccc")
-    nights = [point.when for point in _history(central, tonight).points["azure"]]
-    assert nights == ["2026-11-19", "2026-11-20", "2026-11-21"]
+    nights = last_rounds(central, tonight.suite, 30, without=tonight.round)
+    assert [night_of(night.round) for night in nights if "azure" in night.platforms] == ["2026-11-20", "2026-11-19"]
 
 
 def test_a_damaged_baseline_or_record_is_left_out_of_a_report_and_named(stored, tmp_path, capsys):
