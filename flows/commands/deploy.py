@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
-from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
@@ -39,7 +38,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan the changes, and apply them unless `--dry-run`."""
-    suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     if args.publish and not args.dry_run:
         check_destinations(suite)
     changes = _deploy(args, suite)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import say
-from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("use either SUITE or --store URL", where="doctor")
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
-    suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     results = [*examine_stores(suite, args.state), *examine_recipients(suite)]
     from plumbline.tasks.doctor import check_server
     from plumbline.tasks.doctor_workers import check_workers

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.display import Display
-from plumbline.deployment.file_urls import with_absolute_urls
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
 from plumbline.localstack.process import Child
 from plumbline.localstack.rehearsal import rehearsal, to_toml
@@ -54,7 +53,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one round; return the verdict's exit code."""
     args.suite = args.suite or resource("deployments/suites/local.toml")
-    suite = with_absolute_urls(read_suite(args.suite), Path.cwd())
+    suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     if args.local and not is_local(suite):
         suite = _rehearsed(args, suite)
     if args.round:

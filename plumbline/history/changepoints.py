@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline import limits
-from plumbline.history.quantiles import MEDIAN_DEVIATION, t_tail
+from plumbline.history.quantiles import MEDIAN_DEVIATION, max_chance, rank_scan, t_tail
 from plumbline.history.reference import HUGE
-from plumbline.history.scan import max_chance, rank_scan
 
 Values = NDArray[np.float64]
 

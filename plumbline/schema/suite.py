@@ -374,6 +374,14 @@ class Suite(Model):
             known[name] = description
         return self
 
+    def with_absolute_urls(self, folder: Path) -> Suite:
+        """Return the suite with relative `file://` URLs resolved against `folder`: workers run in folders of theirs."""
+        platforms = {
+            name: platform.replace(data=_absolute(platform.data, folder), outbox=_absolute(platform.outbox, folder))
+            for name, platform in self.platforms.items()
+        }
+        return self.model_copy(update={"store": _absolute(self.store, folder), "platforms": platforms})
+
     def workloads_of(self, platform: str) -> dict[str, Workload]:
         """Return the workloads that train on a platform."""
         chosen = self.platforms[platform].workloads
@@ -390,6 +398,11 @@ class Suite(Model):
                     for number in range(2, self.dispatch.reruns + 1):
                         yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {text}"
                     yield f"{platform}-{workload}-ab", f"the A/B of {text}"
+
+
+def _absolute(url: str, folder: Path) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"file://{(folder / rest).resolve()}" if scheme == "file" else url
 
 
 class Workloads(Model):

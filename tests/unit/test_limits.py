@@ -59,7 +59,6 @@ FORMULAS: dict[str, set[float]] = {
     "history/allowed.py": {1e-6},
     "history/paired.py": {1e-9, 1e-12},
     "history/reference.py": {0.05, 0.6, 0.8, 0.95, 3.29, 1e75},
-    "history/scan.py": {0.5, 1.5},
 }
 """Coefficients of estimators, and guards against division by zero and overflow."""
 UNITS = {0.0, 1.0, 2.0, 10.0, 1e3, 1e6, 3600.0}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.deployment.file_urls import with_absolute_urls
 from tests.flows.small_suite import small_suite, to_toml
 
 
@@ -32,7 +31,7 @@ def test_relative_file_addresses_are_resolved_and_others_kept(tmp_path: Path) ->
     suite = small_suite(tmp_path, platforms=("aws", "onprem"))
     relative = suite.platforms["onprem"].replace(data="file://.plumbline/data", outbox="file:///srv/outbox")
     given = suite.model_copy(update={"store": "file://central", "platforms": {**suite.platforms, "onprem": relative}})
-    result = with_absolute_urls(given, tmp_path)
+    result = given.with_absolute_urls(tmp_path)
     assert result.store == f"file://{tmp_path}/central"
     assert result.platforms["onprem"].data == f"file://{tmp_path}/.plumbline/data"
     assert result.platforms["onprem"].outbox == "file:///srv/outbox"
