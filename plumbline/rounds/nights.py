@@ -46,7 +46,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class PlatformNight:
     """Decisions of one platform's night, with the rows to append to its series."""
 
     decisions: tuple[LineDecision, ...] = ()
@@ -59,7 +59,7 @@ class Night:
     """Cause on the machine that the samplers of all runs name, by workload."""
 
 
-Nights = Mapping[str, Night]
+Nights = Mapping[str, PlatformNight]
 """By platform."""
 
 
@@ -95,21 +95,21 @@ def decide_nights(
     nights = {}
     for platform in round_.suite.platforms:
         night = isolated(platform, partial(_night, round_, gathered, history, baselines or {}, platform, now))
-        nights[platform] = Night(damage=night.why) if isinstance(night, Defect) else night
+        nights[platform] = PlatformNight(damage=night.why) if isinstance(night, Defect) else night
     return nights
 
 
 def _night(  # noqa: PLR0917 - all that is known of one platform's night
     round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str,
     now: datetime | None,
-) -> Night:  # fmt: skip
+) -> PlatformNight:  # fmt: skip
     """Decide on every metric of one platform."""
     tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
     # A record that lacks evidence measured something else: it never enters the series.
     rows = [row_of(record.record, now) for record in tonight if stands_alone(record)]
     new = tuple(row for row in rows if row is not None)
     if not new or platform in history.damaged:
-        return Night(rows=new, damage=history.damaged.get(platform, ""))
+        return PlatformNight(rows=new, damage=history.damaged.get(platform, ""))
     series = extended(history.series.get(platform, SeriesFile(suite=round_.suite.name, platform=platform)), new)
     changes: dict[str, SoftwareChange] = {}
     signs: dict[str, Cause] = {}
@@ -124,7 +124,7 @@ def _night(  # noqa: PLR0917 - all that is known of one platform's night
     lines = [line for line in lines_of(series, METRICS, history.accepted.get(platform, {})) if line.records[-1] in ids]
     decided = _decided(lines, limits_of(round_.suite, platform), gathered, platform, changes)
     noted = tuple(_with_notes(one, gathered, platform, changes, baselines) for one in decided)
-    return Night(noted, new, software=changes, signs=signs)
+    return PlatformNight(noted, new, software=changes, signs=signs)
 
 
 def _decided(

@@ -15,7 +15,7 @@ from plumbline.rounds import Round
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.night_findings import apply_nights
-from plumbline.rounds.nights import Night, decide_nights, night_reruns
+from plumbline.rounds.nights import PlatformNight, decide_nights, night_reruns
 from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.rounds.series import read_history
 from plumbline.rounds.software import machine_cause
@@ -55,7 +55,7 @@ def nights(tmp_path: Path) -> Nights:
 
 def _tonight(
     nights: Nights, main: LoadedRecord, rerun: LoadedRecord, baseline: LoadedRecord | None = None
-) -> tuple[PlatformResult, Mapping[str, Night], int]:
+) -> tuple[PlatformResult, Mapping[str, PlatformNight], int]:
     """Judge a night as a round does; also return how many reruns it asked for."""
     round_ = Round(f"round-{PAST}", nights.suite, {"unit": BASE.spec})
     found = GatheredRecords({Assignment("left", "unit", MAIN): main})

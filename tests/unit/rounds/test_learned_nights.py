@@ -16,7 +16,7 @@ from plumbline.history.night import LineDecision, judge_lines
 from plumbline.history.segments import lines_of
 from plumbline.history.series import NightRow, SeriesFile, extended
 from plumbline.rounds.night_findings import apply_nights
-from plumbline.rounds.nights import Night, limits_of
+from plumbline.rounds.nights import PlatformNight, limits_of
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep
@@ -52,7 +52,7 @@ def tonight(
     (decided,) = judge_lines([line], limits_of(SUITE), {key: again}, {key: "unavailable"})
     findings = (find or Finding(check="probe.equality", outcome="pass"),)
     result = PlatformResult(verdict=findings[0].outcome, findings=findings)
-    nights = {"left": Night((decided,))}
+    nights = {"left": PlatformNight((decided,))}
     judged = apply_nights({"unit": {"left": result}}, nights, MARGIN)["unit"]["left"]
     return keep(judged) if is_kept else judged, decided
 

@@ -11,7 +11,7 @@ from plumbline.history import Answers
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import call_entry, judge_lines
 from plumbline.history.segments import lines_of
-from plumbline.rounds.nights import Night, night_reruns
+from plumbline.rounds.nights import PlatformNight, night_reruns
 from tests.unit.history.nights import ALLOWED, noise, series_of
 
 KEY = ("bert", "throughput")
@@ -21,7 +21,7 @@ LINES = lines_of(series_of(noise(1, 48) / (1 + 0.05 * (np.arange(48) >= 40))), M
 
 @pytest.mark.parametrize(("count", "names"), [(1, ["rerun"]), (3, ["rerun", "rerun-2", "rerun-3"])])
 def test_a_night_asks_for_as_many_reruns_as_the_suite_has(count: int, names: list[str]) -> None:
-    nights = {"left": Night(judge_lines(LINES, ALLOWED, software={KEY: "equal"}))}
+    nights = {"left": PlatformNight(judge_lines(LINES, ALLOWED, software={KEY: "equal"}))}
     assert [(one.platform, one.workload, one.what) for one in night_reruns(nights, count)] == [
         ("left", "bert", name) for name in names
     ]
