@@ -36,37 +36,25 @@ class Gathered:
     """
 
     state: State
-    record_id: str
     folder: Path | None = None
-    record: RunRecord | None = None
     why: str = ""
 
 
 def gather(
-    outboxes: Mapping[str, Store],
-    expected: Mapping[str, str],
-    central: CentralStore,
-    into: Path,
-    orders: Mapping[str, TrainingOrder] | None = None,
+    outboxes: Mapping[str, Store], orders: Mapping[str, TrainingOrder], central: CentralStore, into: Path
 ) -> dict[str, Gathered]:
-    """Collect each platform's expected record, in parallel, into `into` and the central store.
+    """Collect the record of each platform's order, in parallel, into `into` and the central store.
 
     A record that does not match its platform's order is `foreign`, and is not kept. A repeated call fetches only new
     records. A failure of one platform does not affect others, and no platform takes more than its share of the disk.
     """
-    if not expected:
+    if not orders:
         return {}
     share = _disk_share(into, len(outboxes))
-    with ThreadPoolExecutor(max_workers=min(16, len(expected)), thread_name_prefix="gather") as pool:
+    with ThreadPoolExecutor(max_workers=min(16, len(orders)), thread_name_prefix="gather") as pool:
         jobs = {
-            platform: pool.submit(
-                _one,
-                outboxes.get(platform),
-                _Wanted(platform, record_id, (orders or {}).get(platform), share),
-                central,
-                into,
-            )
-            for platform, record_id in expected.items()
+            platform: pool.submit(_one, outboxes[platform], order, share, central, into)
+            for platform, order in orders.items()
         }
         return {platform: job.result() for platform, job in jobs.items()}
 
@@ -93,26 +81,13 @@ def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
     return Recorded(kind, record.exit.message or record.exit.code)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Expected record of one platform, with its order and the bytes that the platform may use."""
-
-    platform: str
-    record_id: str
-    order: TrainingOrder | None
-    share_bytes: int
-
-
-def _one(outbox: Store | None, wanted: _Wanted, central: CentralStore, into: Path) -> Gathered:
-    record_id = wanted.record_id
-    if outbox is None:
-        return Gathered("unreachable", record_id, why="the platform has no outbox")
+def _one(outbox: Store, order: TrainingOrder, share_bytes: int, central: CentralStore, into: Path) -> Gathered:
     try:
-        gathered = _looked_again(lambda: _fetch(outbox, wanted, into))
+        gathered = _looked_again(lambda: _fetch(outbox, order, share_bytes, into / order.platform))
     except InvalidInputError as error:
-        return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", record_id, why=str(error))
+        return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", why=str(error))
     except PlumblineError as error:
-        return Gathered("unreachable", record_id, why=str(error))
+        return Gathered("unreachable", why=str(error))
     folder = gathered.folder
     if folder is None:
         return gathered
@@ -121,7 +96,7 @@ def _one(outbox: Store | None, wanted: _Wanted, central: CentralStore, into: Pat
     try:
         _looked_again(lambda: central.put_record(folder))
     except InvalidInputError as error:
-        return Gathered("unreachable", record_id, why=f"cannot be kept: {error}")
+        return Gathered("unreachable", why=f"cannot be kept: {error}")
     return gathered
 
 
@@ -137,22 +112,17 @@ def _looked_again(operation: Callable[[], T]) -> T:
     return operation()
 
 
-def _fetch(outbox: Store, wanted: _Wanted, into: Path) -> Gathered:
-    platform, record_id, order = wanted.platform, wanted.record_id, wanted.order
-    key = record_key(record_id)
+def _fetch(outbox: Store, order: TrainingOrder, share_bytes: int, into: Path) -> Gathered:
+    key = record_key(order.record_id)
     try:
         data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
     except ObjectMissingError:
-        return _absent(outbox, record_id)
-    record = checked_record(data, record_id, f"{outbox.url}/{key}")
-    if record.platform != platform:
-        return Gathered("foreign", record_id, why=f"is a record of the platform {record.platform!r}")
-    foreign = order.foreign_fields(record) if order else ()
-    if foreign:
-        return Gathered("foreign", record_id, why=f"does not match this round's order: {', '.join(foreign)} differ")
-    _check_share(record, into / platform, wanted.share_bytes)
-    folder = receive(outbox, record, data, into / platform, lambda part: record_key(record_id, part.key))
-    return Gathered("complete", record_id, folder, record)
+        return _absent(outbox, order.record_id)
+    record = checked_record(data, order.record_id, f"{outbox.url}/{key}")
+    if foreign := order.foreign_fields(record):
+        return Gathered("foreign", why=f"does not match this round's order: {', '.join(foreign)} differ")
+    _check_share(record, into, share_bytes)
+    return Gathered("complete", receive(outbox, record, data, into, lambda part: record_key(order.record_id, part.key)))
 
 
 def _disk_share(into: Path, num_platforms: int) -> int:
@@ -182,7 +152,7 @@ def _absent(outbox: Store, record_id: str) -> Gathered:
     try:
         parts = sum(1 for _ in outbox.list(record_key(record_id, "")))
     except ObjectMissingError as error:
-        return Gathered("unreachable", record_id, why=str(error))
+        return Gathered("unreachable", why=str(error))
     if parts:
-        return Gathered("partial", record_id, why=f"{parts} parts without their record.json")
-    return Gathered("missing", record_id, why="no record yet")
+        return Gathered("partial", why=f"{parts} parts without their record.json")
+    return Gathered("missing", why="no record yet")

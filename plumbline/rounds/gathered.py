@@ -79,8 +79,7 @@ def harvest(
             if (assignment.workload, assignment.what) == lot and result.attempt is not None
         }
         orders = {platform: round_.order(assignment, attempt) for platform, (assignment, attempt) in expected.items()}
-        ids = {platform: order.record_id for platform, order in orders.items()}
-        for platform, got in gather(outboxes, ids, central, into, orders).items():
+        for platform, got in gather(outboxes, orders, central, into).items():
             assignment = expected[platform][0]
             if got.folder is None:
                 gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
@@ -116,9 +115,6 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "") -> Absence |
 
     A record of an infrastructure failure counts as missing. A record of a different machine is invalid.
     """
-    foreign = order.foreign_fields(record)
-    if foreign:
-        return Absence(f"does not match this round's order: {', '.join(foreign)} differ", broken=True)
     if record.exit.is_infrastructure:
         message = f"{record.exit.code}: {record.exit.message or 'no reason given'}"
         return Absence(message if not why or why in message or record.exit.message in why else f"{why}: {message}")

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from plumbline.dispatch import TrainingOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from tests.record_parts import record_parts
 
-__all__ = ["make_record"]
+__all__ = ["make_record", "orders_of"]
+
+SPEC = RunSpec.model_validate({
+    "workload": "bert-tiny", "task": "masked-lm", "seed": 7, "batch_size": 8, "probe": {"steps": 2},
+    "model": {
+        "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
+        "max_position_embeddings": 512, "vocab_size": 2048, "weights_key": "weights/x", "weights_sha256": "b" * 64,
+    },
+    "data": {"name": "reviews", "manifest_sha256": "c" * 64, "sequence_length": 64},
+})  # fmt: skip
 
 
 def make_record(
@@ -23,14 +34,7 @@ def make_record(
     folder.mkdir(parents=True)
     for name, data in {"rows.parquet": content, **(extra or {})}.items():
         (folder / name).write_bytes(data)
-    spec = RunSpec.model_validate({
-        "workload": "bert-tiny", "task": "masked-lm", "seed": 7, "batch_size": 8, "probe": {"steps": 2},
-        "model": {
-            "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
-            "max_position_embeddings": 512, "vocab_size": 2048, "weights_key": "weights/x", "weights_sha256": "b" * 64,
-        },
-        "data": {"name": "reviews", "manifest_sha256": "c" * 64, "sequence_length": 64},
-    })  # fmt: skip
+    spec = SPEC
     record = RunRecord.model_validate({
         "record_id": record_id, "platform": platform, "spec": spec, "spec_sha256": spec.digest,
         "started_at": "2026-11-20T02:00:00Z", "finished_at": "2026-11-20T02:01:00Z",
@@ -42,3 +46,15 @@ def make_record(
     })  # fmt: skip
     (folder / RECORD_NAME).write_text(record.model_dump_json())
     return folder
+
+
+def orders_of(expected: Mapping[str, str]) -> dict[str, TrainingOrder]:
+    """Return the orders that records of these ids answer, by platform; the records are of no round."""
+    orders = {}
+    for platform, record_id in expected.items():
+        order = TrainingOrder(
+            platform=platform, data="file:///d", outbox="file:///o", record_id=record_id, round_id="none", spec=SPEC,
+            run_seconds=60,
+        )  # fmt: skip
+        orders[platform] = order.model_copy(update={"round_id": ""})
+    return orders

@@ -10,7 +10,7 @@ import pytest
 from plumbline.central import CentralStore, gather, publish_record
 from plumbline.stores import ensure_object, open_store
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
-from tests.contract.records import make_record
+from tests.contract.records import make_record, orders_of
 
 
 def test_two_clouds_gathered_into_a_third_store(
@@ -26,6 +26,6 @@ def test_two_clouds_gathered_into_a_third_store(
         publish_record(outbox, make_record(tmp_path / platform, f"record-{platform}", platform))
         ensure_object(outbox, "records/record-stranger/rows.parquet", b"not ours")
     central = CentralStore(open_store(f"file://{tmp_path}/central"))
-    result = gather(outboxes, {name: f"record-{name}" for name in outboxes}, central, tmp_path / "into")
+    result = gather(outboxes, orders_of({name: f"record-{name}" for name in outboxes}), central, tmp_path / "into")
     assert {name: entry.state for name, entry in result.items()} == {"aws": "complete", "azure": "complete"}
     assert central.list_records() == ["record-aws", "record-azure"]

@@ -23,7 +23,7 @@ from plumbline.errors import AccessError, ConfigurationError, Refusal, record_co
 from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
 from plumbline.stores.azure_access import sdk_error
 from plumbline.stores.protocol import Store
-from tests.contract.records import make_record
+from tests.contract.records import make_record, orders_of
 from tests.contract.test_buckets import started
 
 ONCE = RetryPolicy(attempts=1)
@@ -151,7 +151,7 @@ def test_an_outbox_that_refuses_the_controller_takes_no_other_platform_along(
     outboxes = {"aws": open_store("s3://outbox"), "onprem": open_store(f"file://{tmp_path}/outbox")}
     publish_record(outboxes["onprem"], make_record(tmp_path / "made", "record-2", "onprem"))
     central = CentralStore(open_store(f"file://{tmp_path}/central"))
-    gathered = gather(outboxes, {"aws": "record-1", "onprem": "record-2"}, central, tmp_path / "into")
+    gathered = gather(outboxes, orders_of({"aws": "record-1", "onprem": "record-2"}), central, tmp_path / "into")
     assert {name: item.state for name, item in gathered.items()} == {"aws": "unreachable", "onprem": "complete"}
     assert "AssumeRole answered HTTP 403 AccessDenied" in gathered["aws"].why
 

@@ -15,7 +15,7 @@ from plumbline.errors import UnavailableError
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.stores import ObjectInfo, ObjectMissingError, StoreUnavailableError
-from tests.contract.records import make_record
+from tests.contract.records import make_record, orders_of
 from tests.memory_store import MemoryStore
 
 
@@ -63,8 +63,8 @@ def test_a_record_of_a_different_order_is_foreign_and_is_not_kept(
         order = order.replace(attempt=1)
     else:
         deliver(tmp_path / "made", outbox, **change)
-    result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into", {"aws": order})["aws"]
-    assert (result.state, result.folder, result.record) == ("foreign", None, None)
+    result = gather({"aws": outbox}, {"aws": order}, central, tmp_path / "into")["aws"]
+    assert (result.state, result.folder) == ("foreign", None)
     assert field in result.why
     assert central.list_records() == []
     assert find_record(outbox, order).kind is RecordKind.FOREIGN
@@ -74,7 +74,7 @@ def test_the_record_of_its_order_is_complete_and_a_different_platforms_order_doe
     outbox, central = MemoryStore(), CentralStore(MemoryStore())
     deliver(tmp_path / "made", outbox)
     orders = {"aws": make_order(tmp_path / "order"), "azure": make_order(tmp_path / "second", nonce="other")}
-    result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into", orders)["aws"]
+    result = gather({"aws": outbox, "azure": MemoryStore()}, orders, central, tmp_path / "into")["aws"]
     assert (result.state, result.why, result.folder) == ("complete", "", tmp_path / "into/aws/record-1")
     assert central.list_records() == ["record-1"]
 
@@ -150,7 +150,7 @@ def test_an_outbox_that_does_not_answer_is_unknown_to_dispatch(tmp_path: Path) -
 def test_an_outbox_whose_bucket_is_gone_is_unreachable_and_not_late(tmp_path: Path) -> None:
     outbox = Broken()
     outbox.failing, outbox.error = ("list",), ObjectMissingError("no such bucket")
-    result = gather({"aws": outbox}, {"aws": "record-1"}, CentralStore(MemoryStore()), tmp_path)["aws"]
+    result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), CentralStore(MemoryStore()), tmp_path)["aws"]
     assert (result.state, result.why) == ("unreachable", "no such bucket")
 
 
@@ -158,17 +158,19 @@ def test_what_lies_in_an_outbox_without_a_marker_is_counted_of_this_record_alone
     outbox = MemoryStore()
     for key in ("records/record-1/a", "records/record-1/b", "records/record-10/record.json", "records/record-10/a"):
         outbox.create(key, b"x")
-    result = gather({"aws": outbox}, {"aws": "record-1"}, CentralStore(MemoryStore()), tmp_path)["aws"]
+    result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), CentralStore(MemoryStore()), tmp_path)["aws"]
     assert (result.state, result.why) == ("partial", "2 parts without their record.json")
-    assert gather({"aws": outbox}, {"aws": "record-2"}, CentralStore(MemoryStore()), tmp_path)["aws"].state == "missing"
+    assert (
+        gather({"aws": outbox}, orders_of({"aws": "record-2"}), CentralStore(MemoryStore()), tmp_path)["aws"].state
+        == "missing"
+    )
 
 
-def test_the_reasons_name_what_was_found(tmp_path: Path) -> None:
+def test_the_reason_names_what_differs(tmp_path: Path) -> None:
     outbox, central = MemoryStore(), CentralStore(MemoryStore())
     publish_record(outbox, make_record(tmp_path / "made", "record-1", "azure"))
-    results = gather({"aws": outbox}, {"aws": "record-1", "gcp": "record-2"}, central, tmp_path / "into")
-    assert results["aws"].why == "is a record of the platform 'azure'"
-    assert (results["gcp"].state, results["gcp"].why) == ("unreachable", "the platform has no outbox")
+    result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), central, tmp_path / "into")["aws"]
+    assert result.why == "does not match this round's order: platform differ"
     assert not (tmp_path / "into" / "aws").exists()
 
 
@@ -178,7 +180,7 @@ def test_a_central_store_that_cannot_be_written_ends_the_gathering(tmp_path: Pat
     publish_record(outbox, make_record(tmp_path / "made", "record-1", "aws"))
     store.failing, store.error = ("create",), UnavailableError("no answer")
     with pytest.raises(UnavailableError):
-        gather({"aws": outbox}, {"aws": "record-1"}, CentralStore(store), tmp_path / "into")
+        gather({"aws": outbox}, orders_of({"aws": "record-1"}), CentralStore(store), tmp_path / "into")
 
 
 def test_a_foreign_record_is_not_fetched_three_times(tmp_path: Path) -> None:
@@ -192,7 +194,9 @@ def test_a_foreign_record_is_not_fetched_three_times(tmp_path: Path) -> None:
     outbox = Counting()
     made = make_record(tmp_path / "made", "record-2", "aws")
     outbox.create("records/record-1/record.json", made / RECORD_NAME)
-    result = gather({"aws": outbox}, {"aws": "record-1"}, CentralStore(MemoryStore()), tmp_path / "into")["aws"]
+    result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), CentralStore(MemoryStore()), tmp_path / "into")[
+        "aws"
+    ]
     assert (result.state, outbox.opened) == ("foreign", 1)
 
 
@@ -228,7 +232,7 @@ def test_a_part_that_nobody_ordered_is_neither_downloaded_nor_kept(
     content["exit"] = {"status": status}
     outbox.create("records/record-1/record.json", json.dumps(content).encode())
     order = make_order(tmp_path / "order")
-    result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into", {"aws": order})["aws"]
+    result = gather({"aws": outbox}, {"aws": order}, central, tmp_path / "into")["aws"]
     assert result.state == "corrupt"
     assert why in result.why
     assert set(read) <= {"records/record-1/record.json"}
@@ -245,7 +249,7 @@ def test_no_platform_takes_the_disk_of_the_others(tmp_path: Path, monkeypatch: p
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr("plumbline.central.gathering.shutil.disk_usage", lambda _: usage._replace(free=210))
     outboxes = {"aws": outbox, "azure": MemoryStore()}
-    result = gather(outboxes, {"aws": "record-1"}, central, into)["aws"]
+    result = gather(outboxes, {"aws": make_order(tmp_path / "order")}, central, into)["aws"]
     assert result.state == "unreachable", "too little room is the controller's, and no platform's fault"
     assert "106 bytes of records in one round, more than the platform's share of 100" in result.why
     assert not (into / "aws" / "record-1").exists()

@@ -20,7 +20,7 @@ from plumbline.stores import (
     StoreUnavailableError,
     read_bytes,
 )  # fmt: skip
-from tests.contract.records import make_record
+from tests.contract.records import make_record, orders_of
 from tests.memory_store import BreakingStore, MemoryStore
 
 
@@ -114,7 +114,7 @@ def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> No
     names = ["good", "late", "partial", "other-platform", "other-id", "spoiled", "malformed", "no-part", "down"]
     outboxes: dict[str, Store] = {name: MemoryStore(f"memory://{name}") for name in names}
     outboxes["down"] = Unreachable()
-    expected = {name: f"record-{name}" for name in [*names, "nowhere"]}
+    expected = {name: f"record-{name}" for name in names}
     folders = {name: make_record(tmp_path / "made" / name, f"record-{name}", name) for name in names}
     for name in ("good", "spoiled", "malformed", "no-part", "other-id"):
         publish_record(outboxes[name], folders[name])
@@ -128,18 +128,18 @@ def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> No
     swap_in(outboxes["no-part"], "records/record-no-part/rows.parquet", None)
 
     central = CentralStore(MemoryStore("memory://central"))
-    result = gather(outboxes, expected, central, tmp_path / "into")
+    result = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert {name: entry.state for name, entry in result.items()} == {
         "good": "complete", "late": "missing", "partial": "partial", "other-platform": "foreign",
         "other-id": "foreign", "spoiled": "corrupt", "malformed": "corrupt", "no-part": "corrupt",
-        "down": "unreachable", "nowhere": "unreachable",
+        "down": "unreachable",
     }  # fmt: skip
     assert all(entry.why for entry in result.values() if entry.state != "complete")
     assert central.list_records() == ["record-good"]
-    assert result["good"].record == read_record(folders["good"])
+    assert same_tree(result["good"].folder, folders["good"])
 
     publish_record(outboxes["late"], folders["late"])
-    again = gather(outboxes, expected, central, tmp_path / "into")
+    again = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert again["late"].state == "complete"
     assert again["good"] == result["good"]
     assert central.list_records() == ["record-good", "record-late"]
@@ -177,7 +177,7 @@ def test_a_byte_that_was_wrong_on_its_way_is_fetched_again(name: str, tmp_path: 
         outbox, central = OnceWrong(name, 0), CentralStore(MemoryStore())
         publish_record(outbox, make_record(tmp_path / f"made-{reads}", "record-1", "aws"))
         outbox.reads = reads
-        result = gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / f"into-{reads}")
+        result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), central, tmp_path / f"into-{reads}")
         assert result["aws"].state == state, result["aws"].why
         assert central.has_record("record-1") is (state == "complete")
 
@@ -195,12 +195,12 @@ def test_what_is_damaged_in_the_central_store_is_one_platforms_trouble_at_most(t
     artifact = f"artifacts/{part.sha256[:2]}/{part.sha256}"
     central.store.create(artifact, b"rotten")
     expected = {name: f"record-{name}" for name in outboxes}
-    result = gather(outboxes, expected, central, tmp_path / "into")
+    result = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert {name: entry.state for name, entry in result.items()} == dict.fromkeys(outboxes, "complete")
     assert same_tree(central.get_record("record-aws", tmp_path / "back"), folders["aws"])
 
     swap_in(central.store, "records/record-aws/record.json", b"another record")
-    result = gather(outboxes, expected, central, tmp_path / "into")
+    result = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert {name: entry.state for name, entry in result.items()} == {"aws": "unreachable", "azure": "complete"}
     assert "cannot be kept: " in result["aws"].why
 
@@ -219,11 +219,13 @@ def test_gather_again_fetches_no_part_twice(tmp_path: Path) -> None:
     publish_record(outbox, make_record(tmp_path / "made", "record-1", "aws"))
     for _ in range(2):
         outbox.opened.clear()
-        gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into")
+        gather({"aws": outbox}, orders_of({"aws": "record-1"}), central, tmp_path / "into")
     assert outbox.opened == ["records/record-1/record.json"]
     shutil.rmtree(tmp_path / "into/aws/record-1")
     (tmp_path / "into/aws/record-1").mkdir()
-    assert gather({"aws": outbox}, {"aws": "record-1"}, central, tmp_path / "into")["aws"].state == "complete"
+    assert (
+        gather({"aws": outbox}, orders_of({"aws": "record-1"}), central, tmp_path / "into")["aws"].state == "complete"
+    )
 
 
 def test_central_keeps_rounds_texts_and_documents() -> None:
