@@ -29,56 +29,47 @@ class AlertMessage:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Trouble with the round and time at which it began."""
-
-    trouble: Trouble
-    since_round: str
-    since: datetime
-
-
-def trouble_message(verdict: RoundVerdict, reported: Sequence[Begun], others: Sequence[Begun] = ()) -> AlertMessage:
+def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
     """Return the message about a platform's troubles of one event; `others` were reported before and continue."""
-    platform, event = reported[0].trouble.platform, reported[0].trouble.event
+    platform, event = reported[0].platform, reported[0].event
     result = verdict.platforms[platform]
-    place, texts = _place_and_texts(result, [begun.trouble for begun in reported])
+    place, texts = _place_and_texts(result, reported)
     subject = f"[plumbline] {verdict.suite}: {event} on {place}: {', '.join(texts)}"
     if event == "unavailable":
         subject = f"[plumbline] {verdict.suite}: {', '.join((platform, *_workloads(result, reported)))} is unavailable"
     lines = [
-        *(line for begun in reported for line in _cause_lines(result, begun.trouble)),
+        *(line for trouble in reported for line in _cause_lines(result, trouble)),
         *_missing(result, reported),
         *(_number(finding) for finding in _worst(result, reported)),
         *_since_lines(verdict, reported),
-        *(_continuing(result, begun) for begun in others),
+        *(_continuing(result, trouble) for trouble in others),
         *_links(verdict),
     ]
-    name = digest_json([[begun.trouble.key, begun.since.isoformat()] for begun in reported])[:12]
+    name = digest_json([[trouble.key, trouble.since.isoformat()] for trouble in reported])[:12]
     return AlertMessage(
         f"{verdict.round}/{platform}/{event}/{name}", event, f"{verdict.suite}/{platform}", subject, "\n".join(lines)
     )
 
 
-def recovery_message(verdict: RoundVerdict, ended: Sequence[Begun], others: Sequence[Begun] = ()) -> AlertMessage:
+def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
     """Return the message that troubles of a platform have ended, all or with `others` that continue.
 
     While others continue, `about` names the ended troubles: the platform's incident stays open.
     """
-    platform = ended[0].trouble.platform
+    platform = ended[0].platform
     result = verdict.platforms[platform]
-    place, _ = _place_and_texts(result, [begun.trouble for begun in ended])
-    names = [begun.trouble.what for begun in ended]
-    if all(_outcome(result, begun.trouble) == "pass" for begun in ended):
+    place, _ = _place_and_texts(result, ended)
+    names = [trouble.what for trouble in ended]
+    if all(_outcome(result, trouble) == "pass" for trouble in ended):
         text, first = f"{place} has recovered", f"{place} passes in round {verdict.round}"
-    elif all(begun.trouble.event == "unavailable" for begun in ended):
+    elif all(trouble.event == "unavailable" for trouble in ended):
         text, first = f"{place} is available again", f"{place} left a record in round {verdict.round}"
     else:
         text, first = f"recovered on {place}: {', '.join(names)}", f"ended in round {verdict.round}: {listed(names)}"
-    lines = [first, *(_continuing(result, begun) for begun in others), *_links(verdict)]
-    keys = sorted(begun.trouble.key.partition("/")[2] for begun in ended)
+    lines = [first, *(_continuing(result, trouble) for trouble in others), *_links(verdict)]
+    keys = sorted(trouble.key.partition("/")[2] for trouble in ended)
     about = "/".join((verdict.suite, platform, *(keys if others else ())))
-    name = digest_json([[begun.trouble.key, begun.since.isoformat()] for begun in ended])[:12]
+    name = digest_json([[trouble.key, trouble.since.isoformat()] for trouble in ended])[:12]
     subject = f"[plumbline] {verdict.suite}: {text}"
     return AlertMessage(f"{verdict.round}/{platform}/recovered/{name}", "recovered", about, subject, "\n".join(lines))
 
@@ -114,35 +105,35 @@ def _outcome(result: PlatformResult, trouble: Trouble) -> str:
     return result.workloads.get(trouble.workload, result.verdict)
 
 
-def _since_lines(verdict: RoundVerdict, reported: Sequence[Begun]) -> Iterator[str]:
+def _since_lines(verdict: RoundVerdict, reported: Sequence[Trouble]) -> Iterator[str]:
     """Yield when the troubles began; name them if they began at different times."""
-    begins = dict.fromkeys((begun.since_round, begun.since) for begun in reported)
+    begins = dict.fromkeys((trouble.since_round, trouble.since) for trouble in reported)
     for since_round, since in begins:
         when = "new in this round" if since_round == verdict.round else f"since {_when(since)}, round {since_round}"
-        names = [one.trouble.what for one in reported if (one.since_round, one.since) == (since_round, since)]
+        names = [one.what for one in reported if (one.since_round, one.since) == (since_round, since)]
         yield when if len(begins) == 1 else f"{when}: {listed(names)}"
 
 
-def _continuing(result: PlatformResult, begun: Begun) -> str:
-    place, _ = _place_and_texts(result, [begun.trouble])
-    return f"still open on {place}: {begun.trouble.what}, since {_when(begun.since)}, round {begun.since_round}"
+def _continuing(result: PlatformResult, trouble: Trouble) -> str:
+    place, _ = _place_and_texts(result, [trouble])
+    return f"still open on {place}: {trouble.what}, since {_when(trouble.since)}, round {trouble.since_round}"
 
 
 def _when(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M %Z}"
 
 
-def _workloads(result: PlatformResult, reported: Sequence[Begun]) -> list[str]:
+def _workloads(result: PlatformResult, reported: Sequence[Trouble]) -> list[str]:
     """Return the workloads of the troubles, if the platform has several."""
-    names = dict.fromkeys(begun.trouble.workload for begun in reported if begun.trouble.workload)
+    names = dict.fromkeys(trouble.workload for trouble in reported if trouble.workload)
     return list(names) if len(result.workloads) > 1 else []
 
 
-def _missing(result: PlatformResult, reported: Sequence[Begun]) -> list[str]:
-    if reported[0].trouble.event != "unavailable":
+def _missing(result: PlatformResult, reported: Sequence[Trouble]) -> list[str]:
+    if reported[0].event != "unavailable":
         return []
     lines = []
-    for trouble in (begun.trouble for begun in reported):
+    for trouble in reported:
         why = result.absent.get(trouble.workload, "") if trouble.workload else result.unavailable
         name = f" of {trouble.workload}" if len(reported) > 1 else ""
         lines.append(f"no record{name}: {why or result.unavailable}. The platform was not judged in this round.")
@@ -217,8 +208,8 @@ def _without_text(statement: Statement) -> Statement:
     return statement
 
 
-def _worst(result: PlatformResult, reported: Sequence[Begun]) -> list[Finding]:
-    wanted = {(begun.trouble.event, begun.trouble.workload) for begun in reported}
+def _worst(result: PlatformResult, reported: Sequence[Trouble]) -> list[Finding]:
+    wanted = {(trouble.event, trouble.workload) for trouble in reported}
     findings = [finding for finding in result.findings if (finding.outcome, finding.workload) in wanted]
     return findings[:_MOST_FINDINGS]
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from pydantic import AwareDatetime, ConfigDict
 
-from plumbline.alerts.messages import AlertMessage, Begun, recovery_message, trouble_message
+from plumbline.alerts.messages import AlertMessage, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble, find_troubles, trouble_of
 from plumbline.digest import digest_json
 from plumbline.schema.alert_event import AlertEvent, is_good_news
@@ -133,10 +133,10 @@ def _by_platform_and_event(entries: Mapping[str, Open]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Begun]:
+def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
     """Return the entries as troubles with their begin; with a platform, its own alone."""
-    found = [Begun(trouble_of(key, entry.event), entry.since_round, entry.since) for key, entry in entries.items()]
-    return [begun for begun in found if platform in ("", begun.trouble.platform)]
+    found = [trouble_of(key, entry.event, entry.since_round, entry.since) for key, entry in entries.items()]
+    return [trouble for trouble in found if platform in ("", trouble.platform)]
 
 
 def _report(

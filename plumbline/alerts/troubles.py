@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.verdict import PlatformResult
 
 _UNAVAILABLE = "unavailable"
 _PARTS = 3
+_UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,9 @@ class Trouble:
     what: str
     """Cause code, else the failed check."""
     event: AlertEvent
+    since_round: str = ""
+    """Round in which it began, once the state has it; `since` is the time."""
+    since: datetime = _UNKNOWN
 
     @property
     def key(self) -> str:
@@ -28,10 +33,10 @@ class Trouble:
         return "/".join(part for part in (self.platform, self.workload, self.what) if part)
 
 
-def trouble_of(key: str, event: AlertEvent) -> Trouble:
+def trouble_of(key: str, event: AlertEvent, since_round: str = "", since: datetime = _UNKNOWN) -> Trouble:
     """Return the trouble with this key; workload "" means all."""
     platform, *workload, what = key.split("/", _PARTS - 1)
-    return Trouble(platform, "".join(workload), what, event)
+    return Trouble(platform, "".join(workload), what, event, since_round, since)
 
 
 def find_troubles(platform: str, result: PlatformResult, *, quorum_failed: bool = False) -> Iterator[Trouble]:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,7 @@ import boto3
 import pytest
 import requests
 
-from plumbline.alerts.messages import Begun, trouble_message
+from plumbline.alerts.messages import trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.rounds.gathered import GatheredRecords
@@ -87,7 +88,7 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
 
 def link_in_the_alert(verdict: RoundVerdict) -> str:
     """Send the alert through a webhook; return the received link."""
-    output = trouble_message(verdict, [Begun(TROUBLE, verdict.round, NOW)])
+    output = trouble_message(verdict, [replace(TROUBLE, since_round=verdict.round, since=NOW)])
     with receiver() as inbox:
         block: Any = AppriseUrl(url=inbox.url)
         with block.raise_on_failure():
@@ -147,7 +148,7 @@ def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browse
     verdict, record_id = finished_round(f"file://{tmp_path}/central")
     assert verdict.report == f"{tmp_path}/central/rounds/{verdict.suite}/{verdict.round}/report.html"
     assert "a path on the controller's disk, not a link" in verdict.report_note
-    output = trouble_message(verdict, [Begun(TROUBLE, verdict.round, NOW)])
+    output = trouble_message(verdict, [replace(TROUBLE, since_round=verdict.round, since=NOW)])
     assert f"note: {verdict.report_note}" in output.body
     page = Path(verdict.report).read_text(encoding="utf-8")
     assert f'href="../../../records/{record_id}/record.json"' in page

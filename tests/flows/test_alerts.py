@@ -22,7 +22,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import add_once, after_success, claim, missed_message, update
-from plumbline.alerts.messages import Begun, trouble_message
+from plumbline.alerts.messages import trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.central import CentralStore
 from plumbline.cli.main import main
@@ -319,10 +319,10 @@ def test_a_finding_of_digests_says_what_was_expected_in_few_words() -> None:
     result = PlatformResult(verdict="drift", findings=(finding,))
     output = trouble_message(
         verdict(1, "drift").replace(platforms={"azure": result}),
-        [Begun(Trouble("azure", "", "probe.batch", "drift"), "night-1", NIGHT)],
+        [Trouble("azure", "", "probe.batch", "drift", "night-1", NIGHT)],
     )
     lost = Finding(check="baseline.record", outcome="drift", detail="its digest does not match")
     worded = verdict(1, "drift").replace(platforms={"azure": PlatformResult(verdict="drift", findings=(lost,))})
-    without_number = trouble_message(worded, [Begun(Trouble("azure", "", "x", "drift"), "night-1", NIGHT)])
+    without_number = trouble_message(worded, [Trouble("azure", "", "x", "drift", "night-1", NIGHT)])
     assert "baseline.record: its digest does not match\n" in without_number.body
     assert "probe.batch: aaaaaaaaaaaa..., expected bbbbbbbbbbbb..., against platform aws\n" in output.body

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment
 
 from plumbline.alerts import AlertMessage, no_verdict_message, probe_message
-from plumbline.alerts.messages import Begun, missed_message, recovery_message, trouble_message
+from plumbline.alerts.messages import missed_message, recovery_message, trouble_message
 from plumbline.alerts.troubles import Trouble
 from plumbline.deployment import desired
 from plumbline.schema.fact import fact
@@ -28,7 +29,7 @@ def verdict_of(result: PlatformResult, **links: str) -> RoundVerdict:
 def message_about(
     verdict: RoundVerdict, trouble: Trouble, *, since_round: str = "night-2", since: datetime = SINCE
 ) -> AlertMessage:
-    return trouble_message(verdict, [Begun(trouble, since_round, since)])
+    return trouble_message(verdict, [replace(trouble, since_round=since_round, since=since)])
 
 
 def finding(number: int, workload: str = "bert", **changes: object) -> Finding:
@@ -171,7 +172,7 @@ def test_several_causes_are_one_message_with_a_line_each_and_rounded_numbers() -
         findings=(finding(1, observed=0.34518143745783636, limit=0.0), finding(2, workload="mlm")),
     )
     bert, new, mlm = (
-        Begun(Trouble("azure", workload, code, "drift"), since_round, SINCE)
+        Trouble("azure", workload, code, "drift", since_round, SINCE)
         for workload, code, since_round in (
             ("bert", "loss", "night-1"), ("bert", "precision", "night-2"), ("mlm", "rng", "night-1")
         )
@@ -198,7 +199,7 @@ def test_several_causes_are_one_message_with_a_line_each_and_rounded_numbers() -
 def test_a_recovery_has_the_incident_key_of_its_platform_unless_a_trouble_continues() -> None:
     two = PlatformResult(verdict="pass", workloads={"bert": "pass", "mlm": "pass"})
     bert, mlm, whole = (
-        Begun(Trouble("azure", workload, "loss", "drift"), "night-1", SINCE) for workload in ("bert", "mlm", "")
+        Trouble("azure", workload, "loss", "drift", "night-1", SINCE) for workload in ("bert", "mlm", "")
     )
     cases = [
         (two.replace(workloads={"bert": "pass"}), [bert], "azure"),
