@@ -96,6 +96,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
+_MOST_NAMES = 3
 _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
 
 
@@ -158,6 +159,14 @@ def listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and the number of further names."""
+    shown = [clean(name, 63) for name in names]
+    if len(shown) <= _MOST_NAMES + 1:
+        return listed(shown)
+    return f"{', '.join(shown[:_MOST_NAMES])} and {len(shown) - _MOST_NAMES} more"
 
 
 def place(divergence: Divergence | None) -> str:

@@ -17,7 +17,7 @@ from plumbline.history.series import JudgedRound, SeriesFile
 from plumbline.history.summary import LineSummary
 from plumbline.report.history import HistoryPoint, MetricView, metric_view, since
 from plumbline.report.html import rendered
-from plumbline.report.sentences import SYMBOLS, clean, listed, sentence_of
+from plumbline.report.sentences import SYMBOLS, clean, sentence_of, some_of
 from plumbline.report.story import headline
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
@@ -26,7 +26,6 @@ NIGHTS = 400
 """Maximum number of nights on a page, as many as a series file keeps verdicts of."""
 MOST_CHARTS = 70
 """Maximum number of charts on a page, which bounds its size."""
-_MOST_NAMED = 3
 _MOST_CHANGES = 60
 _NAV = re.compile(r"<!--nights-->.*?<!--/nights-->", re.DOTALL)
 
@@ -158,12 +157,7 @@ def _not_passed(results: Mapping[str, JudgedRound | None]) -> str:
     for platform, result in results.items():
         if result is not None and result.verdict != "pass":
             groups.setdefault(", ".join(dict.fromkeys(result.causes)) or result.verdict, []).append(platform)
-    return "; ".join(f"{_some(names)}: {clean(why, 80)}" for why, names in groups.items())
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = [clean(name, 63) for name in names[:_MOST_NAMED]]
-    return listed(shown) if len(names) <= _MOST_NAMED else f"{', '.join(shown)} and {len(names) - _MOST_NAMED} more"
+    return "; ".join(f"{some_of(names)}: {clean(why, 80)}" for why, names in groups.items())
 
 
 def stack_changes(series: SeriesFile) -> tuple[StackChange, ...]:
@@ -228,7 +222,7 @@ def history_page(source: str, verdict: Outcome, words: str, lines: Sequence[tupl
         name = " ".join(part for part in (history.platform, history.workload) if part)
         sections.setdefault(clean(name, 130), []).append(metric_view(history, summary, NIGHTS))
     lost = [summary for _, summary in ranked if summary.verdict == verdict]
-    named = _some([" ".join(filter(None, (line.platform, line.workload, line.metric))) for line in lost])
+    named = some_of([" ".join(filter(None, (line.platform, line.workload, line.metric))) for line in lost])
     sentence = sentence_of(fact("site.external", names=named, verdict=verdict))
     return rendered(
         "history.html.j2", source=clean(source, 120), verdict=verdict, sentence=sentence, words=words,

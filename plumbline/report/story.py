@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.sentences import about, by_rounding, clean, deciding, listed, place, top_cause
+from plumbline.report.sentences import about, by_rounding, clean, deciding, place, some_of, top_cause
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -54,7 +54,6 @@ class PlatformCard:
 
 
 _MAX_CAUSES = 3
-_MAX_NAMES = 3
 _MAX_NUMBERS = 12
 _MAX_LINES = 12
 
@@ -87,15 +86,8 @@ def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...
     lines = []
     for (_, _, where), members in sorted(groups.items(), key=lambda item: -len(item[1]))[:_MAX_CAUSES]:
         _, card, cause = members[0]
-        lines.append(CauseLine(_some([clean(group, 63) for group, *_ in members]), cause, where, card))
+        lines.append(CauseLine(some_of([group for group, *_ in members]), cause, where, card))
     return tuple(lines)
-
-
-def _some(names: Sequence[str]) -> str:
-    """Return the first names, and the number of further names."""
-    if len(names) <= _MAX_NAMES + 1:
-        return listed(names)
-    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
 
 
 def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
@@ -108,7 +100,7 @@ def _sentence(verdict: RoundVerdict, by_outcome: dict[str, list[str]]) -> str:
         return f"Training {where.get(len(names), f'is the same on all {len(names)} platforms')}."
     if len(names) > 1:
         texts = {"drift": "have drifted", "invalid": "cannot be judged", "inconclusive": "have too little evidence"}
-        return f"{_some(names)} {texts[verdict.verdict]}."
+        return f"{some_of(names)} {texts[verdict.verdict]}."
     result = verdict.platforms[chosen[0]]
     cause = top_cause(result)
     texts = {
@@ -134,14 +126,14 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
     """Return the second line: results of the other platforms."""
     texts = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
     parts = [
-        f"{len(names)} {texts[outcome]} ({_some([clean(name, 63) for name in names])})"
+        f"{len(names)} {texts[outcome]} ({some_of(names)})"
         for outcome, names in by_outcome.items()
         if names
     ]
     rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
     if verdict.verdict == "pass" and rounding:
         parts.append(
-            f"{_some(sorted(clean(name, 63) for name in rounding))} differ from the reference by rounding alone"
+            f"{some_of(sorted(rounding))} differ from the reference by rounding alone"
         )
     if verdict.verdict == "pass" and exact:
         parts.append("losses and weights are equal to the last bit at every step of the probe")
