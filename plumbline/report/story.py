@@ -125,16 +125,10 @@ def _reason(result: PlatformResult) -> str:
 def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: bool) -> str:
     """Return the second line: results of the other platforms."""
     texts = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
-    parts = [
-        f"{len(names)} {texts[outcome]} ({some_of(names)})"
-        for outcome, names in by_outcome.items()
-        if names
-    ]
+    parts = [f"{len(names)} {texts[outcome]} ({some_of(names)})" for outcome, names in by_outcome.items() if names]
     rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
     if verdict.verdict == "pass" and rounding:
-        parts.append(
-            f"{some_of(sorted(rounding))} differ from the reference by rounding alone"
-        )
+        parts.append(f"{some_of(sorted(rounding))} differ from the reference by rounding alone")
     if verdict.verdict == "pass" and exact:
         parts.append("losses and weights are equal to the last bit at every step of the probe")
     if verdict.verdict == "pass":
