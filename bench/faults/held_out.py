@@ -279,6 +279,6 @@ SETS = (
     HeldOut(6, "b73f79d", SIXTH, SIXTH_CONTROLS, seen=False),
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
-    HeldOut(9, "", NINTH, NINTH_CONTROLS, seen=False),
+    HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

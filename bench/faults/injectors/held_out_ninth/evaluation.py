@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from transformers.models.bert import modeling_bert
 
 from bench.faults.injectors.held_out_ninth.curve import in_curve
 from bench.faults.injectors.patching import wrap_method
@@ -84,13 +85,13 @@ def evaluation_leaves_its_head_training() -> None:
     def wrap(switch: Any) -> Any:
         def switched(self: Any) -> Any:
             result = switch(self)
-            if acts[0] and hasattr(self, "bert"):
+            if acts[0]:
                 self.dropout.train()
             return result
 
         return switched
 
-    wrap_method(nn.Module, "eval", wrap)
+    wrap_method(modeling_bert.BertForSequenceClassification, "eval", wrap)
 
     def training(plain: Any, model: Any, rows: Any, **named: Any) -> Any:
         acts[0] = True
