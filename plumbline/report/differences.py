@@ -72,7 +72,8 @@ _ORDER = ("settings", "bits of mantissa", "software", "packages", "hardware", "t
 """Few before many: a table is cut, and the lock of two different environments must not be what is left out."""
 
 
-def _rows(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:
+def differences(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:
+    """Return the keys whose values differ between the columns."""
     flat = [_flat(fingerprint) for fingerprint in columns]
     keys = list(dict.fromkeys(key for column in flat for key in column))
     rows = []
@@ -81,16 +82,3 @@ def _rows(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:
         if len(set(values)) > 1:
             rows.append(FingerprintDifference(group, key, values, tuple(value != values[0] for value in values)))
     return tuple(rows)
-
-
-def between(
-    fingerprints: Mapping[str, Fingerprint], reference: str
-) -> tuple[tuple[str, ...], tuple[FingerprintDifference, ...]]:
-    """Return the platforms, reference first, and their differences."""
-    names = sorted(fingerprints, key=lambda name: (name != reference, name))
-    return tuple(names), _rows([fingerprints[name] for name in names])
-
-
-def since_baseline(baseline: Fingerprint, now: Fingerprint) -> tuple[FingerprintDifference, ...]:
-    """Return the differences of a platform from its baseline."""
-    return _rows([baseline, now])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.differences import FingerprintDifference, between, described, since_baseline
+from plumbline.report.differences import FingerprintDifference, described, differences
 from plumbline.report.history import Points, history_chart, since
 from plumbline.report.sentences import clean, note_line, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
@@ -182,16 +182,16 @@ def _changes(
     now = {name: loaded[0].record.fingerprint for name, loaded in lists.items() if loaded}
     tables = []
     if len(now) > 1:
-        columns, rows = between(now, order[0])
-        tables.append(_cut("Between the platforms", columns, rows))
+        columns = tuple(name for name in order if name in now)
+        tables.append(_cut("Between the platforms", columns, differences([now[name] for name in columns])))
     for name in order:
         if name in now and name in earlier:
             other = earlier[name]
-            rows = since_baseline(other.fingerprint, now[name])
+            rows = differences([other.fingerprint, now[name]])
             night = clean(other.round_id or other.record_id, 63)
             tables.append(_cut(f"{name} since {night}", (night, "now"), rows))
         if name in now and before.get(name):
-            rows = since_baseline(before[name][0].record.fingerprint, now[name])
+            rows = differences([before[name][0].record.fingerprint, now[name]])
             tables.append(_cut(f"{name} since its baseline", ("baseline", "now"), rows))
     return tuple(tables)
 

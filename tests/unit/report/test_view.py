@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from plumbline.report.differences import between
+from plumbline.report.differences import differences
 from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.html import render_page
 from plumbline.report.sentences import cause_line, clean, number, place, seconds
@@ -246,5 +246,5 @@ def test_a_table_of_two_different_environments_names_their_locks() -> None:
         )
         for digit in "ab"
     )
-    _, rows = between({"old": old, "new": new}, "old")
+    rows = differences([old, new])
     assert ("lock file", ("a" * 12, "b" * 12)) in [(row.key, row.values) for row in rows[:10]]
