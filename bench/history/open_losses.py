@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.history import Answers, Past, allowed_for, decide
-from plumbline.history.series_state import advance
+from plumbline.history.allowed import allowed_for
+from plumbline.history.decision import Answers, Past
+from plumbline.history.series_state import advance, decide
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-open-losses.json"
 ALLOWED = allowed_for(num_platforms=4, num_series=40).of("throughput")

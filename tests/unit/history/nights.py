@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from plumbline.history import Answers
 from plumbline.history.allowed import Allowed, allowed_for
+from plumbline.history.decision import Answers
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import LineDecision, call_entry, judge_lines
 from plumbline.history.segments import MetricHistory, lines_of

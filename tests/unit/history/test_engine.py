@@ -18,13 +18,13 @@ from bench.history.simulated_nights import (
     make_levels,
     simulate_platform,
 )
-from plumbline.history import Answers, Past, decide
 from plumbline.history.allowed import allowed_for
+from plumbline.history.decision import Answers, Past
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import judge_lines
 from plumbline.history.segments import lines_of
 from plumbline.history.series import SeriesFile, extended
-from plumbline.history.series_state import advance
+from plumbline.history.series_state import advance, decide
 from tests.unit.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
 pytestmark = pytest.mark.timeout(120)

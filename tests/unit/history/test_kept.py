@@ -12,13 +12,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from plumbline.history import Answers, Past, decide
 from plumbline.history.allowed import Allowed, Margin, allowed_for, noise_floor, recommended_drop
-from plumbline.history.decision import Call, Software
+from plumbline.history.decision import Answers, Call, Past, Software
 from plumbline.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.history.lasting import lasting_loss
 from plumbline.history.reference import Reference, autocorrelation, reference_of
-from plumbline.history.series_state import advance
+from plumbline.history.series_state import advance, decide
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)

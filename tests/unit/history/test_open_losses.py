@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.history import Answers, Decision, Past, decide
-from plumbline.history.decision import Software
+from plumbline.history.decision import Answers, Decision, Past, Software
 from plumbline.history.metrics import METRICS
 from plumbline.history.reference import reference_of
 from plumbline.history.segments import lines_of, past_of
 from plumbline.history.series import CallEntry, extended
-from plumbline.history.series_state import advance
+from plumbline.history.series_state import advance, decide
 from plumbline.schema.suite import Gates
 from tests.unit.history import nights
 from tests.unit.history.nights import night, noise, run_nights

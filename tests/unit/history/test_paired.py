@@ -8,8 +8,10 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from plumbline.history import Answers, Past, allowed_for, decide
+from plumbline.history.allowed import allowed_for
+from plumbline.history.decision import Answers, Past
 from plumbline.history.paired import least_blocks, paired_test
+from plumbline.history.series_state import decide
 from plumbline.schema.experiment import AbOrder
 
 LOST = (0.35,) * 4

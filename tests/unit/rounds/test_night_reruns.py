@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plumbline.history import Answers
+from plumbline.history.decision import Answers
 from plumbline.history.metrics import METRICS
 from plumbline.history.night import call_entry, judge_lines
 from plumbline.history.segments import lines_of
