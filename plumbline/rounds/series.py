@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
-from plumbline.baseline import BaselineBook
+from plumbline.baseline import Baseline, BaselineBook
 from plumbline.central import CentralStore
 from plumbline.central.series import extend_series, read_series
 from plumbline.errors import InvalidInputError
@@ -31,34 +32,27 @@ def read_history(round_: Round, central: CentralStore) -> History:
             series[platform] = read_series(central, round_.suite.name, platform)
         except InvalidInputError as error:
             damaged[platform] = str(error)
-        accepted[platform] = {
-            workload: _accepted(book, spec.digest, platform) for workload, spec in round_.specs_of(platform).items()
-        }
+        accepted[platform] = {}
+        for workload, spec in round_.specs_of(platform).items():
+            with suppress(InvalidInputError):  # a damaged baseline is a finding of the round
+                baseline = book.read(spec.digest, platform)
+                accepted[platform][workload] = _accepted(baseline) if baseline is not None else []
     return History(series, accepted, damaged)
-
-
-def _accepted(book: BaselineBook, digest: str, platform: str) -> list[datetime]:
-    """Return the nights of accepted records, the anchor's first."""
-    try:
-        baseline = book.read(digest, platform)
-    except InvalidInputError:
-        return []
-    if baseline is None:
-        return []
-    anchor, *times = [
-        night_time(record.round_id, record.started_at)
-        for record in (baseline.anchor or baseline.records[0], *baseline.records)
-    ]
-    return [anchor, *(time for time in times if time > anchor)]
 
 
 def accepted_times(central: CentralStore) -> dict[str, dict[str, list[datetime]]]:
     """Return the nights of all accepted records, by platform and workload."""
     found: dict[str, dict[str, list[datetime]]] = {}
     for baseline in BaselineBook(central).list()[0]:
-        times = [night_time(entry.round_id, entry.started_at).astimezone(UTC) for entry in baseline.records]
-        found.setdefault(baseline.platform, {}).setdefault(baseline.workload, []).extend(times)
+        found.setdefault(baseline.platform, {}).setdefault(baseline.workload, []).extend(_accepted(baseline))
     return found
+
+
+def _accepted(baseline: Baseline) -> list[datetime]:
+    """Return the nights of accepted records, the anchor's first."""
+    records = (baseline.anchor or baseline.records[0], *baseline.records)
+    anchor, *times = [night_time(record.round_id, record.started_at) for record in records]
+    return [anchor, *(time for time in times if time > anchor)]
 
 
 def count_unjudged(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from plumbline.baseline import BaselineBook
+from plumbline.baseline import BaselineBook, DecisionNote
 from plumbline.central import CentralStore
 from plumbline.central.central_store import artifact_key
 from plumbline.report.sentences import sentence_of
@@ -14,6 +14,7 @@ from plumbline.rounds import Round
 from plumbline.rounds.baselines import name_changed_tasks, read_baselines
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.plan import MAIN, Assignment
+from plumbline.rounds.series import accepted_times, read_history
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.verdict import Note, PlatformResult, RoundVerdict
@@ -73,3 +74,17 @@ def test_a_changed_task_is_named_instead_of_a_baseline_that_is_missing(tmp_path:
     assert changed in next_step(verdict, "suite.toml")
     central.store.delete(artifact_key(parts[0].sha256))
     assert note("damaged") == sentence_of(lacking.notes[0].text)
+
+
+def test_the_history_command_compares_with_the_accepted_nights_of_the_round() -> None:
+    """An anchor that a person moved, or that the list of accepted records has lost, was the round's alone."""
+    central, made = CentralStore(MemoryStore()), whole().record
+    book = BaselineBook(central)
+    for day in range(1, 5):
+        name, start = f"202611{day:02}-020000-abc", made.started_at.replace(day=day)
+        record = made.replace(record_id=f"r-{day}", round_id=name, platform="aws", started_at=start)
+        book.accept(record, DecisionNote(as_anchor=day == 3))
+    round_ = Round("20261120-020000-abc", make_round().suite, {"w": made.spec})
+    of_round = read_history(round_, central).accepted["aws"]["w"]
+    assert [time.day for time in of_round] == [3, 4]
+    assert accepted_times(central)["aws"][made.spec.workload] == of_round
