@@ -29,6 +29,8 @@ _MACHINE = re.compile(
     r"|mantissa_bits\.[^.]+"
 )
 """Fields of a machine, without its variables: they excuse rounding where a record has no digests of operations."""
+_COMPILER = r"|os|container_image|environment\.(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TRITON)_(?!CACHE).*"
+"""Fields by which a compiled model's kernels are chosen: the C++ compiler is the system's."""
 _IN_A_PART = re.compile(r"mantissa_bits\.(speed|learn)\..*")
 _NUM_NAMED = 3
 
@@ -40,10 +42,11 @@ def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[St
     ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))
     if not lines:
         return ()  # of equal machines, different operations are a fault, too
-    if not ours or not theirs:
-        return tuple(line for line in lines if line in software or _MACHINE.fullmatch(_name(line)))
-    if _is_compiled(left, part) or _is_compiled(right, part):
-        return tuple(lines)  # a compiler's own kernels are not among the operations
+    is_compiled = _is_compiled(left, part) or _is_compiled(right, part)
+    if is_compiled or not ours or not theirs:
+        # A compiler's own kernels are not among the operations.
+        known = _MACHINE.pattern + (_COMPILER if is_compiled else "")
+        return tuple(line for line in lines if line in software or re.fullmatch(known, _name(line)))
     if processes := [line for line in lines if _name(line) == "num_processes"]:
         return tuple(processes)  # their batches, and so their operations, have other shapes
     changed = list(_changed(ours, theirs, _precision(left.spec, part)))

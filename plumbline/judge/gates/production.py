@@ -13,6 +13,7 @@ from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.trail import batch_difference, later_difference
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.forward import has_one_format
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
@@ -69,11 +70,12 @@ def _other_format(pair: Pair) -> GateResult | None:
 
 
 def _other_dtype(pair: Pair) -> tuple[ProductionTap, ProductionTap] | None:
-    """Return the first linear layer whose output is in another format; lists of other operations vary by device."""
+    """Return the first module whose output is in another format."""
     sides = [_replay(side) for side in (pair.reference, pair.candidate)]
     if sides[0] is None or sides[1] is None:
         return None
-    known = {tap.name: tap for tap in sides[0].taps if tap.stage == "forward" and tap.kind == "Linear"}
+    every = has_one_format(pair)
+    known = {tap.name: tap for tap in sides[0].taps if tap.stage == "forward" and (every or tap.kind == "Linear")}
     for tap in sides[1].taps:
         ours = known.get(tap.name)
         if tap.stage == "forward" and ours is not None and tap.dtype != ours.dtype:

@@ -18,17 +18,29 @@ from plumbline.schema.verdict import Divergence, Finding
 _AUTOCAST = ("bf16", "fp16")
 
 
+def has_one_format(pair: Pair) -> bool:
+    """Return whether both sides' modules have outputs of one format each.
+
+    Devices and releases differ in the operations that autocast leaves in fp32, but for linear layers.
+    """
+    sides = [side.record.fingerprint for side in (pair.reference, pair.candidate)]
+    lists = [(bool(side.gpus), *(side.packages.get(name) for name in ("torch", "transformers"))) for side in sides]
+    return lists[0] == lists[1]
+
+
 def dtypes(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch of number formats of logits, loss or a module's output."""
     left, right = pair.common[step]
     pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
     taps = [*pair.errors(step, "forward"), *pair.errors(step, "gradient")]
     if pair.precision in _AUTOCAST:
-        # Devices differ in the operations that autocast leaves in fp32; no linear layer is among them.
-        pairs, taps = (
-            [],
-            [each for each in taps if each.reference.stage == "forward" and each.reference.kind == "Linear"],
-        )
+        every = has_one_format(pair)
+        taps = [
+            each
+            for each in taps
+            if each.reference.stage == "forward" and (every or each.reference.kind == "Linear")
+        ]
+        pairs = []
     pairs += [(each.reference.name, each.reference.dtype, each.candidate.dtype) for each in taps]
     differing = [(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
     if not differing:

@@ -34,14 +34,21 @@ def operator_of(pair: Pair, step: int, tap: Tap) -> Statement:
 
 
 def _is_called_once(pair: Pair, step: int, name: str) -> bool:
-    """Return whether only one side calls some dropout inside the module."""
+    """Return whether only one side calls some dropout inside the module, and both call the same other modules.
+
+    A module that skips all of its parts computes something else, and draws nothing by that alone.
+    """
     traces = [side.record.evidence.trace for side in (pair.reference, pair.candidate)]
-    calls = [
-        {draw.name for draw in trace.draws if draw.step == step and draw.name.startswith(f"{name}.")}
-        for trace in traces
-        if trace is not None
-    ]
-    return len(calls) > 1 and calls[0] != calls[1]
+    draws = [{draw.name for draw in trace.draws if draw.step == step} for trace in traces if trace is not None]
+    if len(draws) < 2 or pair.probes is None:
+        return False
+    inside = [{each for each in names if each.startswith(f"{name}.")} for names in draws]
+    called = (
+        {tap.name for tap in probe.taps if (tap.step, tap.stage) == (step, "forward") and tap.name.startswith(f"{name}.")}
+        for probe in pair.probes
+    )
+    others = [names - draws[0] - draws[1] for names in called]
+    return inside[0] != inside[1] and others[0] == others[1]
 
 
 def _draws(pair: Pair, step: int, name: str) -> tuple[DropoutDraw, DropoutDraw] | None:

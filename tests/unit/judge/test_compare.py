@@ -203,6 +203,17 @@ def test_a_compiler_that_one_machine_has_excuses_rounding() -> None:
     assert judge(made, gradient_factor=1.000001, fingerprint=sides[0]).verdict == "drift"
 
 
+@pytest.mark.parametrize(("name", "verdict"), [
+    ("NCCL_DEBUG", "drift"), ("KMP_BLOCKTIME", "drift"), ("TORCHINDUCTOR_CACHE_DIR", "drift"),
+    ("TORCHINDUCTOR_CPP_CXX", "pass"),
+])  # fmt: skip
+def test_a_compiled_part_is_excused_by_the_machine_and_by_what_its_compiler_reads(name: str, verdict: str) -> None:
+    side = {"operations": measured("a", "b"), "numerics": {"probe.compiled": True}}
+    made = make_record(fingerprint=side)
+    varied = side | {"environment": {name: "1"}}
+    assert judge(made, gradient_factor=1.000001, fingerprint=varied).verdict == verdict
+
+
 def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
     broken = make_record()
     steps = [step.to_json() for step in broken.record.evidence.probe.steps]  # type: ignore[union-attr]

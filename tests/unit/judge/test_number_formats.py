@@ -12,7 +12,7 @@ from plumbline.judge.rungs.bits import bits
 from plumbline.judge.rungs.forward import dtypes
 from plumbline.schema.verdict import Judgement
 
-from .conftest import other_kernel
+from .conftest import make_record, other_kernel
 from .made_records import in_spec, whole
 from .rung_numbers import STEP, scaled
 from .rung_records import side
@@ -63,6 +63,21 @@ def test_a_linear_layer_in_the_format_of_no_autocast_is_named() -> None:
     assert (judgement.causes[0].code, judgement.first_divergence.at) == ("precision", "head")
 
 
+@pytest.mark.parametrize(("packages", "code"), [({}, "precision"), ({"transformers": "9.9.9"}, None)])
+def test_any_module_that_leaves_autocast_is_named_where_both_sides_have_one_list(
+    packages: dict[str, str], code: str | None
+) -> None:
+    """As attention that computes in fp32; of two releases, either may leave it in fp32."""
+    tap = {"stage": "forward", "name": "head", "kind": "Attention", "norm": 1.0, "sha256": "a" * 64, "error": 1e-7}
+    taps = [[tap | {"dtype": dtype, "envelope": 1e-2}] for dtype in ("bfloat16", "float32")]
+    made = make_record().record.fingerprint.packages
+    left, right = (
+        whole(in_spec("speed", precision="bf16"), replay(taps=each), fingerprint={"packages": made | other})
+        for each, other in zip(taps, ({}, packages), strict=True)
+    )
+    assert next((cause.code for cause in compare(left, right, throughput=False).causes), None) == code
+
+
 def test_a_different_bit_of_an_earlier_rung_comes_before_an_error_beyond_its_limit() -> None:
     """A compiled module's wrong output is within the limit of the whole model's, its gradients are not."""
     head = {"name": "head", "kind": "Linear", "dtype": "float32", "norm": 1.0, "envelope": 1e-7}
@@ -94,9 +109,10 @@ def test_one_operation_on_equal_inputs_rounds_by_a_unit_of_its_own_format(
         assert mismatch.suspicions[0].code == code
 
 
-def test_a_linear_layer_in_another_format_is_named_beside_autocast_too() -> None:
+@pytest.mark.parametrize("name", ["head", "layer.norm"])
+def test_a_module_in_another_format_is_named_beside_autocast_too(name: str) -> None:
     change = in_spec("probe", precision="bf16")
-    left, right = (side(change, scaled("forward", "head", dtype=dtype)) for dtype in ("bfloat16", "float32"))
+    left, right = (side(change, scaled("forward", name, dtype=dtype)) for dtype in ("bfloat16", "float32"))
     found = dtypes(Pair(left, right), STEP)
     assert found is not None
-    assert (found.suspicions[0].code, found.at.at) == ("precision", "head")
+    assert (found.suspicions[0].code, found.at.at) == ("precision", name)

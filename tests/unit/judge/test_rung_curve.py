@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,3 +211,16 @@ def test_a_dropout_draws_differently_where_an_equal_input_loses_different_elemen
     for pair in (Pair(side(), side()), Pair(side(), plain), Pair(plain, side())):
         assert drew_differently(pair, STEP, name, "StableDropout")
         assert not drew_differently(pair, STEP, "layer.norm", "LayerNorm")
+
+
+def test_a_module_that_skips_all_of_its_parts_draws_nothing_by_that_alone() -> None:
+    """As a layer that returns its input: its dropout is not called, and neither are its other modules."""
+    plain = traced(draws=[drop(2, "layer.norm.drop", "a", "b")])
+    skipped = traced()
+    probe = skipped.record.evidence.probe
+    assert probe is not None
+    taps = [tap for tap in probe.taps if (tap.step, tap.name) != (2, "layer.linear")]
+    evidence = skipped.record.evidence.replace(probe=probe.model_copy(update={"taps": tuple(taps)}))
+    skipped = replace(skipped, record=skipped.record.model_copy(update={"evidence": evidence}))
+    assert drew_differently(Pair(plain, traced()), 2, "layer", "Layer")
+    assert not drew_differently(Pair(plain, skipped), 2, "layer", "Layer")
