@@ -30,6 +30,8 @@ from plumbline.schema.verdict import Judgement
 __all__ = ["Result", "run_all", "two_cores"]
 
 _BUDGET = 8
+_PROCESSES = {"apart": 1, "two processes": 2}
+"""Number of processes, each in an interpreter of its own, by an entry's setting."""
 
 
 @dataclass
@@ -109,7 +111,10 @@ class Bench:
             data = self.world.altered(
                 label, entry.workload, _function(entry.alter), reference.rows["row_id"].tolist(), seed
             )
-        side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
+        side = replace(
+            clean, data=data, platform="right", inject=entry.inject, environment=entry.environment,
+            processes=_PROCESSES.get(entry.setting, 0),
+        )  # fmt: skip
         with _setting(entry, trainer):
             candidate = _candidate(entry, trainer, side, record_id)
         if candidate is None:
@@ -132,8 +137,8 @@ class Bench:
 
 
 def _candidate(entry: Entry, trainer: Trainer, side: Side, record_id: str) -> LoadedRecord | None:
-    if entry.setting in ("apart", "two processes"):
-        return trainer.train_apart(side, record_id, processes=2 if entry.setting == "two processes" else 1)
+    if processes := _PROCESSES.get(entry.setting):
+        return trainer.train_apart(replace(side, processes=processes), record_id)
     result = trainer.train(side, record_id)
     return trainer.train(side, record_id) if result is not None and entry.setting == "repeat" else result
 

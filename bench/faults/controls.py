@@ -118,17 +118,15 @@ class Matrix:
         """Train with the cell's kernel and compare with the reference."""
         spec = self.spec(cell)
         clean = Side(spec, self.world.data, "left")
-        processes = KERNELS[cell.kernel].get("processes", 1)
         if spec not in known:
             known.clear()
             record = trainer.train(clean, f"reference-{spec.stem}")
             if record is None:
                 raise RuntimeError(f"the reference of {cell.name} left no record")
             known[spec] = record
-        settings = {key: value for key, value in KERNELS[cell.kernel].items() if key != "processes"}
-        side = Side(spec, self.world.data, "right", **settings)
-        name = "candidate"
-        result = trainer.train_apart(side, name, processes=2) if processes == 2 else trainer.train(side, name)
+        side = Side(spec, self.world.data, "right", **KERNELS[cell.kernel])
+        train = trainer.train_apart if side.processes else trainer.train
+        result = train(side, "candidate")
         if result is None:
             return {"cell": cell.name, "verdict": "no record"}
         return {"cell": cell.name, **_measured(known[spec], result)}

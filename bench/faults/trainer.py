@@ -36,6 +36,8 @@ class Side:
     platform: str
     inject: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    processes: int = 0
+    """Number of processes of an own interpreter each; 0 is a fork of the server."""
 
 
 class Trainer:
@@ -92,13 +94,14 @@ class Trainer:
         self.seconds.append(answer["seconds"])
         return load_record(out) if (out / RECORD_NAME).is_file() else None
 
-    def train_apart(self, side: Side, record_id: str, *, processes: int) -> LoadedRecord | None:
-        """Train like the product, in a new interpreter, without injections."""
+    def train_apart(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
+        """Train like the product, in new interpreters, without injections."""
         out = self.folder / record_id
         shutil.rmtree(out, ignore_errors=True)
         run_training(
             side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=record_id,
-            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300, num_processes=processes,
+            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300,
+            num_processes=side.processes, experiment=experiment,
         )  # fmt: skip
         return load_record(out) if (out / RECORD_NAME).is_file() else None
 
@@ -162,7 +165,8 @@ class Laboratory:
         for source in request.sources:
             self._put(source, bundle)
         try:
-            return self._trainer.train(side, record_id, bundle)
+            train = self._trainer.train_apart if side.processes else self._trainer.train
+            return train(side, record_id, bundle)
         except PlumblineError:
             return None
         finally:

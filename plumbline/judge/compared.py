@@ -8,7 +8,7 @@ from functools import cached_property
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.curve_legs import curve_legs, resumes, with_legs
+from plumbline.judge.rungs.curve_legs import curve_legs, own_state, with_legs
 from plumbline.judge.rungs.learning import evaluating, learning, logged
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.spec_precision import other_format
@@ -79,7 +79,7 @@ class Compared:
         bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
-            apart = resumes(self.pair) or with_legs(apart, curve_formula(self.pair))
+            apart = with_legs(apart, curve_formula(self.pair))
         if apart is None:
             return ()
         evaluated = evaluating(self.pair) if bits else None
@@ -89,8 +89,8 @@ class Compared:
 
 
 def curve_formula(pair: Pair) -> Mismatch | None:
-    """Return what a curve shows whatever its rounding: another number format, or a part of a leg that differs."""
-    return other_format(pair, "learn") or curve_legs(pair)
+    """Return what a curve shows whatever its rounding: its own state, a number format, or a part of a leg."""
+    return own_state(pair) or other_format(pair, "learn") or curve_legs(pair)
 
 
 class Comparisons:

@@ -30,6 +30,7 @@ from plumbline.judge.confirm_requests import (
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without
+from plumbline.judge.native import rounds_differently
 from plumbline.judge.own_evaluation import OwnEvaluation, deviation
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
@@ -166,6 +167,10 @@ class Confirmation(ConfirmationState):
         """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
         steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
         parting = disagreement(self.candidate, record, steps)
+        kernels = rounds_differently(self.candidate.record, record.record, "probe") if parting is not None else ()
+        if kernels:  # such as another number of processes: no unchanged rerun
+            tried = (*self.tried, fact("rerun.different-machine", difference=kernels[0]))
+            return replace(self, tried=tried, budget=self.spent)
         if parting is not None:
             return self._unsteady(record, parting)
         return self._steady(record, (fact("rerun.equal-bits"),))

@@ -282,6 +282,8 @@ class CurveLeg(Model):
     """The curve's evaluation of the first rows, with the weights after the leg's step."""
     evaluated: NamedDigests
     """`labels` and `inputs` of the evaluation, then (module, digest of its output) in the order of execution."""
+    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
+    """Number format of each output of the training step that is not in fp32, by name."""
 
 
 class RankDifference(Model):
@@ -291,6 +293,20 @@ class RankDifference(Model):
     at: Step
     stage: Stage
     name: Label
+    formats: tuple[Label, Label] | None = None
+    """Number formats of most processes and of this one, if they differ there."""
+
+
+class Inconsistency(Model):
+    """Part of a learning curve's state that its own run shows to be wrong."""
+
+    step: Step
+    """Number of steps done."""
+    rank: int = Field(ge=0, le=100_000)
+    part: Literal["weights", "moments", "masks"]
+    event: Literal["evaluation", "checkpoint", "step", "processes"]
+    """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
+    `processes`: weights that are not those of the first process."""
 
 
 class CurveLegs(Model):
@@ -328,6 +344,8 @@ class LearnEvidence(Model):
     """Steps at which an interrupted run resumed from its checkpoint."""
     resumed_wrongly: tuple[Label, ...] = Field(default=(), max_length=100, fail_fast=True)
     """Parts of the state that a resume did not restore as the run had saved them: `weights`, `moments` ..."""
+    inconsistent: tuple[Inconsistency, ...] = Field(default=(), max_length=100, fail_fast=True)
+    """Parts of the state that changed between two steps, or differ between processes; the first of each."""
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Digests of each evaluation's labels and of its ids, masks and segments; empty in records of releases without
     them."""

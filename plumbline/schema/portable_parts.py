@@ -83,6 +83,14 @@ def curve_leg_parts(ours: CurveLeg, theirs: CurveLeg) -> Iterator[tuple[Stage, s
         yield "evaluation", "evaluation"
 
 
+def other_formats(ours: CurveLeg, theirs: CurveLeg, stage: Stage, name: str) -> tuple[str, str] | None:
+    """Return both number formats of an output that both legs have, if they differ."""
+    if stage != "forward" or any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
+        return None
+    left, right = (leg.formats.get(name, "float32") for leg in (ours, theirs))
+    return (left, right) if left != right else None
+
+
 def differing(left: Digests, right: Digests) -> Iterator[str]:
     """Yield the names whose digests differ, are missing, or are not finite.
 

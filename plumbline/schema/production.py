@@ -26,11 +26,13 @@ class SpeedTrail(Model):
     """By batch field, a checksum of each batch as the model was given it; see `plumbline.sketch`."""
     losses: tuple[Number | None, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
-    weights: tuple[tuple[Step, Mark], ...] = Field(max_length=16, fail_fast=True)
-    """(number of steps done, checksum of all weights)."""
+    gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
+    """Norm of each step's gradients before clipping; empty in records of releases without it."""
+    weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
+    """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
     apart: tuple[tuple[Step, Count], ...] = Field(default=(), max_length=16, fail_fast=True)
     """(number of steps done, process): the first whose weights were not those of the first process."""
-    generators: tuple[tuple[Step, Mark], ...] = Field(default=(), max_length=16, fail_fast=True)
+    generators: tuple[tuple[Step, Mark], ...] = Field(default=(), max_length=32, fail_fast=True)
     """(number of steps done, checksum of the random generators of all processes)."""
     settings: dict[Label, Scalar] = Field(default={}, max_length=100)
     """Settings that the built model and optimizer have: attention, fused, foreach, dropout, compiled."""

@@ -44,6 +44,7 @@ class Progress:
     state: dict[str, str] = field(default_factory=dict)
     """Digests of the state at `step`, before it was saved."""
     resumed_wrongly: list[str] = field(default_factory=list)
+    inconsistent: list[dict[str, Any]] = field(default_factory=list)
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from plumbline.digest import digest_json
 from plumbline.schema.evidence import CurveLeg, CurveLegs, EvaluationEvidence, PortableStep, RankDifference
-from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts
+from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
@@ -66,6 +66,8 @@ class _Outputs:
     model: torch.nn.Module
     digests: dict[str, list[str | None]] = field(default_factory=dict)
     sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
+    """Number formats other than fp32."""
     _calls: dict[str, int] = field(default_factory=dict)
 
     def feeds(self) -> None:
@@ -96,11 +98,17 @@ class _Outputs:
                 # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
                 given = short_digest(host_array(inputs[0]))
                 self.digests.setdefault(f"{key}{DROPOUT_INPUT}", []).append(given)
+                self._note_format(f"{key}{DROPOUT_INPUT}", inputs[0])
             self.digests.setdefault(key, []).append(short_digest(array))
+            self._note_format(key, value)
             if np.isfinite(array).all():
                 self.sketches.setdefault(f"forward {key}", _sampled(array))
 
         return hook
+
+    def _note_format(self, key: str, value: torch.Tensor) -> None:
+        if value.dtype != torch.float32:
+            self.formats[key] = str(value.dtype).removeprefix("torch.")
 
     def named(self) -> tuple[tuple[str, str | None], ...]:
         """Return one digest per module call."""
@@ -238,7 +246,12 @@ class LegRunner:
         for rank, (digest, other) in enumerate(zip(digests, legs, strict=True)):
             place = next(curve_leg_parts(known, other), None)
             if digest != usual and place is not None:
-                self._differing.append(RankDifference(rank=rank, at=leg.at, stage=place[0], name=place[1]))
+                stage, name = place
+                self._differing.append(
+                    RankDifference(
+                        rank=rank, at=leg.at, stage=stage, name=name, formats=other_formats(known, other, stage, name)
+                    )
+                )  # fmt: skip
 
     def _run(self, engine: Engine, step: int, batch: Batch) -> CurveLeg:
         rows = leg_rows(batch["attention_mask"].numpy(), engine.spec.optimizer.accumulation_steps)
@@ -268,6 +281,7 @@ class LegRunner:
             clipped=observer.clipped_gradient,
             evaluation=evaluation,
             evaluated=(*_fed(arrays), *evaluated.named()),
+            formats=observer.outputs.formats,
         )  # fmt: skip
 
     def evidence(self) -> CurveLegs:

@@ -108,6 +108,8 @@ class DropoutClock:
     seed: int
     step: int = 0
     first_row: int = 0
+    drawn: set[tuple[int, int, int]] = field(default_factory=set)
+    """(seed, step, first row) of the masks made since the start of the step."""
     _layers: int = field(default=0, repr=False)
 
     def next_layer(self) -> int:
@@ -145,6 +147,7 @@ class PortableDropout(nn.Module):
         if not self.training or self.p == 0:
             return values
         clock = self._clock
+        clock.drawn.add((clock.seed, clock.step, clock.first_row))
         mask = keep_mask(
             tuple(values.shape), self.p, seed=clock.seed, step=clock.step, layer=self.layer,
             first_row=clock.first_row, device=values.device,

@@ -36,6 +36,8 @@ class StepOutcome:
 
     losses: list[tuple[torch.Tensor, float]]
     learning_rates: tuple[float, ...]
+    gradient_norm: torch.Tensor | None = None
+    """Norm of the gradients before clipping."""
 
     def loss(self, ranks: Ranks) -> float:
         """Return the fp64 loss over the global batch; wait for the device."""
@@ -128,6 +130,7 @@ class Engine:
         self._packing: Packing | None = None
         self._fields = input_fields(self.bare)
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
+        self._gradient_norm: torch.Tensor | None = None
 
     @staticmethod
     def _size(labels: torch.Tensor) -> int:
@@ -209,7 +212,7 @@ class Engine:
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
         self.observer.backward_done()
-        torch.nn.utils.clip_grad_norm_(self._trainable, self.spec.optimizer.max_grad_norm)
+        self._gradient_norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.spec.optimizer.max_grad_norm)
         self.observer.clipped()
         if self.observer.update():
             return
@@ -257,7 +260,7 @@ class Engine:
                 hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
-        outcome = StepOutcome(losses, rates)
+        outcome = StepOutcome(losses, rates, self._gradient_norm)
         self.observer.done(outcome)
         return outcome
 

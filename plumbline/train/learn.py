@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, TraceEvidence
+from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEvidence, TraceEvidence
 from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
@@ -40,6 +40,7 @@ from plumbline.train.generators import digest_states, read_states
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.ranks import Ranks
+from plumbline.train.state_watch import Event, StateWatch
 
 _READ_EVERY = 50
 _LOGGED_STEPS = 10_000
@@ -58,6 +59,7 @@ class _DropoutSetter(Observer):
     def starts(self, step: int) -> None:
         """Set the masks' step."""
         self._clock.step = step
+        self._clock.drawn.clear()
 
     def batch(self, batch: Batch) -> Batch:
         """Keep digests of the batch, its rows and its labels, before it moves to the device."""
@@ -70,6 +72,13 @@ class _DropoutSetter(Observer):
         """Set the micro-batch's first row in the global batch."""
         first = self.ranks.slice(self._context.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
+
+    def masks_are_due(self, step: int) -> bool:
+        """Return whether the step's masks are those of this process's rows, or there are none."""
+        spec = self._context.spec
+        mine = self.ranks.slice(spec.batch_size)
+        rows = range(mine.start, mine.stop, len(range(mine.start, mine.stop)) // spec.optimizer.accumulation_steps)
+        return not self._clock.drawn or self._clock.drawn == {(spec.seed, step, row) for row in rows}
 
     @contextlib.contextmanager
     def alone(self, ranks: Ranks) -> Iterator[None]:
@@ -91,6 +100,7 @@ class LearnRun:
         self._model: torch.nn.Module | None = None
         self._setter: _DropoutSetter | None = None
         self._legs: LegRunner | None = None
+        self._watch: StateWatch | None = None
         self._start_sha256: str | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
@@ -184,12 +194,20 @@ class LearnRun:
         if evaluated or saved or done == self.until or len(self._pending) >= _READ_EVERY:
             self._read_losses(engine)
         if evaluated:
+            self._hold(done, "evaluation")
             self._evaluate(engine, done)
+        if saved:
+            self._hold(done, "checkpoint")
         if saved and not last and self.context.ranks.is_first:
             self._progress.step, self._progress.state = done, _state_digests(engine)
             save_checkpoint(self._folder, engine, self._progress, self._identity)
         if not self._pending:
             self.context.emit("learn", done, learn.steps, stopping=stopping)
+
+    def _hold(self, done: int, event: Event) -> None:
+        if self._watch:
+            self._watch.released(done)
+            self._watch.held(done, event)
 
     def run(self) -> None:
         """Train from the start, or from an interrupted run's checkpoint."""
@@ -204,18 +222,24 @@ class LearnRun:
             self._progress.resumed_at.append(loaded.step)
             saved, found = loaded.state, _state_digests(engine)
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
-        self._legs = self._make_legs()
+        self._legs, self._watch = self._make_legs(), self._make_watch(engine)
         start = self._progress.step
         context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
             self._starts(engine, step)
             if self._legs:
                 self._legs.before(engine, step, batch)
+            if self._watch:
+                self._watch.released(step)
             outcome = engine.step(step, batch)
+            if self._watch and self._setter and not self._setter.masks_are_due(step):
+                self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
             self._log(outcome)
             context.place = ("learn", step)
             self._after(engine, step + 1)
+        if self._watch:
+            self._watch.released(self.until)
 
     def _make_legs(self) -> LegRunner | None:
         """Return the legs of this curve; an experiment has none."""
@@ -228,6 +252,10 @@ class LearnRun:
             alone=self._setter.alone,
         )  # fmt: skip
         return LegRunner(context.ranks, setting, self._progress.legs)
+
+    def _make_watch(self, engine: Engine) -> StateWatch | None:
+        """Return the watch over the state between steps; an experiment has none."""
+        return StateWatch(engine, self.context.ranks, self._progress.inconsistent)
 
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step for an experiment."""
@@ -272,6 +300,7 @@ class LearnRun:
             resumed_at=tuple(progress.resumed_at),
             resumed_wrongly=tuple(dict.fromkeys(progress.resumed_wrongly)),
             evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
+            inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
             legs=self._legs.evidence() if self._legs else None,
         )
 

@@ -56,6 +56,9 @@ class LearnExperiment(LearnRun):
     def _make_legs(self) -> None:
         """Return no legs: an experiment has the bits of its training, and shows them step by step."""
 
+    def _make_watch(self, engine: Engine) -> None:
+        """Return no watch: an experiment changes the state, and its trace shows it."""
+
     def _starts(self, engine: Engine, step: int) -> None:
         if self._bundle.has("schedule"):
             spec = self.context.spec

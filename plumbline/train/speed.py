@@ -35,7 +35,10 @@ WINDOW = 8
 _STEADY = 0.05
 _LONGEST_WARMUP = 200
 _WEIGHED = 2 * WINDOW
-"""Number of steps after which the weights are summed: the fewest of any warm-up, and so comparable."""
+"""Number of steps after each of which the weights are summed: those of the shortest warm-up, which no timing includes.
+
+Shards of weights are gathered for it, and so after the last of these steps alone.
+"""
 
 
 def found_warm(seconds: list[float]) -> bool:
@@ -126,6 +129,7 @@ class SpeedRun:
         seed_generators(context.spec.seed)
         trail = TrailObserver(context.ranks, context.spec.batch_size)
         engine = self._engine(trail)
+        trail.weigh(engine.bare, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
@@ -135,7 +139,7 @@ class SpeedRun:
                 outcome = engine.step(step, batch)
                 self._losses = [loss for loss, _ in outcome.losses]
                 self._clock.stop()
-                if step + 1 == _WEIGHED:
+                if step + 1 == _WEIGHED or (step < _WEIGHED and not engine.is_sharded):
                     trail.weigh(engine.bare, step + 1)
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1

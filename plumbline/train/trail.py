@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,16 +31,28 @@ _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 _DIGITS = 16
 
 
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of which FSDP2 gives each process a shard."""
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
 def _lanes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sums of a tensor's words, int64 [64]."""
-    if hasattr(tensor, "full_tensor"):  # a process's shard of FSDP2
-        tensor = tensor.full_tensor()
-    words = tensor.detach().contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
+    words = _whole(tensor).detach().contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
     whole = len(words) // _LANES * _LANES
     sums = words[:whole].view(-1, _LANES).sum(0, dtype=torch.int64)
     if whole < len(words):
         sums[: len(words) - whole] += words[whole:]
     return sums
+
+
+def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return the sums of all tensors in their order, int64 [64], without waiting for the device."""
+    total = torch.zeros(_LANES, dtype=torch.int64, device=device)
+    for tensor in tensors:
+        total = total * _FACTOR + _lanes(tensor).to(device)
+    return total
 
 
 class WeightsTrail:
@@ -58,10 +70,7 @@ class WeightsTrail:
         """Keep the checksum of the present weights; do not wait for the device."""
         if len(self._sums) > MAX_TRAIL:
             return
-        total = torch.zeros(_LANES, dtype=torch.int64, device=self._parameters[0].device)
-        for parameter in self._parameters:
-            total = total * _FACTOR + _lanes(parameter)
-        self._sums.append(total)
+        self._sums.append(checksum(self._parameters, self._parameters[0].device))
 
     def digests(self) -> tuple[str, ...]:
         """Return the first 16 hex digits of each checksum's digest."""
@@ -107,6 +116,7 @@ class TrailObserver(Observer):
         self._sums: list[torch.Tensor] = []
         self._fed: torch.Tensor | None = None
         self._losses: list[list[tuple[torch.Tensor, float]]] = []
+        self._norms: list[torch.Tensor] = []
         self._rates: list[float] = []
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
@@ -142,6 +152,8 @@ class TrailObserver(Observer):
         self._num_rows.append(self._rows)
         self._sums.append(self._fed)
         self._losses.append(outcome.losses)
+        if outcome.gradient_norm is not None:
+            self._norms.append(_whole(outcome.gradient_norm.detach()))
         self._rates.append(max(outcome.learning_rates, default=0.0))
 
     def weigh(self, model: nn.Module, step: int) -> None:
@@ -167,6 +179,7 @@ class TrailObserver(Observer):
             marks={name: tuple(to_mark(step[place]) for step in totals) for place, name in enumerate(self._names)},
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
+            gradient_norms=tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else (),
             weights=tuple(zip(self._steps, weights, strict=True)),
             apart=tuple(_first_apart(self._steps, [other[4] for other in everyone])),
             generators=tuple(

@@ -144,8 +144,20 @@ def half_evaluation(patch: Patch) -> None:
     patch.setattr(evaluation, "autocast", lambda _, device: plain("bf16", device))
 
 
+def moments_lost(patch: Patch) -> None:
+    """Lose the second moments where a checkpoint is saved, between the legs."""
+    plain = learn_module.save_checkpoint
+
+    def save(folder: Any, made: Engine, *rest: Any) -> None:
+        plain(folder, made, *rest)
+        for state in made.optimizer.state.values():
+            state["exp_avg_sq"].zero_()
+
+    patch.setattr(learn_module, "save_checkpoint", save)
+
+
 FAULTS = {
-    "optimizer": (no_decay, beta2), "operator": (tanh_gelu, bf16_softmax, hidden_tokens),
+    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, bf16_softmax, hidden_tokens),
     "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
     "data.labels": (reversed_labels,), "evaluation": (half_evaluation,),
 }  # fmt: skip

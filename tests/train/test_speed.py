@@ -47,6 +47,9 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     assert speed.tokens_per_second == pytest.approx(16 * speed.samples_per_second)
     assert set(speed.breakdown) == PHASES
     assert all(seconds > 0 for name, seconds in speed.breakdown.items() if name != "communication")
+    trail = speed.trail
+    assert len(trail.gradient_norms) == len(trail.losses) == speed.warmup_steps + speed.steps
+    assert [step for step, _ in trail.weights] == [*range(2 * WINDOW + 1), len(trail.losses)]
     low, high = speed.step_seconds_quartiles
     assert speed.step_seconds <= speed.step_seconds_p95 <= speed.wall_seconds
     assert low <= speed.step_seconds <= high

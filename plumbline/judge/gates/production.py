@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.gates.trail import batch_difference, later_difference
+from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.forward import has_one_format
@@ -28,7 +28,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     sides = tuple(side.record.evidence.speed for side in (pair.reference, pair.candidate))
     if sides[1] is None or pair.candidate.record.experiment is not None:
         return GateResult()
-    off = batch_difference(pair) or _other_format(pair) or _first_excess(pair)
+    off = batch_difference(pair) or start_difference(pair) or _other_format(pair) or _first_excess(pair)
     if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
     return off or GateResult(tuple(_proven(pair)))

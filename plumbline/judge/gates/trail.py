@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from plumbline import limits
@@ -30,13 +31,30 @@ def batch_difference(pair: Pair) -> GateResult | None:
     return own if own is not None or left is None else _batches(left, right)
 
 
+def start_difference(pair: Pair) -> GateResult | None:
+    """Return different weights before the first step: all machines load the same file."""
+    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    starts = [dict(trail.weights).get(0) for trail in (left, right) if trail is not None]
+    if len(starts) < 2 or None in starts or starts[0] == starts[1]:
+        return None
+    place = Divergence(stage="weights", step=0, at="weights")
+    return _drift("weights.init", place, fact("trail.start"), fact("trail.reference"))
+
+
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
     """Return the first difference behind the batches: of a process, of a learning rate, or of bits that are due."""
     left, right = (_trail(side) for side in (pair.reference, pair.candidate))
     parted = _parted_process(right) if right is not None else None
     if parted is not None or left is None or right is None:
         return parted
-    return _rates(left, right) or (_bits(left, right) if is_due else None)
+    return _rates(left, right) or (_bits(left, right, drops=_drops(pair)) if is_due else None)
+
+
+def _drops(pair: Pair) -> bool:
+    """Return whether dropout is all that the first step adds to its replay: one process, which drops elements."""
+    speed = pair.candidate.record.spec.speed
+    is_alone = pair.candidate.record.fingerprint.num_processes == 1
+    return is_alone and speed is not None and speed.dropout > 0
 
 
 def _parted_process(trail: SpeedTrail) -> GateResult | None:
@@ -104,23 +122,35 @@ def _rates(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
     return None
 
 
-def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
-    """Return the first different loss or checksum of the weights; all evidence above is equal."""
-    pairs = enumerate(zip(left.losses, right.losses, strict=False))
-    step = next((step for step, (ours, theirs) in pairs if ours is None or ours != theirs), None)
-    drawn = _first_apart(left.generators, right.generators)
-    if drawn is not None and step is not None:
-        place = Divergence(stage="rng", step=step, at="dropout")
-        return _drift("rng", place, fact("trail.generators", step=drawn), fact("trail.reference"))
-    if step is not None:
-        code: CauseCode = "operator" if step == 0 else "unattributed"
-        why = fact("trail.first-loss") if step == 0 else fact("trail.loss", step=step)
-        return _drift(code, Divergence(stage="loss", step=step, at="loss"), why, fact("trail.reference"))
-    step = _first_apart(left.weights, right.weights)
-    if step is None:
-        return None
-    place = Divergence(stage="optimizer", step=step, at="weights")
-    return _drift("optimizer", place, fact("trail.weights", step=step), fact("trail.reference"))
+def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | None:
+    """Return the first different loss, gradient or weights, in the order of computation; all evidence above is equal.
+
+    The replay is equal, too: of the first step, it has all but dropout.
+    """
+    losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
+    step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
+    done, drawn = _first_apart(left.weights, right.weights), _first_apart(left.generators, right.generators)
+    whose = fact("trail.reference")
+    if norm is not None and (step is None or norm < step):
+        return _drift("gradient", Divergence(stage="gradient", step=norm, at="norm"), fact("trail.norm"), whose)
+    if step is None or (done is not None and done <= step):
+        if done is None:
+            return None
+        place = Divergence(stage="optimizer", step=done - 1, at="weights")
+        return _drift("optimizer", place, fact("trail.weights", step=done), whose)
+    if drawn is not None or (drops and step == 0):
+        why = fact("trail.dropout") if drawn is None else fact("trail.generators", step=drawn)
+        return _drift("rng", Divergence(stage="rng", step=step, at="dropout"), why, whose)
+    # Behind the warm-up no weights show whether an earlier update differs.
+    known = step == 0 or step in dict(left.weights)
+    why = fact("trail.forward", step=step) if known else fact("trail.loss", step=step)
+    return _drift("operator" if known else "unattributed", Divergence(stage="loss", step=step, at="loss"), why, whose)
+
+
+def _first_other(left: Sequence[float | None], right: Sequence[float | None]) -> int | None:
+    """Return the first step at which two numbers differ, or only one of them is finite."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
 
 
 def _first_apart(left: Sequence[tuple[int, str]], right: Sequence[tuple[int, str]]) -> int | None:

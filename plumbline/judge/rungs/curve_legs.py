@@ -16,7 +16,7 @@ from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts
+from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {
@@ -49,14 +49,16 @@ def curve_legs(pair: Pair) -> Mismatch | None:
         place = next(curve_leg_parts(ours, theirs), None)
         if place is not None and not _is_order(pair, ours, theirs, place[0]):
             stage, name = place
-            code, why = _named(stage, name)
+            code, why = _named(stage, name, other_formats(ours, theirs, stage, name))
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
             return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
 
 
-def _named(stage: Stage, name: str) -> tuple[CauseCode, Statement]:
+def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[CauseCode, Statement]:
     """Return cause and reason of a part that differs first."""
+    if formats is not None:
+        return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
     if stage == "forward" and name.endswith(DROPOUT_INPUT):
         return "operator", fact("curve-legs.forward", name=_place(name))
     if stage == "forward" and "drop" in name.rpartition(".")[2]:
@@ -88,7 +90,7 @@ def _rank(pair: Pair) -> Mismatch | None:
     for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
         for found in curve.legs.ranks[:1] if curve.legs is not None else ():
             stage: Stage = found.stage if found.stage in _CODES else "forward"
-            code, part = _named(stage, found.name)
+            code, part = _named(stage, found.name, found.formats)
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
             return _mismatch(Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
     return None
@@ -131,17 +133,25 @@ def leg_notes(pair: Pair) -> list[Note]:
     return notes
 
 
-def resumes(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of a resume that did not restore what its own run had saved."""
+def own_state(pair: Pair) -> Mismatch | None:
+    """Return the mismatch of a state that its own run shows to be wrong: behind a resume, or between two steps."""
     for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
         for part in curve.resumed_wrongly[:1]:
             step = curve.resumed_at[-1] if curve.resumed_at else 0
             why = fact("curve-legs.resumed", side=side, part=part, step=step)
-            finding = Finding(check="learn.resume", outcome="drift", metric=fact("curve-legs.restored"), observed=part)
-            suspicion = Suspicion(_RESTORED.get(part, "unattributed"), why, names=(part,), shown=True)
-            at = Divergence(stage="learn", step=step, at=part)
-            return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
+            return _of_state("learn.resume", _RESTORED.get(part, "unattributed"), why, step, part)
+        for found in sorted(curve.inconsistent, key=lambda found: (found.step, found.rank))[:1]:
+            is_evaluation = (found.part, found.event) == ("weights", "evaluation")
+            code: CauseCode = "rng" if found.part == "masks" else "evaluation" if is_evaluation else "optimizer"
+            why = fact(f"curve-legs.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
+            return _of_state("learn.state", code, why, found.step, found.part)
     return None
+
+
+def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str) -> Mismatch:
+    finding = Finding(check=check, outcome="drift", metric=fact("curve-legs.own-state"), observed=part)
+    at = Divergence(stage="learn", step=step, at=part)
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why, names=(part,), shown=True),), basis="given")
 
 
 _GUESSES = ("learning.parts-after-resume",)

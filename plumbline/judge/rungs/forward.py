@@ -36,9 +36,7 @@ def dtypes(pair: Pair, step: int) -> Mismatch | None:
     if pair.precision in _AUTOCAST:
         every = has_one_format(pair)
         taps = [
-            each
-            for each in taps
-            if each.reference.stage == "forward" and (every or each.reference.kind == "Linear")
+            each for each in taps if each.reference.stage == "forward" and (every or each.reference.kind == "Linear")
         ]
         pairs = []
     pairs += [(each.reference.name, each.reference.dtype, each.candidate.dtype) for each in taps]

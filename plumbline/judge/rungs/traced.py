@@ -44,7 +44,11 @@ def _is_called_once(pair: Pair, step: int, name: str) -> bool:
         return False
     inside = [{each for each in names if each.startswith(f"{name}.")} for names in draws]
     called = (
-        {tap.name for tap in probe.taps if (tap.step, tap.stage) == (step, "forward") and tap.name.startswith(f"{name}.")}
+        {
+            tap.name
+            for tap in probe.taps
+            if (tap.step, tap.stage) == (step, "forward") and tap.name.startswith(f"{name}.")
+        }
         for probe in pair.probes
     )
     others = [names - draws[0] - draws[1] for names in called]

@@ -73,6 +73,15 @@ def test_a_rerun_of_other_bits_is_nondeterminism_and_asks_no_more(reference: Loa
     assert len(asked) == 1
 
 
+def test_a_rerun_in_another_number_of_processes_shows_no_nondeterminism(reference: LoadedRecord) -> None:
+    """A fault of one process is not in a rerun that has a single one."""
+    plan = Plan(noise={"layer.norm": 1e-3}, fingerprint={"num_processes": 2})
+    state, asked = confirm(reference, plan, lambda request: experiment_record(Plan(), request))
+    cause = state.judgement.causes[0]
+    assert (cause.code, cause.sure, len(asked)) == ("operator", "likely", 1)
+    assert "different machine: num_processes: 2 → 1" in said(cause.tried)[-1]
+
+
 def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run_does_not_either() -> None:
     left = make_record(leg=True)
     plan = Plan(leg=True, repeated=False, gradient_factor=1.001)

@@ -42,7 +42,11 @@ def test_a_format_that_differs_is_named_by_the_first_module_and_its_stage() -> N
         def asks(content: Content, precision: str = precision) -> None:
             content["spec"]["probe"]["precision"] = precision
 
-        assert (both(dtypes, side(asks), side(asks, output), STEP)[0] is None) is is_left_out
+        def newer(content: Content) -> None:
+            content["fingerprint"]["packages"] = {"transformers": "9"}
+
+        assert (both(dtypes, side(asks), side(asks, output, newer), STEP)[0] is None) is is_left_out
+        assert dtypes(Pair(side(asks), side(asks, output)), STEP) is not None
 
 
 def test_the_first_output_over_its_limit_is_named_and_the_wrong_side_if_known() -> None:

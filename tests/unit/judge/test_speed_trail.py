@@ -1,4 +1,4 @@
-"""What `speed` left behind its steps: draws of dropout, and weights of each process."""
+"""Trail of `speed`: start weights, losses, gradient norms, draws of dropout, and weights of each process."""
 
 from __future__ import annotations
 
@@ -7,20 +7,78 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
+from plumbline.records import LoadedRecord
 
 from .conftest import other_kernel
-from .made_records import whole
+from .made_records import rounded, whole
 from .test_withheld import replay, trail
 
+LOSSES, NORMS = [0.5] * 14, [0.25] * 14
+WEIGHTS = [[done, f"{done:016x}"] for done in (*range(9), 14)]
+GENERATORS = [[4, "a" * 16], [14, "a" * 16]]
 
-def test_another_count_of_draws_is_dropout_and_the_same_count_is_not() -> None:
-    def parted(mark: str) -> Any:
-        return lambda content: trail(content).update(losses=[0.25] + [0.5] * 13, generators=[(4, "a" * 16), (14, mark)])
 
-    plain = lambda content: trail(content).update(generators=[(4, "a" * 16), (14, "a" * 16)])  # noqa: E731
-    for mark, code in (("b" * 16, "rng"), ("a" * 16, "operator")):
-        judgement = compare(whole(replay(), plain), whole(replay(), parted(mark)), throughput=False)
-        assert [cause.code for cause in judgement.causes] == [code]
+def parted(values: list[float], step: int) -> list[float]:
+    return [*values[:step], *(value + 0.25 for value in values[step:])]
+
+
+def weighed(first: int) -> list[list[Any]]:
+    """Return checksums of weights that differ after `first` steps and later."""
+    return [[done, "f" * 16 if done >= first else mark] for done, mark in WEIGHTS]
+
+
+def trained(processes: int = 1, **changes: Any) -> LoadedRecord:
+    given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS, "generators": GENERATORS} | changes
+    return whole(replay(), lambda content: trail(content).update(given), fingerprint={"num_processes": processes})
+
+
+FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
+    "draws": ({"losses": parted(LOSSES, 3), "generators": [[4, "b" * 16], [14, "b" * 16]]}, "rng", 3),
+    # The replay has all of the first step but dropout.
+    "masks of the first step": ({"losses": parted(LOSSES, 0)}, "rng", 0),
+    # A gradient of an equal loss, as of one that contains the step before.
+    "a gradient": (
+        {"losses": parted(LOSSES, 2), "gradient_norms": parted(NORMS, 1), "weights": weighed(2)}, "gradient", 1,
+    ),
+    "a gradient that is not finite": (
+        {"losses": parted(LOSSES, 2), "gradient_norms": [0.25, None, *NORMS[2:]], "weights": weighed(2)}, "gradient", 1,
+    ),
+    "an update": (
+        {"losses": parted(LOSSES, 4), "gradient_norms": parted(NORMS, 4), "weights": weighed(3)}, "optimizer", 2,
+    ),
+    "a module from a step on": (
+        {"losses": parted(LOSSES, 5), "gradient_norms": parted(NORMS, 5), "weights": weighed(6)}, "operator", 5,
+    ),
+    # Behind the warm-up, an earlier update may differ as well.
+    "a later loss": (
+        {"losses": parted(LOSSES, 11), "gradient_norms": parted(NORMS, 11), "weights": weighed(14)}, "unattributed", 11,
+    ),
+    "final weights": ({"weights": weighed(14)}, "optimizer", 13),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_number_of_the_trail_that_differs_is_named(name: str) -> None:
+    changes, code, step = FIRST[name]
+    judgement = compare(trained(), trained(**changes), throughput=False)
+    assert [cause.code for cause in judgement.causes] == [code]
+    assert judgement.first_divergence.step == step
+    # A machine that rounds differently has other losses, norms and weights.
+    assert compare(rounded(replay()), trained(**changes), throughput=False).verdict == "pass"
+
+
+def test_of_several_processes_a_first_loss_may_differ_for_more_than_dropout() -> None:
+    judgement = compare(trained(2), trained(2, losses=parted(LOSSES, 0)), throughput=False)
+    assert [cause.code for cause in judgement.causes] == ["operator"]
+
+
+@pytest.mark.parametrize("isa", ["", "AVX2"])
+def test_different_weights_before_the_first_step_are_named_whatever_the_machine(isa: str) -> None:
+    """All machines load one file."""
+    machine = {"fingerprint": other_kernel()} if isa else {}
+    right = whole(replay(), lambda content: trail(content).update(weights=weighed(0)), **machine)
+    judgement = compare(trained(), right, throughput=False)
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["weights.init"])
 
 
 @pytest.mark.parametrize("isa", ["", "AVX2"])

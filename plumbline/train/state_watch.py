@@ -1,0 +1,67 @@
+"""Watch over the state of a learning curve between its steps: only an update changes weights and moments.
+
+What an evaluation or a checkpoint changes shows in the run itself, without a reference. So does a process whose weights
+are not those of the first one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from plumbline.schema.evidence import Inconsistency
+from plumbline.train.checkpoint import read_moments
+from plumbline.train.digests import host_array
+from plumbline.train.engine import Engine
+from plumbline.train.ranks import Ranks
+from plumbline.train.trail import checksum
+
+_MOST = 100
+Part = Literal["weights", "moments", "masks"]
+Event = Literal["evaluation", "checkpoint", "step", "processes"]
+
+
+class StateWatch:
+    """Checksums of weights and moments before and after what lies between two steps."""
+
+    def __init__(self, engine: Engine, ranks: Ranks, found: list[dict[str, Any]]) -> None:
+        self._engine, self._ranks, self._found = engine, ranks, found
+        self._mine: list[Inconsistency] = []
+        self._known: set[tuple[Part, Event]] = set()
+        self._held: tuple[Event, dict[Part, bytes]] | None = None
+
+    def _sums(self) -> dict[Part, bytes]:
+        engine = self._engine
+        parts: dict[Part, Any] = {"weights": engine.bare.parameters(), "moments": read_moments(engine).values()}
+        device = self._ranks.device
+        return {part: host_array(checksum(tensors, device)).tobytes() for part, tensors in parts.items()}
+
+    def held(self, step: int, event: Event) -> None:
+        """Keep the state after `step` steps, before an evaluation or a checkpoint; compare the processes' weights."""
+        self._held = (event, self._sums())
+        everyone = self._ranks.gather(self._held[1]["weights"])
+        if everyone[self._ranks.rank] != everyone[0]:
+            self.add(step, "weights", "processes")
+        self._gather()
+
+    def released(self, step: int) -> None:
+        """Compare the state with the one kept, if any; all processes keep one at the same steps."""
+        if self._held is None:
+            return
+        (event, before), self._held = self._held, None
+        after = self._sums()
+        for part in before:
+            if before[part] != after[part]:
+                self.add(step, part, event)
+        self._gather()
+
+    def add(self, step: int, part: Part, event: Event) -> None:
+        """Keep the first inconsistency of each part and event."""
+        if (part, event) not in self._known:
+            self._known.add((part, event))
+            self._mine.append(Inconsistency(step=step, rank=self._ranks.rank, part=part, event=event))
+
+    def _gather(self) -> None:
+        """Add the inconsistencies of all processes to the curve's."""
+        everyone = [each for mine in self._ranks.gather(self._mine) for each in mine]
+        self._mine = []
+        self._found += [each.to_json() for each in everyone][: _MOST - len(self._found)]

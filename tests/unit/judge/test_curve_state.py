@@ -1,0 +1,76 @@
+"""What a learning curve shows by itself: state that changed between steps, processes apart, formats of its legs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.schema.verdict import Judgement
+from tests.said import said
+
+from .made_records import Content, rounded, whole
+from .rung_records import END
+
+LEG: Content = {
+    "at": 3,
+    "training": {
+        "step": 0, "loss": "0x1p-1", "outputs": [["embed", "a" * 16], ["head", "b" * 16]], "gradients": [],
+        "weights": [],
+    },
+    "clipped": [], "evaluated": [],
+    "evaluation": END | {"step": 3},
+    "formats": {"embed": "bfloat16", "head": "bfloat16"},
+}  # fmt: skip
+
+
+def judged(changes: dict[str, Any], before: dict[str, Any] | None = None, *, other: bool) -> Judgement:
+    """Compare two curves of equal machines, or of machines that round differently."""
+    sides = [lambda content, more=more: content["evidence"]["learn"].update(more) for more in (before or {}, changes)]
+    return compare(whole(sides[0]), (rounded if other else whole)(sides[1]), throughput=False)
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize(
+    ("part", "event", "code"),
+    [
+        ("weights", "evaluation", "evaluation"),
+        ("moments", "evaluation", "optimizer"),
+        ("weights", "checkpoint", "optimizer"),
+        ("moments", "checkpoint", "optimizer"),
+        ("weights", "processes", "optimizer"),
+        ("masks", "step", "rng"),
+    ],
+)
+def test_a_curve_that_shows_its_own_state_to_be_wrong_is_a_drift_on_any_machine(
+    part: str, event: str, code: str, *, other: bool
+) -> None:
+    found = [{"step": step, "rank": 1, "part": name, "event": event} for step, name in ((6, "masks"), (4, part))]
+    judgement = judged({"inconsistent": found}, other=other)
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
+    assert (judgement.first_divergence.step, judgement.first_divergence.at) == (4, part)
+    assert "process 1 of the candidate" in said(judgement.causes[0].why) or "in process 1" in said(
+        judgement.causes[0].why
+    )
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_module_of_a_leg_in_another_format_is_a_precision(*, other: bool) -> None:
+    """Its bits differ, too: a module that leaves autocast does not compute something else."""
+    outputs = [["embed", "a" * 16], ["head", "c" * 16]]
+    narrow = {"embed": "bfloat16"}
+    for formats, given, code in (
+        (LEG["formats"], outputs, "operator"), (narrow, outputs, "precision"), (narrow, outputs[:1], "operator"),
+    ):  # fmt: skip
+        leg = LEG | {"training": LEG["training"] | {"outputs": given}, "formats": formats}
+        judgement = judged({"legs": {"legs": [leg]}}, {"legs": {"legs": [LEG]}}, other=other)
+        assert [cause.code for cause in judgement.causes] == [code]
+
+
+def test_a_process_in_another_format_is_a_precision() -> None:
+    rank = {"rank": 1, "at": 3, "stage": "forward", "name": "head"}
+    for formats, code in ((None, "operator"), (["bfloat16", "float32"], "precision")):
+        legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
+        judgement = judged({"legs": legs}, {"legs": {"legs": [LEG]}}, other=True)
+        assert [cause.code for cause in judgement.causes] == [code]
