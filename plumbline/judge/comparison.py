@@ -83,10 +83,17 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         verdict=worst([finding.outcome for finding in findings]),
         findings=tuple(findings),
         first_divergence=next(iter(places), None),
-        causes=tuple(explained or open_ones[:1]),
+        causes=tuple(_with_guess(explained, open_ones)),
         suspects=suspects,
         notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair)),
     )
+
+
+def _with_guess(causes: list[Cause], guesses: list[Cause]) -> list[Cause]:
+    """Return the causes, and the first guess if none of them has a name."""
+    if any(cause.code != "unattributed" for cause in causes):
+        return causes
+    return causes + [guess for guess in guesses if not causes or guess.code != "unattributed"][:1]
 
 
 def _sure_of(cause: Cause) -> Cause:

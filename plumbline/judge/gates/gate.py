@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge.pair import Pair
@@ -35,6 +35,10 @@ class GateResult:
     """Where its drift shows, if no rung of the probe differs before it."""
     unexplained: Cause | None = None
     """The cause of its drift, if no other evidence names a cause."""
+
+    def as_guess(self) -> GateResult:
+        """Return the result with its cause for a drift that nothing else explains: it rests on the place alone."""
+        return replace(self, causes=(), unexplained=self.causes[0])
 
 
 Gate = Callable[[Pair, GateRequest], GateResult]

@@ -45,7 +45,8 @@ def _first_excess(pair: Pair) -> GateResult | None:
     if _ORDER.index(over.at.stage) <= _ORDER.index(bit.at.stage):
         return over
     tried = over.causes[0]
-    causes = tuple(cause.replace(sure=tried.sure, tried=tried.tried) for cause in bit.causes)
+    known = bit.causes or ((bit.unexplained,) if bit.unexplained else ())
+    causes = tuple(cause.replace(sure=tried.sure, tried=tried.tried) for cause in known)
     return GateResult((*bit.findings, *over.findings), causes, bit.at)
 
 
@@ -251,7 +252,7 @@ def _different_bit(pair: Pair) -> GateResult | None:
         # Modules of a compiled or packed replay have no comparable outputs; its first loss shows that one differs.
         finding = Finding(check="production.bits", outcome="drift", metric=fact("production.loss", step=0))
         place = Divergence(stage="loss", step=0, at="loss")
-        return _drift(finding, "operator", fact("production.first-loss"), place)
+        return _drift(finding, "operator", fact("production.first-loss"), place).as_guess()
     if not different:
         return None
     first = different[0]

@@ -144,7 +144,8 @@ def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | N
     # Behind the warm-up no weights show whether an earlier update differs.
     known = step == 0 or step in dict(left.weights)
     why = fact("trail.forward", step=step) if known else fact("trail.loss", step=step)
-    return _drift("operator" if known else "unattributed", Divergence(stage="loss", step=step, at="loss"), why, whose)
+    place = Divergence(stage="loss", step=step, at="loss")
+    return _drift("operator" if known else "unattributed", place, why, whose).as_guess()
 
 
 def _first_other(left: Sequence[float | None], right: Sequence[float | None]) -> int | None:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
+from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.said import said
 
 from .made_records import Content, rounded, whole
 from .rung_records import END
+from .test_withheld import replay
 
 LEG: Content = {
     "at": 3,
@@ -74,3 +76,25 @@ def test_a_process_in_another_format_is_a_precision() -> None:
         legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
         judgement = judged({"legs": legs}, {"legs": {"legs": [LEG]}}, other=True)
         assert [cause.code for cause in judgement.causes] == [code]
+
+
+def test_a_guess_from_the_place_of_a_first_loss_gives_way_to_what_the_curve_shows() -> None:
+    """As of packed rows, whose modules are not compared: a leg of the curve shows that the loss is another function."""
+    legs = [LEG | {"training": LEG["training"] | {"loss": loss}} for loss in ("0x1p-1", "0x1p-2")]
+    numbers = {"loss_dtype": "float32", "update_excess": 0.5, "gradient_norm": 0.5, "gradient_norm_clipped": 0.5}
+    steps = [[{"step": at, "loss": loss, "loss_reference": loss, **numbers} for at in range(3)] for loss in (0.5, 0.75)]
+
+    tap = {"stage": "gradient", "name": "head.weight", "kind": "Linear", "dtype": "float32", "norm": 1.0}
+    taps = [tap | {"sha256": "a" * 64, "error": 1e-7, "envelope": 1e-7}]
+
+    def side(place: int, leg: int) -> LoadedRecord:
+        curve = {"legs": {"legs": [legs[leg]]}}
+        return whole(
+            replay(taps=taps, steps=steps[place]),
+            lambda content: content["evidence"]["learn"].update(curve),
+        )
+
+    for leg, named in ((1, ["loss"]), (0, ["operator"])):
+        judgement = compare(side(0, 0), side(1, leg), throughput=False)
+        assert [cause.code for cause in judgement.causes] == named
+        assert "production.bits" in {finding.check for finding in judgement.findings}
