@@ -90,7 +90,7 @@ class Compared:
 
 def curve_formula(pair: Pair) -> Mismatch | None:
     """Return what a curve shows whatever its rounding: its own state, a number format, or a part of a leg."""
-    return own_state(pair) or other_format(pair, "learn") or curve_legs(pair)
+    return own_state(pair) or other_format(pair, "learn") or curve_legs(pair) or own_state(pair, parted=True)
 
 
 class Comparisons:

@@ -133,14 +133,18 @@ def leg_notes(pair: Pair) -> list[Note]:
     return notes
 
 
-def own_state(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of a state that its own run shows to be wrong: behind a resume, or between two steps."""
+def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
+    """Return the mismatch of a state that its own run shows to be wrong: behind a resume, or between two steps.
+
+    `parted`: of processes whose weights differ, which is the consequence of a part that a leg may name.
+    """
     for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
-        for part in curve.resumed_wrongly[:1]:
+        for part in curve.resumed_wrongly[: 0 if parted else 1]:
             step = curve.resumed_at[-1] if curve.resumed_at else 0
             why = fact("curve-legs.resumed", side=side, part=part, step=step)
             return _of_state("learn.resume", _RESTORED.get(part, "unattributed"), why, step, part)
-        for found in sorted(curve.inconsistent, key=lambda found: (found.step, found.rank))[:1]:
+        wrong = [found for found in curve.inconsistent if (found.event == "processes") is parted]
+        for found in sorted(wrong, key=lambda found: (found.step, found.rank))[:1]:
             is_evaluation = (found.part, found.event) == ("weights", "evaluation")
             code: CauseCode = "rng" if found.part == "masks" else "evaluation" if is_evaluation else "optimizer"
             why = fact(f"curve-legs.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)

@@ -48,7 +48,7 @@ def judged(changes: dict[str, Any], before: dict[str, Any] | None = None, *, oth
 def test_a_curve_that_shows_its_own_state_to_be_wrong_is_a_drift_on_any_machine(
     part: str, event: str, code: str, *, other: bool
 ) -> None:
-    found = [{"step": step, "rank": 1, "part": name, "event": event} for step, name in ((6, "masks"), (4, part))]
+    found = [{"step": step, "rank": 1, "part": part, "event": event} for step in (6, 4)]
     judgement = judged({"inconsistent": found}, other=other)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
     assert (judgement.first_divergence.step, judgement.first_divergence.at) == (4, part)
@@ -72,9 +72,10 @@ def test_a_module_of_a_leg_in_another_format_is_a_precision(*, other: bool) -> N
 
 def test_a_process_in_another_format_is_a_precision() -> None:
     rank = {"rank": 1, "at": 3, "stage": "forward", "name": "head"}
+    parted = [{"step": 4, "rank": 1, "part": "weights", "event": "processes"}]  # a consequence
     for formats, code in ((None, "operator"), (["bfloat16", "float32"], "precision")):
         legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
-        judgement = judged({"legs": legs}, {"legs": {"legs": [LEG]}}, other=True)
+        judgement = judged({"legs": legs, "inconsistent": parted}, {"legs": {"legs": [LEG]}}, other=True)
         assert [cause.code for cause in judgement.causes] == [code]
 
 
