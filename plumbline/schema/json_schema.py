@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-import textwrap
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
     for name, definition in ((kind.__name__, schema), *schema.get("$defs", {}).items()):
         texts: dict[str, str] = {}
         for model in kinds[name].__mro__ if name in kinds else ():
-            if issubclass(model, BaseModel):
+            if issubclass(model, BaseModel) and model is not BaseModel:
                 texts = _docstrings(model) | texts
         for field in texts.keys() & definition.get("properties", {}).keys():
             definition["properties"][field].setdefault("description", texts[field])
@@ -55,13 +56,18 @@ def _models(kind: type[BaseModel]) -> set[type[BaseModel]]:
     return found
 
 
+@functools.cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by name."""
+    body = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+
 def _docstrings(kind: type[BaseModel]) -> dict[str, str]:
     """Return the text below each field of the class."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    body = definition.body if isinstance(definition, ast.ClassDef) else []
     return {
         field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(body)
+        for field, text in pairwise(_classes(kind.__module__)[kind.__name__].body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }  # fmt: skip
