@@ -1,11 +1,13 @@
 """Deselection of tests that this machine cannot run, with a list at the end.
 
 One thread for every training under test, from before torch is first imported: another number of threads rounds
-otherwise, and two threads on two busy cores wait longer than they compute.
+otherwise, and two threads on two busy cores wait longer than they compute. Tests with two threads let idle ones sleep:
+OpenMP's threads wait in a loop, which costs five times the computation of a small model.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell that starts the tests in the background ignores SIGINT, and `nohup` SIGHUP: their children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -86,6 +89,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             not_run[description] = [item.nodeid for item in marked_items]
             config.hook.pytest_deselected(items=marked_items)
             items[:] = [item for item in items if item not in marked_items]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests and their modules from garbage collection, which would search them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import functools
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 
 from plumbline.data.build import build_dataset
 from plumbline.data.publish import publish, publish_weights, weights_key
-from plumbline.launch import trainer_environment
 from plumbline.records import load_record
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.manifest import Manifest
@@ -27,6 +26,7 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.suite import DatasetSource
 from plumbline.sketch import relative_error
 from plumbline.stores import open_store
+from plumbline.train import fingerprint, microbench, speed
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.weights import make_weights
 
@@ -44,7 +44,7 @@ MODEL = {
 RECIPE: dict[str, Any] = {
     "seed": 7,
     "batch_size": 8,
-    "probe": {"steps": 6, "evaluation_rows": 24, "envelope_seeds": 1},
+    "probe": {"steps": 6, "evaluation_rows": 24, "envelope_seeds": 1, "portable_steps": 2},
 }
 
 
@@ -75,14 +75,14 @@ def _trained(out: Path) -> Trained:
 class Workshop:
     """Published dataset with weights, and helpers to train on it."""
 
-    def __init__(self, folder: Path, task: str) -> None:
+    def __init__(self, folder: Path, task: str, *, num_layers: int = 2) -> None:
         self.folder, self.task = folder, task
         source = DatasetSource(grammar_seed=1, train_rows=96, evaluation_rows=40, rows_per_shard=32, vocab_size=256)
         self.manifest: Manifest = build_dataset(source, "reviews", task, folder / "dataset")
         self.url = f"file://{folder}/store"
         self.store = open_store(self.url)
         publish(folder / "dataset", self.store)
-        self.model = {**MODEL, "vocab_size": self.manifest.vocab_size}
+        self.model = {**MODEL, "num_hidden_layers": num_layers, "vocab_size": self.manifest.vocab_size}
         if task == "masked-lm":
             self.model["num_labels"] = None
         self.weights = folder / "weights.safetensors"
@@ -126,19 +126,6 @@ class Workshop:
             *more,
         ]
 
-    def train_apart(
-        self, spec: RunSpec, environment: Mapping[str, str] | None = None, *more: str, out: Path | None = None
-    ) -> Trained:
-        """Train in a separate process."""
-        out = out or self.out()
-        item = {"OMP_NUM_THREADS": "1", **(environment or {})}
-        done = subprocess.run(
-            self.command(spec, out, *more), env=trainer_environment(item), capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        return _trained(out)
-
     def experiment(self, spec: RunSpec, body: dict[str, Any], files: Mapping[str, Path] | None = None) -> Trained:
         """Run an experiment on the probe, in this process."""
         bundle = self.out()
@@ -148,6 +135,19 @@ class Workshop:
         for name, path in (files or {}).items():
             (bundle / name).write_bytes(path.read_bytes())
         return self.train(spec, experiment=bundle)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _brief() -> Iterator[None]:
+    """Shorten what a training does beside training, in this process: nothing here is about how long it takes."""
+    read = fingerprint._packages
+    installed = functools.cache(lambda _path: read())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fingerprint, "_packages", lambda: installed(tuple(sys.path)))
+        patch.setattr(microbench, "_SECONDS", 0.01)
+        patch.setattr(microbench, "_FEWEST", 1)
+        patch.setattr(speed, "_LONGEST_WARMUP", 2 * speed.WINDOW)
+        yield
 
 
 @pytest.fixture(scope="session")

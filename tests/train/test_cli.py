@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from plumbline.cli.main import main
+from plumbline.launch import trainer_environment
 from plumbline.loaded import LOADED, broken_library
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
@@ -171,15 +172,22 @@ sys.exit(code)
 """
 
 
-def test_it_runs_on_few_dependencies(workshop: Workshop, baseline: Trained, tmp_path: Path) -> None:
+def test_a_process_with_few_dependencies_another_hash_seed_folder_and_user_gives_the_same_bits(
+    workshop: Workshop, baseline: Trained, tmp_path: Path
+) -> None:
     """The same process shows that imported objects are not searched for garbage."""
     out = tmp_path / "out"
     command = workshop.command(workshop.spec(), out)
+    other = {"PYTHONHASHSEED": "12345", "HOME": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, *command[3:]], capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-c", BLOCKED, *command[3:]], env=trainer_environment(other), cwd=tmp_path,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-1000:]
-    assert read_record(out).evidence == baseline.record.evidence
+    record = read_record(out)
+    assert record.evidence == baseline.record.evidence
+    assert [part.sha256 for part in record.parts] == [part.sha256 for part in baseline.record.parts]
+    assert record.fingerprint.environment["PYTHONHASHSEED"] == "12345"
     assert done.stdout.split() == ["True", "True"]
 
 

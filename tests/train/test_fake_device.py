@@ -42,13 +42,24 @@ from tests.train.conftest import Workshop
 DEVICE = torch.device("meta")
 STEPS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64
 PARTS: dict[str, Any] = {
-    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0]},
+    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0], "portable_steps": 1},
     "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
 }
 SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}
 MIXED = "two devices|on the device"
 # Taps ask buffers where they lie, and the state of a generator is read: both get an answer that nobody builds on.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+
+
+# One layer has every operation of two, and an operation on fake tensors costs a hundred times a real one of this size.
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("classification"), "sequence-classification", num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("masked"), "masked-lm", num_layers=1)
 
 
 class _Reads(TorchFunctionMode):

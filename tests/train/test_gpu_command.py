@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from bench.gpu.__main__ import exit_code, run_check
+from bench.gpu.__main__ import exit_code, main, run_check
 from bench.gpu.bundle import commands, pins
 from bench.gpu.checks import CHECKS
 from bench.gpu.place import Place
@@ -19,23 +18,20 @@ from plumbline.errors import InconclusiveError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def gpu(*arguments: str, peers: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(str(folder) for folder in (ROOT, peers) if folder)
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "bench.gpu", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
-
-
-def test_without_a_gpu_it_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = gpu("--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.startswith("no GPU")
+def test_without_a_gpu_it_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("no GPU")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_what_runs_is_judged_and_a_trainer_that_does_not_run_is_named(tmp_path: Path) -> None:
+def test_what_runs_is_judged_and_a_trainer_that_does_not_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A peer that cannot be imported costs its own ratio alone. Peers are imported from where `make gpu` puts them.
 
     What `records` and `parts` found on a GPU is kept, and judged again in `tests/unit/judge/test_kept_gpu.py`.
@@ -46,8 +42,8 @@ def test_what_runs_is_judged_and_a_trainer_that_does_not_run_is_named(tmp_path: 
     (peers / "accelerate").mkdir()
     (peers / "accelerate" / "__init__.py").touch()
     checks = [word for name in ("dropout", "throughput-base") for word in ("--only", name)]
-    done = gpu("--device", "cpu", "--size", "tiny", *checks, "--out", str(out), peers=peers)
-    assert done.returncode == 3, done.stdout + done.stderr
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{peers}")
+    assert main(["--device", "cpu", "--size", "tiny", *checks, "--out", str(out)]) == 3
     dropout, throughput = (json.loads((out / f"{name}.json").read_bytes()) for name in ("dropout", "throughput-base"))
     assert dropout["holds"] is True
     assert throughput["could_not_be_run"].startswith("trainer: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import nbformat
@@ -12,6 +13,8 @@ from nbclient import NotebookClient
 
 from plumbline.cli.main import main
 from plumbline.schema.record import read_record
+from plumbline.schema.spec import read_spec
+from plumbline.train.job import TrainJob, run_job
 from plumbline.train.weights import make_weights
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "deployments" / "notebooks" / "plumbline.ipynb"
@@ -57,11 +60,10 @@ def executed(folder, **settings):
 
 
 def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
-    data = f"file://{bundle.parent}/data"
     reference, record = tmp_path / "reference", tmp_path / "record"
-    assert (
-        main(["train", str(bundle), "--out", str(reference), "--data", data, "--cache", str(tmp_path / "cache")]) == 0
-    )
+    data, cache = f"file://{bundle.parent}/data", tmp_path / "cache"
+    job = TrainJob(spec=read_spec(bundle), out=reference, data=data, cache=cache, platform="here", record_id="here")
+    run_job(job, threading.Event())
     output = executed(
         tmp_path,
         PLUMBLINE_SPEC=str(bundle),

@@ -98,15 +98,6 @@ def test_the_same_spec_again_gives_the_same_bits(workshop: Workshop, baseline: T
     assert digests(workshop.train(workshop.spec())) == digests(baseline)
 
 
-def test_another_process_hash_seed_folder_and_user_give_the_same_bits(
-    workshop: Workshop, baseline: Trained, tmp_path: object
-) -> None:
-    environment = {"PYTHONHASHSEED": "12345", "HOME": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
-    apart = workshop.train_apart(workshop.spec(), environment)
-    assert digests(apart) == digests(baseline)
-    assert apart.record.fingerprint.environment["PYTHONHASHSEED"] == "12345"
-
-
 def test_rounding_of_two_machines_stays_inside_the_envelope(workshop: Workshop, baseline: Trained) -> None:
     """Of threads and instruction sets the fault benchmark has controls."""
     spec, out = workshop.spec(), workshop.out()

@@ -48,7 +48,7 @@ def test_another_machine_goes_on_and_ends_on_the_same_bits(workshop: Workshop, t
     second.parent.mkdir()
     killed_once_uploaded(workshop.command(spec, first), CheckpointExchange(outbox, "night-aws-w", first / "checkpoint"))
     with shared_checkpoint(outbox, "night-aws-w", second / "checkpoint") as exchange:
-        done = workshop.train_apart(spec, out=second)
+        done = workshop.train(spec, out=second)
     learn = done.record.evidence.learn
     assert learn.resumed_at
     assert learn.to_json() | {"resumed_at": []} == undisturbed.record.evidence.learn.to_json() | {"resumed_at": []}
