@@ -21,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: mlflow-server pages run test check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
+.PHONY: mlflow-server pages run test tables check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -35,6 +35,10 @@ test:
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(LONG) $(SHORT)
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(ROUNDS)
 	$(if $(wildcard /proc/driver/nvidia/version),$(BIN)/python -m pytest -q -m gpu tests/train)
+
+# Every case of the tables of which `make test` tries a sample.
+tables: $(AZURITE)
+	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract
 
 check: lint $(OLDEST_PIP)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit

@@ -63,6 +63,10 @@ def _mount() -> bool:
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
 
 
+def _tables() -> bool:
+    return os.environ.get("PLUMBLINE_WHOLE_TABLES") == "1"
+
+
 def _other_user() -> bool:
     command = ["/usr/bin/env", "-i", SYSTEM_PYTHON, "-c", ""]
     return os.geteuid() == 0 and not subprocess.run(command, user=STRANGER, cwd="/", check=False).returncode
@@ -76,6 +80,7 @@ NEEDS = {
     "docs": (_docs, "MkDocs (make docs)"),
     "mlflow_server": (_mlflow_server, "MLflow's tracking server (make mlflow-server)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
+    "whole_table": (_tables, "PLUMBLINE_WHOLE_TABLES=1, to try every case of a table (make tables)"),
     "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,13 @@ def cases(content: Content) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("spec", "model", "settings"), {"x": number}
 
 
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a third", "all"])
 def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
-    world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture
+    world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture, share: int
 ) -> None:
     num_judged, num_refused = 0, 0
-    for path, value in cases(world.content("azure")):
+    every = list(cases(world.content("azure")))
+    for path, value in random.Random(3).sample(every, len(every) // share):
         world.deliver("azure", with_value(world.content("azure"), path, value))
         gathered = world.gather("azure")
         if not gathered.records:
@@ -164,8 +167,8 @@ def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
         found = verdicts(world, GatheredRecords(honest.records | gathered.records), gathered)
         assert (found["aws"], found["gcp"]) == ("pass", "pass"), (path, value)
         assert not caplog.records, (path, value, said(caplog.text)[-2000:])
-    assert num_judged > 50
-    assert num_refused > 200
+    assert num_judged > 150 / share
+    assert num_refused > 600 / share
 
 
 def altered(made: LoadedRecord, **evidence: Any) -> LoadedRecord:
