@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.services import LOGIN_NAME
 from plumbline.localstack.stack import Stack
 from plumbline.prepare import prepare
+from plumbline.schema.spec import read_spec
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Material, model_record
@@ -55,12 +57,24 @@ def client(_settings: None) -> Iterator[SyncPrefectClient]:
 
 
 @pytest.fixture(scope="session")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+def material_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of all processes of this call, with `build`, and in `model` a spec and its training's record."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "material"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            suite = small_suite(folder, platforms=("onprem",))
+            spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
+            model_record(spec, suite.platforms["onprem"].data, folder / "model")
+            (folder / "made").touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def material(material_folder: Path) -> Material:
     """Return a spec, and the record of one real training."""
-    folder = tmp_path_factory.mktemp("material")
-    suite = small_suite(folder, platforms=("onprem",))
-    spec = prepare(suite, folder / "build", lambda _: None)["tiny"]
-    return spec, model_record(spec, suite.platforms["onprem"].data, folder / "model")
+    return read_spec(material_folder / "model/spec.json"), material_folder / "model/record"
 
 
 @pytest.fixture

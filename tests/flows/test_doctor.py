@@ -33,7 +33,7 @@ from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
 from plumbline.localstack.servers import reserve_port
 from plumbline.localstack.stack import Stack
-from plumbline.schema.suite import Schedule, Suite
+from plumbline.schema.suite import Alert, Schedule, Suite
 from tests.flows.clocks import jumped_clock
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy, deploy_round
@@ -110,6 +110,14 @@ def test_the_schedule_is_the_one_that_prefect_has_planned(
     result = checks(capsys)
     assert result[name]["what"] == "differs from the file: cron"
     assert result[f"{suite.name}: schedule"]["what"] == "is paused on the server"
+    workloads = {"tiny": suite.workloads["tiny"].replace(seed=8)}
+    alerts = [Alert(on=("drift",), block="apprise-url/missing")]
+    write(suite.replace(workloads=workloads, schedule=Schedule(cron="61 2 * * *"), alerts=alerts), tmp_path)
+    main(command)
+    result = checks(capsys)
+    assert result[name]["what"] == "differs from the file: parameters, cron, timezone"
+    assert "Invalid cron string" in str(result[f"{suite.name}: schedule"]["what"])
+    assert "does not exist" in str(result["alerts: apprise-url/missing"]["what"])
 
 
 def test_several_suites_on_one_server_are_told_to_use_postgresql(
@@ -191,9 +199,11 @@ def test_the_doctor_on_a_server(
     assert "does not exist" in str(result["aws: worker"]["what"])
     assert "plumbline deploy" in str(result["aws: worker"]["hint"])
     assert result["central store"]["well"]
-    deploy(suite)
+    deploy(suite, controllers=f"{suite.name}-ctl")
     main(command)
-    assert "no worker online" in str(checks(capsys)["aws: worker"]["what"])
+    result = checks(capsys)
+    assert "no worker online" in str(result["aws: worker"]["what"])
+    assert "no worker online" in str(result["controllers: worker"]["what"])
     client.send_worker_heartbeat(suite.platforms["aws"].work_pool, "w1", heartbeat_interval_seconds=30)
     main(command)
     result = checks(capsys)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -29,7 +29,6 @@ from plumbline.localstack.process import Child, start, stop
 from plumbline.localstack.stack import Stack
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.stores import open_store
-from plumbline.tasks.prefect_client.flow_runs import read_pool
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import Receiver, receiver
@@ -41,6 +40,8 @@ _LIBRARY = """import sys
 if sys.orig_argv[1:3] == ["-m", "plumbline.train"]:
     print("library: a deprecated call", file=sys.stderr)
 """
+_STUB = (Path(__file__).parent / "stub_trainer/sitecustomize.py").read_text(encoding="utf-8")
+"""Of the trainer alone: `test_several_apis.py` has a round of a team whose workers train."""
 
 
 @dataclass
@@ -67,7 +68,6 @@ class Team:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command outside the suite's folder."""
         folder = self.folder / "elsewhere"
-        folder.mkdir(exist_ok=True)
         return subprocess.run(
             list(command), env=self.environment, cwd=folder, capture_output=True, text=True, check=False,
             timeout=_ROUND_SECONDS,
@@ -75,21 +75,22 @@ class Team:
 
     def start_worker(self, name: str, pool: str) -> None:
         (self.folder / "site").mkdir(exist_ok=True)
-        (self.folder / "site/sitecustomize.py").write_text(_LIBRARY, encoding="utf-8")
-        own = {"PLUMBLINE_CACHE": str(self.folder / "cache" / name), "PYTHONPATH": str(self.folder / "site")}
+        (self.folder / "site/sitecustomize.py").write_text(_LIBRARY + _STUB, encoding="utf-8")
+        own = {
+            "PLUMBLINE_CACHE": str(self.folder / "cache" / name), "PYTHONPATH": str(self.folder / "site"),
+            "STUB": str(self.folder / "stub"),
+        }  # fmt: skip
         self.workers[name] = start(
             name, services.worker_command(pool, f"one-road-{name}", limit=None if name == "controllers" else 1),
             log=self.folder / f"{name}.log", environment={**self.environment, **own}, folder=self.folder / name,
         )  # fmt: skip
 
-    def checks(self, *options: str) -> dict[str, dict[str, object]]:
-        done = self.run("plumbline", "doctor", "../suites/nightly.toml", "--json", *options)
-        return {item["where"]: item for item in json.loads(done.stdout)["checks"]}
-
 
 @pytest.fixture
-def team(client: SyncPrefectClient, stack: Stack, tmp_path: Path) -> Iterator[Team]:
-    suite = small_suite(tmp_path, "one-road", ("onprem",), steps=2)
+def team(client: SyncPrefectClient, stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[Team]:
+    shutil.copytree(material_folder / "model/record", tmp_path / "stub/records/good")
+    shutil.copytree(material_folder / "build", tmp_path / "elsewhere/.plumbline/build")
+    suite = small_suite(tmp_path, "one-road", ("onprem",))
     onprem = suite.platforms["onprem"].model_dump()
     platforms = {name: {**onprem, "work_pool": f"one-road-{name}"} for name in ("first", "second")}
     events = ("drift", "invalid", "unavailable", "missed", "unjudged")
@@ -155,7 +156,7 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     assert saying == set(trainings)
     # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and
     # each that waits starts a process again and again.
-    minutes = ",".join(str((time.gmtime().tm_min + ahead) % 60) for ahead in (2, 4, 6))
+    minutes = ",".join(str((time.gmtime().tm_min + ahead) % 60) for ahead in (1, 3, 5, 7))
     team.suite = team.suite.replace(schedule=Schedule(cron=f"{minutes} * * * *", grace_seconds=600))
     team.write(team.suite)
     assert team.run("plumbline", "deploy", "../suites/nightly.toml", "--controllers", _CONTROLLERS).returncode == 0
@@ -171,37 +172,3 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     states = {run.state.name for run in runs_of(client, "plumbline-regression", "one-road") if run.state.is_final()}
     assert states <= {"Completed"}
     assert team.webhook.got == []
-
-
-def wait_for_workers(client: SyncPrefectClient, *pools: str, online: bool) -> None:
-    """Wait without the doctor's command, which takes seconds of a core each time."""
-
-    def is_there(pool: str) -> bool:
-        health = read_pool(client, pool)
-        return health is not None and health.is_online is online
-
-    deadline = time.monotonic() + 90
-    while not all(map(is_there, pools)):
-        assert time.monotonic() < deadline, f"not {'on' if online else 'off'}line: the workers of {pools}"
-        time.sleep(0.5)
-
-
-@pytest.mark.timeout(400)
-def test_the_doctor_finds_what_would_lose_the_night(client: SyncPrefectClient, team: Team) -> None:
-    team.suite = team.suite.replace(schedule=Schedule(cron="0 2 * * *"))
-    team.write(team.suite)
-    start_everything(team)
-    wait_for_workers(client, *(item.work_pool for item in team.suite.platforms.values()), _CONTROLLERS, online=True)
-    found = team.checks()
-    assert [item for item in found.values() if not item["well"]] == []
-    stop([team.workers.pop("controllers")], grace_seconds=15)
-    changed = team.suite.replace(workloads={"tiny": team.suite.workloads["tiny"].replace(seed=8)})
-    team.write(changed.replace(schedule=Schedule(cron="61 2 * * *"), alerts=[
-        *team.suite.alerts, Alert(on=("drift",), block="apprise-url/missing"),
-    ]))  # fmt: skip
-    wait_for_workers(client, _CONTROLLERS, online=False)
-    result = {where: item["what"] for where, item in team.checks().items() if not item["well"]}
-    assert "no worker online" in str(result["controllers: worker"])
-    assert result["plumbline-regression/one-road"] == "differs from the file: parameters, cron"
-    assert "Invalid cron string" in str(result["one-road: schedule"])
-    assert "does not exist" in str(result["alerts: apprise-url/missing"])

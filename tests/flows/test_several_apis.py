@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -73,7 +74,8 @@ class World:
 
 
 @pytest.fixture
-def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
+def world(stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[World]:
+    shutil.copytree(material_folder / "build", tmp_path / ".plumbline/build")
     ports = {name: reserve_port() for name in PLATFORMS}
     apis = {name: Api(f"http://127.0.0.1:{port}/api", f"w:{secrets.token_hex(8)}") for name, port in ports.items()}
     places = file_suite(tmp_path, NAME).platforms

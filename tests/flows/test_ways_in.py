@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,8 +41,9 @@ def run(stack: Stack, folder: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_a_round_on_a_server_of_the_teams(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, stack: Stack, material: Material, material_folder: Path, tmp_path: Path
 ) -> None:
+    shutil.copytree(material_folder / "build", tmp_path / ".plumbline/build")
     suite = suite_of(tmp_path, "by-api", 2)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
