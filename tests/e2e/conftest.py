@@ -222,6 +222,17 @@ def assert_nothing_left(folder: Path) -> None:
     assert not left
 
 
+def shipped(name: str, folder: Path, changes: dict[str, str]) -> Path:
+    """Write a shipped suite with these changes of its lines into `folder`."""
+    text = (ROOT / f"deployments/suites/{name}.toml").read_text()
+    for old, new in changes.items():
+        assert text.count(f"{old}\n") == 1, old
+        text = text.replace(f"{old}\n", f"{new}\n")
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
 def small(name: str, folder: Path, *, steps: int) -> Path:
     """Write the local suite with a probe alone into `folder`."""
     text = (ROOT / "deployments/suites/local.toml").read_text()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import ROOT
+from tests.e2e.conftest import shipped
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_the_cause_is_named_and_the_flow_fails(start):
-    running = start(ROOT / "deployments/suites/local-drift.toml", "--keep")
+def test_the_cause_is_named_and_the_flow_fails(folder, start):
+    suite = shipped("local-drift", folder, {"steps = 20": "steps = 20\nportable_steps = 2\nenvelope_seeds = 1"})
+    running = start(suite, "--keep")
     running.wait_for("trains probe")
     # Prefect starts the flow run again, which goes on with the trainings that it finds.
     running.kill_flow_run("plumbline-regression")
