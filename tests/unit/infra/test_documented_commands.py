@@ -94,6 +94,7 @@ PROGRAMS_RUN_BY = {
     "make mutants": "bench/results/mutants.json",
     "make pages": "tests/report_browser/test_site.py, bench/results/report-pages.json",
     "make simulate": "bench/results/history-simulation.json",
+    "make tables": "a sample of each table is tried in make test: .github/workflows/ci.yml",
     "make upgrade-bench": "bench/results/upgrade.json",
     "make versions": "bench/results/train-versions.json",
     "make .venv/detectors": "asks the package index; before bench/results/history-simulation.json",
