@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -93,6 +93,15 @@ def _trainer_packages() -> dict[str, Installed]:
     return {name: one for name, one in installed.items() if name in trainer or len(one.files) <= _FEW_FILES}
 
 
+class _CurrentStore:
+    """The store of the present case, so that all cases have one runner of trials."""
+
+    store: PackageStore
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
 class Bench:
     """One work folder; the current environment is trained once for all cases."""
 
@@ -116,8 +125,9 @@ class Bench:
         if problems:
             sys.exit(f"the base cannot be installed: {problems[0].message}")
         self.current = {**_trainer_packages(), **{pin.name: self.store.read(pin) for pin in base}}
-        self.environments = Environments(work / "environments", self.store, self.current)
-        self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.store, say=_say)
+        self.changed = cast("PackageStore", _CurrentStore())
+        self.environments = Environments(work / "environments", self.changed, self.current)
+        self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.changed, say=_say)
 
     def _store(self, index: Path) -> PackageStore:
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
@@ -133,13 +143,13 @@ class Bench:
         Path(os.environ[FLAKY_COUNT]).unlink(missing_ok=True)
         changes = build_case(case, self.current, index)
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
-        self.trials.use_store(PackageStore(self.work / "store" / case.name, installer, allows_unhashed=True))
+        self.changed.store = PackageStore(self.work / "store" / case.name, installer, allows_unhashed=True)
         return changes
 
     def dry(self, case: Case) -> bool:
         """Build the case's environment without a training; return whether that ends as it has to."""
         changes = self._changes(case)
-        (built,) = self.trials.run([Trial(name="dry", part="environment", changes=changes)])
+        built = self.trials.run(Trial(name="dry", part="environment", changes=changes))
         failed = {failure.package for failure in built.failures}
         guilty = {name for one in case.culprits for name in one}
         is_built = failed == guilty if case.verdict == "invalid" else built.outcome == "same"

@@ -1,6 +1,6 @@
 """Count the trials of the upgrade gate's search by shapes of the bench's cases, with answers from a rule.
 
-`python -m bench.upgrade.trials`: changes in 200 random orders, of which given sets fail; one trial or three at once.
+`python -m bench.upgrade.trials`: changes in 200 random orders, of which given sets fail.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -22,19 +21,19 @@ SHAPES = (
 ORDERS = 200
 
 
-def counted(num_changes: int, sizes: tuple[int, ...], order: int, parallel: int) -> tuple[int, int, bool]:
-    """Return trials, rounds of trials at once, and whether exactly the failing sets were named."""
+def counted(num_changes: int, sizes: tuple[int, ...], order: int) -> tuple[int, bool]:
+    """Return the number of trials, and whether exactly the failing sets were named."""
     names = [f"p{number}" for number in range(num_changes)]
     left = random.Random(order).sample(names, num_changes)
     groups = [frozenset(left.pop() for _ in range(size)) for size in sizes]
-    rounds: list[int] = []
+    asked: list[Items] = []
 
-    def ask(sets: Sequence[Items]) -> Mapping[Items, TrialAnswer]:
-        rounds.append(len(sets))
-        return {items: "fails" if any(group <= set(items) for group in groups) else "passes" for items in sets}
+    def ask(items: Items) -> TrialAnswer:
+        asked.append(items)
+        return "fails" if any(group <= set(items) for group in groups) else "passes"
 
-    found = find_culprits(names, ask, num_parallel=parallel)
-    return sum(rounds), len(rounds), {frozenset(one.items) for one in found.culprits} == set(groups)
+    found = find_culprits(names, ask)
+    return len(asked), {frozenset(one.items) for one in found.culprits} == set(groups)
 
 
 def main() -> None:
@@ -43,13 +42,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     result = {}
-    for parallel in (1, 3):
-        for num_changes, sizes in SHAPES:
-            runs = [counted(num_changes, sizes, order, parallel) for order in range(ORDERS)]
-            trials, rounds, right = (mean(column) for column in zip(*runs, strict=True))
-            name = f"{num_changes} changes, sets of {list(sizes)}, {parallel} at once"
-            result[name] = {"trials": round(trials, 2), "rounds": round(rounds, 2), "named_exactly": right}
-            print(f"{name}: {trials:.2f} trials, {rounds:.2f} rounds, {right:.0%} named exactly")
+    for num_changes, sizes in SHAPES:
+        runs = [counted(num_changes, sizes, order) for order in range(ORDERS)]
+        trials, right = (mean(column) for column in zip(*runs, strict=True))
+        name = f"{num_changes} changes, sets of {list(sizes)}"
+        result[name] = {"trials": round(trials, 2), "named_exactly": right}
+        print(f"{name}: {trials:.2f} trials, {right:.0%} named exactly")
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -7,7 +7,6 @@ has the effects on training, the packages that cause them, and the evidence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
@@ -114,14 +113,10 @@ class TrialResult(Model):
 
 
 class Trials(Protocol):
-    """Runner of trials, here or on the free workers."""
+    """Runner of trials."""
 
-    @property
-    def num_parallel(self) -> int:
-        """Return the number of trials that run at once."""
-
-    def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
-        """Yield one result per trial, in the order of completion."""
+    def run(self, trial: Trial) -> TrialResult:
+        """Return the trial's result."""
 
 
 class ReleaseRange(Model):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plumbline.errors import InconclusiveError
@@ -206,17 +206,15 @@ class Campaign:
 
         `items` gives the trial these changes and a new name.
         """
-        named = trial if items is None else self._named(trial, items)
-        return self._asked({named.name: named})[0]
-
-    def ask_many(self, trial: Trial, sets: Sequence[Items]) -> dict[Items, TrialResult]:
-        """Run a trial with each of several sets of changes.
-
-        The sets run in parallel where there are workers.
-        """
-        trials = {items: self._named(trial, items) for items in sets}
-        results = {result.trial: result for result in self._asked({named.name: named for named in trials.values()})}
-        return {items: results[named.name] for items, named in trials.items()}
+        if items is not None:
+            changes = (self.releases.get(name) or self.changes[name] for name in items)
+            number = self.progress.next_number()
+            trial = trial.replace(name=f"trial-{number:03d}", changes=[change.model_dump() for change in changes])
+        self.progress.check()
+        self.progress.begin(trial)
+        result = self.trials.run(trial)
+        self.progress.add(trial, result)
+        return result
 
     def paired(
         self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS,
@@ -257,23 +255,3 @@ class Campaign:
                 if all(len(result.memory_ratios.get(name, ())) == len(result.log_ratios) for result in results)
             )
         )
-
-    def _named(self, trial: Trial, items: Items) -> Trial:
-        number = self.progress.next_number()
-        changes = tuple(self.releases[name] if name in self.releases else self.changes[name] for name in items)
-        return trial.replace(name=f"trial-{number:03d}", changes=[change.model_dump() for change in changes])
-
-    def _asked(self, trials: Mapping[str, Trial]) -> list[TrialResult]:
-        """Run trials; raise `InconclusiveError` unless each has one answer."""
-        self.progress.check()
-        for trial in trials.values():
-            self.progress.begin(trial)
-        results: list[TrialResult] = []
-        for result in self.trials.run(tuple(trials.values())):
-            if result.trial not in trials or any(earlier.trial == result.trial for earlier in results):
-                raise InconclusiveError(f"{result.trial} has a second result, or was never started")
-            self.progress.add(trials[result.trial], result)
-            results.append(result)
-        if len(results) != len(trials):
-            raise InconclusiveError("a trial has no result")
-        return results

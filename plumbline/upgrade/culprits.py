@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,7 +12,15 @@ from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.report import culprit_of
-from plumbline.upgrade.search import CulpritSet, Items, SearchEndedError, SearchResult, TrialAnswer, find_culprits
+from plumbline.upgrade.search import (
+    CulpritSet,
+    Items,
+    SearchEndedError,
+    SearchResult,
+    TrialAnswer,
+    closure,
+    find_culprits,
+)
 from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
@@ -87,7 +94,7 @@ class CulpritSearch:
             self._name(culprits, others)
         campaign.is_complete = campaign.is_complete and searched.is_complete
         accused = {name for culprits in searched.culprits for name in culprits.items}
-        return tuple(name for name in left if not accused & _closure(name, campaign.needs))
+        return tuple(name for name in left if not accused & closure([name], campaign.needs))
 
     def _search(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
         """Search the changes that training loads, otherwise all changes.
@@ -96,17 +103,15 @@ class CulpritSearch:
         """
         campaign = self._campaign
         options: dict[str, Any] = {
-            "needs": campaign.needs, "num_parallel": lambda: campaign.trials.num_parallel,
-            "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
+            "needs": campaign.needs, "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
         }  # fmt: skip
-        ask = self._paired_answers if self._effect in _PAIRED else self._answers
         searched = ordered
         try:
-            if relevant and len(relevant) < len(ordered) and ask([relevant])[relevant] == "fails":
+            if relevant and len(relevant) < len(ordered) and self._ask(relevant) == "fails":
                 searched = relevant
         except SearchEndedError:
             return SearchResult((), ordered, "unknown", is_complete=False), len(ordered)
-        found = find_culprits(searched, ask, **options)
+        found = find_culprits(searched, self._ask, **options)
         return replace(found, culprits=tuple(map(self._named_by_evidence, found.culprits))), len(searched)
 
     def _named_by_evidence(self, culprits: CulpritSet) -> CulpritSet:
@@ -115,7 +120,7 @@ class CulpritSearch:
         A version that the trainer refuses is named by its refusal.
         """
         result, needs = self._results.get(frozenset({*culprits.items, *culprits.companions})), self._campaign.needs
-        if result is None or any(set(culprits.items) - _closure(name, needs) for name in culprits.items):
+        if result is None or any(set(culprits.items) - closure([name], needs) for name in culprits.items):
             return culprits
         codes = {cause.code for cause in result.judgement.causes[:1]} if result.judgement else set()
         named = {failure.package for failure in result.failures} | {_MAKERS.get(code, "") for code in codes}
@@ -125,25 +130,21 @@ class CulpritSearch:
         others = tuple(name for name in culprits.items if name not in owners)
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
-    def _answers(self, sets: Sequence[Items]) -> dict[Items, TrialAnswer]:
-        """Ask for several sets together.
-
-        A set that passes is asked again if the candidate is flaky.
-        """
+    def _ask(self, items: Items) -> TrialAnswer:
+        """Judge a set; one that passes is asked again if the candidate is flaky."""
+        if self._effect in _PAIRED:
+            return self._paired_answer(items)
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
-        answers: dict[Items, TrialAnswer] = {}
-        waiting = list(sets)
+        answer: TrialAnswer = "passes"
         for _ in range(self._campaign.repeats):
-            for items, result in self._campaign.ask_many(self._trial, waiting).items():
-                self._results[frozenset(items)] = result
-                answers[items] = outcomes.get(result.outcome, "unknown")
-            waiting = [items for items in waiting if answers[items] == "passes"]
-            if not waiting:
+            result = self._results[frozenset(items)] = self._campaign.ask(self._trial, items)
+            answer = outcomes.get(result.outcome, "unknown")
+            if answer != "passes":
                 break
-        return answers
+        return answer
 
-    def _paired_answers(self, sets: Sequence[Items]) -> Mapping[Items, TrialAnswer]:
-        """Judge the throughput or the memory of each set.
+    def _paired_answer(self, items: Items) -> TrialAnswer:
+        """Judge the throughput or the memory of a set.
 
         A set with the culprit has the whole effect, every other set has none. Half of the effect divides them best.
         Pairs that do not decide even that end the search: on so noisy a machine chance would answer for the sets that
@@ -152,23 +153,19 @@ class CulpritSearch:
         assert self._drop is not None  # noqa: S101 - given for this effect
         # Pairs that decided early overstate the effect.
         half = (self._drop.low + self._drop.drop) / 4
-        answers: dict[Items, TrialAnswer] = {}
-        for items in sets:
-            drop, _ = self._campaign.paired(
-                items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS, measure=self._drop.measure
-            )
-            if drop is None:
-                answers[items] = "unknown"
-                continue
-            if drop.outcome == "undecided":
-                text = f"{drop.num_pairs} pairs do not decide which change it is"
-                least, measure = f"at least {self._drop.least:.1%}", self._drop.measure
-                what = f"is {least} slower" if measure == "throughput" else f"needs {least} more {measure}"
-                self._campaign.notes.append(f"training {what} with the candidate; {text}")
-                raise SearchEndedError(text)
-            self._drops[frozenset(items)] = drop
-            answers[items] = "fails" if drop.outcome == "slower" else "passes"
-        return answers
+        drop, _ = self._campaign.paired(
+            items, slower_above=half, fast_below=half, looks=SEARCH_LOOKS, measure=self._drop.measure
+        )
+        if drop is None:
+            return "unknown"
+        if drop.outcome == "undecided":
+            text = f"{drop.num_pairs} pairs do not decide which change it is"
+            least, measure = f"at least {self._drop.least:.1%}", self._drop.measure
+            what = f"is {least} slower" if measure == "throughput" else f"needs {least} more {measure}"
+            self._campaign.notes.append(f"training {what} with the candidate; {text}")
+            raise SearchEndedError(text)
+        self._drops[frozenset(items)] = drop
+        return "fails" if drop.outcome == "slower" else "passes"
 
     def _is_flaky(self, items: Items) -> bool:
         """Return whether a repeat of the drifted candidate passes."""
@@ -235,11 +232,10 @@ class CulpritSearch:
         campaign, item = self._campaign, pin.requirement
         campaign.releases[item] = change.replace(candidate=pin)
         items = (item, *companions)
-        ask = self._paired_answers if self._effect in _PAIRED else self._answers
         try:
             if campaign.ask(Trial(name="x", part="environment"), items).outcome != "same":
                 return "unknown"
-            return ask([items])[items]
+            return self._ask(items)
         except SpentError:
             return None
 
@@ -260,14 +256,3 @@ def _is_doubtful(searched: SearchResult) -> bool:
     return searched.rest_answer != "passes" or any(
         len(culprits.items) > 1 or not culprits.is_minimal for culprits in searched.culprits
     )
-
-
-def _closure(name: str, needs: Mapping[str, frozenset[str]]) -> set[str]:
-    closure: set[str] = set()
-    queue = [name]
-    while queue:
-        item = queue.pop()
-        if item not in closure:
-            closure.add(item)
-            queue += needs.get(item, ())
-    return closure

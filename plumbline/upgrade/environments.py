@@ -62,10 +62,6 @@ class Environments:
         installed = installed_packages(self.base.paths, self.base.markers) if current is None else current
         self.current = dict(installed)
 
-    def use_store(self, store: PackageStore) -> None:
-        """Take changed packages from a different store from now on."""
-        self._store = store
-
     def packages(self, changes: Sequence[PackageChange]) -> dict[str, Installed]:
         """Return the packages of an environment with these changes.
 

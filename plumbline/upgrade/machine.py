@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from plumbline.doctor.place import check_trainer
@@ -36,8 +36,6 @@ class LocalTrials:
     The current environment is trained once, for all trials with equal specs.
     """
 
-    num_parallel = 1
-
     def __init__(
         self, suite: Suite, workload: str, work: Path, environments: Environments, store: PackageStore, *,
         say: Callable[[str], None] = lambda _: None, should_stop: Callable[[], bool] = lambda: False,
@@ -54,27 +52,18 @@ class LocalTrials:
         self._input_places: frozenset[str] = frozenset()
         self._references: dict[str, Run] = {}
 
-    def use_store(self, store: PackageStore) -> None:
-        """Take changed packages from a different store from now on.
-
-        The reference trainings stay.
-        """
-        self._store = store
-        self.environments.use_store(store)
-
-    def run(self, trials: Sequence[Trial]) -> Iterator[TrialResult]:
-        """Run the trials one after the other."""
-        for trial in trials:
-            began = time.monotonic()
-            try:
-                result = self._run(trial)
-            except DiskFullError:
-                raise  # every trial to come would meet it too
-            except (InconclusiveError, InvalidInputError) as error:  # also a record that cannot be read
-                self._say(str(error))
-                failure = Failure(stage="training", message=str(error)[:4000])
-                result = TrialResult(trial=trial.name, outcome="lost", failures=(failure,))
-            yield result.replace(seconds=time.monotonic() - began, worker=os.uname().nodename)
+    def run(self, trial: Trial) -> TrialResult:
+        """Run one trial."""
+        began = time.monotonic()
+        try:
+            result = self._run(trial)
+        except DiskFullError:
+            raise  # every trial to come would meet it too
+        except (InconclusiveError, InvalidInputError) as error:  # also a record that cannot be read
+            self._say(str(error))
+            failure = Failure(stage="training", message=str(error)[:4000])
+            result = TrialResult(trial=trial.name, outcome="lost", failures=(failure,))
+        return result.replace(seconds=time.monotonic() - began, worker=os.uname().nodename)
 
     def _run(self, trial: Trial) -> TrialResult:
         if trial.part == "environment":

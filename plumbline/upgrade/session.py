@@ -12,7 +12,7 @@ from pathlib import Path
 from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.answer import Trials, UpgradeAnswer
+from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.campaign import Budget, Parts
 from plumbline.upgrade.changes import PackageChange, changes_between
@@ -102,12 +102,9 @@ def _is_installed(change: PackageChange) -> bool:
 
 def judge_upgrade(
     suite: Suite, workload: str, locks: Locks, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
-    *, trials: Trials | None = None, should_stop: Callable[[], bool] = lambda: False,
+    *, should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
-    """Judge the candidate lock.
-
-    By default all trials run here.
-    """
+    """Judge the candidate lock, by trials on this machine."""
     if settings.searches_releases and not settings.allows_unhashed:
         hint = "leave it out, or add --allow-unhashed"
         raise ConfigurationError("no lock has the hashes of releases in between", key="--releases", hint=hint)
@@ -130,9 +127,7 @@ def judge_upgrade(
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
     say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
-    gate = UpgradeGate(
-        trials or here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases
-    )
+    gate = UpgradeGate(here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases)
     answer = gate.judge(changes)
     here.environments.prune()
     answer = answer.replace(**about, notes=(*answer.notes, *unused))

@@ -413,7 +413,7 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
         suite = small_suite(tmp_path, platforms=("onprem",))
         trials = local_trials(suite, "tiny", UpgradeSettings(tmp_path / "work", base=own))
         with pytest.raises(ConfigurationError, match="its import ends by SIGBUS"):
-            list(trials.run([Trial(name="reference", part="reference")]))
+            trials.run(Trial(name="reference", part="reference"))
 
 
 def test_every_compat_branch_names_the_version_that_introduced_it() -> None:

@@ -67,7 +67,7 @@ def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
         Trial(name="reference", part="reference", learn=False),
         Trial(name="changed", part="numerics", learn=False, changes=changes),
     )
-    built, reference, changed = trials.run(asked)
+    built, reference, changed = map(trials.run, asked)
     assert built.outcome == "same", built
     assert [package.has_startup_hook for package in built.packages] == [False, True]
     assert {"torch", "transformers", "numpy"} <= set(reference.imported)

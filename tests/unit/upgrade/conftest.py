@@ -28,22 +28,18 @@ def drift(code="operator", stage="forward", step=0, at="encoder.layer.0.intermed
 class Machine:
     """Answers trials by `rules`: part to a function from the names of the changes to an outcome."""
 
-    def __init__(
-        self, rules=None, *, imported=None, packages=None, ratios=None, memory=None, num_parallel=1, failures=()
-    ):
+    def __init__(self, rules=None, *, imported=None, packages=None, ratios=None, memory=None, failures=()):
         self.rules = rules or {}
         self.imported = imported
         self.packages = packages or {}
         self.ratios = ratios
         self.memory = memory
-        self.num_parallel = num_parallel
         self.failures = failures
         self.asked = []
 
-    def run(self, trials):
-        for trial in trials:
-            self.asked.append(trial)
-            yield self.answer(trial)
+    def run(self, trial):
+        self.asked.append(trial)
+        return self.answer(trial)
 
     def answer(self, trial):
         names = {one.package for one in trial.changes}

@@ -345,15 +345,6 @@ def test_a_package_whose_speed_part_fails_is_named():
     assert named(judge(machine, changes(4), Parts(inputs=False))) == [("cannot-train", "p001")]
 
 
-def test_parallel_workers_are_asked_at_once():
-    machine = Machine({"numerics": drifts_with(["p013"])}, num_parallel=3)
-    rounds = []
-    run = machine.run
-    machine.run = lambda trials: (rounds.append(len(trials)), run(trials))[1]
-    assert named(judge(machine, changes(20))) == [("numerics", "p013")]
-    assert max(rounds) == 3
-
-
 def test_the_budget_ends_the_gate():
     with pytest.raises(InconclusiveError, match="budget is spent: 3 trials"):
         judge(Machine({"numerics": drifts_with(["p013"])}), changes(20), budget=Budget(trials=3))

@@ -24,8 +24,6 @@ VERSIONS = ("1.0", "1.1", "1.2", "1.4", "1.5", "1.6", "1.10")
 class Indexed:
     """Trials whose environments are real; a training drifts if the release in its environment says so."""
 
-    num_parallel = 1
-
     def __init__(self, folder, drifting):
         index = folder / "index"
         for version in VERSIONS:
@@ -42,19 +40,17 @@ class Indexed:
         self.local = LocalTrials(None, "x", folder, environments, self.store)
         self.tried = []
 
-    def run(self, trials):
-        for trial in trials:
-            if trial.part in ("environment", "releases"):
-                yield from self.local.run([trial])
-                continue
-            assert self.store.add(one.candidate for one in trial.changes if one.candidate) == ()
-            built = self.local.environments.build(trial.changes)
-            code = next(built.folder.glob("lib/*/site-packages/demo_guilty.py")).read_text()
-            self.tried += [one.candidate.version for one in trial.changes if one.package == "demo-guilty"]
-            outcome = "drift" if "True" in code else "same"
-            imported = ("demo-guilty", "demo-other")
-            judgement = drift() if outcome == "drift" else None
-            yield TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
+    def run(self, trial):
+        if trial.part in ("environment", "releases"):
+            return self.local.run(trial)
+        assert self.store.add(one.candidate for one in trial.changes if one.candidate) == ()
+        built = self.local.environments.build(trial.changes)
+        code = next(built.folder.glob("lib/*/site-packages/demo_guilty.py")).read_text()
+        self.tried += [one.candidate.version for one in trial.changes if one.package == "demo-guilty"]
+        outcome = "drift" if "True" in code else "same"
+        imported = ("demo-guilty", "demo-other")
+        judgement = drift() if outcome == "drift" else None
+        return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
 
 
 def judged(machine, *, releases=True, budget=None):

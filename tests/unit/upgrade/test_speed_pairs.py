@@ -55,7 +55,7 @@ def test_the_order_alternates_across_trials(tmp_path, monkeypatch):
 
     monkeypatch.setattr(trials, "_train", train)
     for before, pairs in ((0, 3), (3, 1), (4, 2)):
-        (result,) = trials.run([Trial(name="x", part="speed", pairs=pairs, pairs_before=before)])
+        result = trials.run(Trial(name="x", part="speed", pairs=pairs, pairs_before=before))
         assert result.outcome == "same", result.failures
         # A CPU has one memory; on a GPU its own is a second one.
         assert result.memory_ratios == {"host memory": (pytest.approx(math.log(1.1)),) * pairs}
