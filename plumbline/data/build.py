@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.data import grammar
 from plumbline.data.classes import LabelIndex
 from plumbline.data.files import SourceFile, is_file_source, locate
-from plumbline.data.hub import HubSource, Splits, read_hub, read_saved
+from plumbline.data.hub import SourceRows, read_hub, read_saved
 from plumbline.data.readers import read_rows
 from plumbline.data.receipts import Reading, write_origins
 from plumbline.data.rows import ColumnOptions, RawRow, Row, label_name
@@ -175,31 +175,17 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """Training rows, rows of a ready-made evaluation split, and declared classes."""
-
-    train: Iterable[RawRow]
-    evaluation: Iterable[RawRow] | None
-    label: str
-    classes: tuple[str, ...] | None = None
-    keys: dict[str, str] = field(default_factory=dict)
-
-
-def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, reading: Reading) -> _Sources:
+def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, reading: Reading) -> SourceRows:
     name = source.path or ""
-    chosen = (source.split, source.evaluation_split)
     if not is_file_source(name):
-        rows, label = read_hub(HubSource(name, source.config, *chosen, source.revision), options, reading)
-        sources = _Sources(rows.train, rows.evaluation, label, rows.classes)
+        sources = read_hub(source, options, reading)
     else:
         located = locate(name, downloads / "train")
         _check_hub_keys(source, may_split=located.saved is not None)
         if located.saved is not None:
-            rows = read_saved(located.saved, Splits(located.label, *chosen), options, reading)
-            sources = _Sources(rows.train, rows.evaluation, located.label, rows.classes)
+            sources = read_saved(located.saved, source, located.label, options, reading)
         else:
-            sources = _Sources(
+            sources = SourceRows(
                 _rows(located.train, options, reading),
                 _rows(located.evaluation, options, reading) if located.evaluation else None,
                 located.label, keys=_keys((*located.train, *located.evaluation)),

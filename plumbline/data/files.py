@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -38,13 +38,12 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Files of a source; `evaluation` may be empty, `unused` names ignored splits."""
+    """Files of a source; `evaluation` may be empty."""
 
     train: tuple[SourceFile, ...]
     evaluation: tuple[SourceFile, ...]
     label: str
     """Last part of the source's name, for the manifest, independent of its folder."""
-    unused: tuple[str, ...] = ()
     saved: Path | None = None
     """Folder that the library `datasets` saved, instead of files."""
 
@@ -72,8 +71,8 @@ def locate(name: str, download_folder: Path) -> Located:
     label = PurePosixPath(name).name
     if _is_saved(files):
         return Located((), (), label, saved=download_folder if name.startswith(_STORES) else Path(name).expanduser())
-    train, evaluation, unused = _split(files, name)
-    return Located(train, evaluation, label, unused)
+    train, evaluation = _split(files, name)
+    return Located(train, evaluation, label)
 
 
 def _is_saved(keys: Collection[str]) -> bool:
@@ -186,23 +185,16 @@ def _split_of(key: str) -> str:
     return ""
 
 
-def _split(
-    files: dict[str, SourceFile], name: str
-) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...], tuple[str, ...]]:
-    """Return training files, evaluation files, and the names of ignored splits."""
+def _split(files: dict[str, SourceFile], name: str) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+    """Return training files and evaluation files."""
     splits: dict[str, list[str]] = {}
     for key in files:
         splits.setdefault(_split_of(key), []).append(key)
     if len(files) == 1 or "train" not in splits or len(splits) == 1:
-        return tuple(files.values()), (), ()
+        return tuple(files.values()), ()
     if "" in splits:
         text = f"names splits, and {splits[''][0]!r} belongs to none of them"
         hint = "choose files with a glob, and evaluation files with --evaluation"
         raise ConfigurationError(text, where=name, key="path", hint=hint)
     chosen = "validation" if "validation" in splits else "test"
-
-    def of(split: str) -> Sequence[SourceFile]:
-        return [files[key] for key in splits[split]]
-
-    unused = tuple(split for split in splits if split not in {"train", chosen})
-    return tuple(of("train")), tuple(of(chosen)), unused
+    return tuple(files[key] for key in splits["train"]), tuple(files[key] for key in splits[chosen])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from plumbline.errors import (
     PlumblineError,
     UnavailableError,
 )
+from plumbline.schema.suite import DatasetSource
 from plumbline.schema.suite_file import suggest_or_list
 from plumbline.variables import variable
 
@@ -37,42 +38,37 @@ _EVALUATION_SPLITS = ("validation", "test")
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """A dataset's name for messages, and the chosen splits; `None` means the usual one."""
+class SourceRows:
+    """Training rows, rows of a ready-made evaluation split, and declared classes."""
 
-    name: str
-    train: str | None = None
-    evaluation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRows:
-    """Rows of the chosen splits, and declared classes."""
-
-    train: Iterator[RawRow]
-    evaluation: Iterator[RawRow] | None
-    classes: tuple[str, ...] | None
+    train: Iterable[RawRow]
+    evaluation: Iterable[RawRow] | None
+    label: str
+    """Name of the source for the manifest."""
+    classes: tuple[str, ...] | None = None
+    keys: dict[str, str] = field(default_factory=dict)
+    """Names of the source's files in messages, with their names within the source."""
 
 
-def read_splits(splits: Any, chosen: Splits, options: ColumnOptions, reading: Reading) -> SplitRows:
+def _of_splits(
+    splits: Any, source: DatasetSource, name: str, options: ColumnOptions, reading: Reading, *, label: str
+) -> SourceRows:
     """Return the rows of a loaded dataset; evaluate on the chosen split, else `validation` or `test`."""
     if not options.header:
-        raise ConfigurationError(
-            "is set to no header, which only CSV and TSV may lack", where=chosen.name, key="header"
-        )
-    train = _known(chosen, "split", chosen.train or "train", splits)
-    evaluation = _evaluation(chosen, train, splits, options)
-    columns = options.resolve(splits[train].column_names, f"{chosen.name}, {train}")
+        raise ConfigurationError("is set to no header, which only CSV and TSV may lack", where=name, key="header")
+    train = _known(name, "split", source.split or "train", splits)
+    evaluation = _evaluation(name, source.evaluation_split, train, splits, options)
+    columns = options.resolve(splits[train].column_names, f"{name}, {train}")
     feature = splits[train].features.get(columns.label) if columns.label else None
     names = tuple(getattr(feature, "names", None) or ()) or None
     rows = [
-        _rows(f"{chosen.name}, {split}", splits[split], options, names, reading)
+        _rows(f"{name}, {split}", splits[split], options, names, reading)
         for split in (train, evaluation) if split
     ]  # fmt: skip
-    return SplitRows(rows[0], rows[1] if evaluation else None, names)
+    return SourceRows(rows[0], rows[1] if evaluation else None, label, names)
 
 
-def read_saved(folder: Path, chosen: Splits, options: ColumnOptions, reading: Reading) -> SplitRows:
+def read_saved(folder: Path, source: DatasetSource, label: str, options: ColumnOptions, reading: Reading) -> SourceRows:
     """Return the rows of a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
     import datasets
 
@@ -82,21 +78,21 @@ def read_saved(folder: Path, chosen: Splits, options: ColumnOptions, reading: Re
     except Exception as error:  # `datasets` raises the errors of its libraries, and bare ones of its own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         text = f"cannot be read as a saved dataset: {reason}"
-        raise InvalidInputError(text, where=chosen.name, hint="save it again with `save_to_disk`") from error
+        raise InvalidInputError(text, where=label, hint="save it again with `save_to_disk`") from error
     splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-    return read_splits(splits, chosen, options, reading)
+    return _of_splits(splits, source, label, options, reading, label=label)
 
 
-def _known(chosen: Splits, key: str, split: str, splits: Any) -> str:
+def _known(name: str, key: str, split: str, splits: Any) -> str:
     if split not in splits:
         hint = suggest_or_list(split, list(splits))
-        raise ConfigurationError(f"the split {split!r} does not exist", where=chosen.name, key=key, hint=hint)
+        raise ConfigurationError(f"the split {split!r} does not exist", where=name, key=key, hint=hint)
     return split
 
 
-def _evaluation(chosen: Splits, train: str, splits: Any, options: ColumnOptions) -> str:
-    if chosen.evaluation:
-        return _known(chosen, "evaluation_split", chosen.evaluation, splits)
+def _evaluation(name: str, chosen: str | None, train: str, splits: Any, options: ColumnOptions) -> str:
+    if chosen:
+        return _known(name, "evaluation_split", chosen, splits)
     known = [split for split in _EVALUATION_SPLITS if split in splits and split != train]
     return next((split for split in known if _is_labelled(splits[split], options)), "")
 
@@ -138,32 +134,15 @@ def _name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
     return label
 
 
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """Requested dataset, `NAME` or `NAME:CONFIG`, with optional splits and revision."""
-
-    name: str
-    config: str | None = None
-    split: str | None = None
-    evaluation_split: str | None = None
-    revision: str | None = None
-
-    @property
-    def repository(self) -> str:
-        """Return the name without a configuration."""
-        return self.name.partition(":")[0]
-
-
-def read_hub(source: HubSource, options: ColumnOptions, reading: Reading) -> tuple[SplitRows, str]:
-    """Load a dataset at one commit; return its rows, and a label for the manifest."""
-    commit = _commit(source)
-    config = source.config or source.name.partition(":")[2] or None
-    splits, config = _load(source, config, commit)
-    chosen = Splits(source.name, source.split, source.evaluation_split)
-    rows = read_splits(splits, chosen, options, reading)
-    label = f"huggingface.co/datasets/{source.repository}"
-    label += f":{config}" if config else ""
-    return rows, label + (f"@{commit}" if commit else "")
+def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) -> SourceRows:
+    """Load a dataset, `NAME` or `NAME:CONFIG`, at one commit; return its rows."""
+    name = source.path or ""
+    repository, _, named = name.partition(":")
+    commit, config = _commit(source), source.config or named or None
+    splits = _load(name, repository, config, commit or source.revision, is_known=bool(commit))
+    label = f"huggingface.co/datasets/{repository}" + (f":{config}" if config else "")
+    label += f"@{commit}" if commit else ""
+    return _of_splits(splits, source, name, options, reading, label=label)
 
 
 def reachable_commit(
@@ -249,38 +228,38 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
     return UnavailableError(text, where=where, key=key, hint=hint or "check the network, or name a local folder")
 
 
-def _commit(source: HubSource) -> str:
+def _commit(source: DatasetSource) -> str:
     """Return the commit of the requested revision; "" offline."""
     if any(variable(name).upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
-    return reachable_commit(source.repository, "dataset", source.revision, source.name)
+    name = source.path or ""
+    return reachable_commit(name.partition(":")[0], "dataset", source.revision, name)
 
 
-def _load(source: HubSource, config: str | None, commit: str) -> tuple[Any, str | None]:
-    """Return the splits and the configuration; shorten errors of `datasets` to one line."""
+def _load(name: str, repository: str, config: str | None, revision: str | None, *, is_known: bool) -> Any:
+    """Return the splits; shorten errors of `datasets` to one line."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()
     quiet_hub()
-    revision = commit or source.revision
     try:
-        if commit:
-            known = datasets.get_dataset_config_names(source.repository, revision=revision)
+        if is_known:
+            known = datasets.get_dataset_config_names(repository, revision=revision)
             if (config is None and len(known) > 1 and "default" not in known) or (config and config not in known):
-                _raise_config(source, config, known)
-        return datasets.load_dataset(source.repository, config, revision=revision), config
+                _raise_config(name, config, known)
+        return datasets.load_dataset(repository, config, revision=revision)
     except PlumblineError:
         raise
     # Offline mode, script-only datasets, unreadable files, a lost connection: each library below has its own errors.
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise DiskFullError("no room for the dataset's files", where=source.name, key="HF_HOME") from error
+            raise DiskFullError("no room for the dataset's files", where=name, key="HF_HOME") from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         text = f"the dataset cannot be downloaded from the Hugging Face Hub: {reason}"
-        raise UnavailableError(text, where=source.name, key="path", hint=_EXPORT) from error
+        raise UnavailableError(text, where=name, key="path", hint=_EXPORT) from error
 
 
-def _raise_config(source: HubSource, config: str | None, known: Sequence[str]) -> None:
+def _raise_config(name: str, config: str | None, known: Sequence[str]) -> None:
     text = f"the configuration {config!r} does not exist" if config else "has several configurations"
-    raise ConfigurationError(text, where=source.name, key="config", hint=suggest_or_list(config or "", known))
+    raise ConfigurationError(text, where=name, key="config", hint=suggest_or_list(config or "", known))

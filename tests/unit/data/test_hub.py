@@ -16,6 +16,7 @@ import pytest
 
 from plumbline.data import hub
 from plumbline.errors import UnavailableError
+from plumbline.schema.suite import DatasetSource
 from tests.unit.data.hub_server import serve_hub
 
 COMMIT = "a" * 40
@@ -187,7 +188,7 @@ def test_the_repository_and_its_files_share_one_time_limit(monkeypatch):
     monkeypatch.setattr(hub, "threading", SimpleNamespace(Thread=SlowThread))
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    assert hub._commit(hub.HubSource("acme/reviews")) == COMMIT
+    assert hub._commit(DatasetSource(path="acme/reviews")) == COMMIT
     assert waits[0] <= 4.0
     assert waits[1] == waits[0] - 2.0
 
