@@ -26,7 +26,7 @@ from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, Observer, Observers
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.generators import pack_states, read_states, restore_states
 from plumbline.train.model import named_once
@@ -123,30 +123,17 @@ def _joined(digests: list[str | None]) -> str | None:
 
 
 class _LegObserver(Observer):
-    """The training's own observer, and digests of the step beside it."""
+    """Observer that digests the step, beside the training's own."""
 
-    def __init__(self, engine: Engine, live: Observer, *, is_clipped: bool) -> None:
-        self._engine, self._live, self._is_clipped = engine, live, is_clipped
+    def __init__(self, engine: Engine, *, is_clipped: bool) -> None:
+        self._engine, self._is_clipped = engine, is_clipped
         self.outputs = _Outputs(engine.bare)
         self.gradients: tuple[tuple[str, str | None], ...] = ()
         self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
         self.sketches: list[tuple[str, tuple[float, ...]]] = []
 
-    def starts(self, step: int) -> None:
-        self._live.starts(step)
-
-    def batch(self, batch: Batch) -> Batch:
-        return self._live.batch(batch)
-
-    def feeds(self, local: Batch, micro: int) -> None:
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         self.outputs.feeds()
-        self._live.feeds(local, micro)
-
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        return self._live.loss(outputs, labels)
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        self._live.forward_done(outputs, loss)
 
     def backward_done(self) -> None:
         """Digest the gradients, then scale them by a power of two, so that clipping acts or does not, as required."""
@@ -158,18 +145,10 @@ class _LegObserver(Observer):
             factor = 2.0 ** (math.frexp(wanted)[1] - math.frexp(norm or 1.0)[1] + 1)
             for value in gradients.values():
                 value.mul_(factor)
-        self._live.backward_done()
 
     def clipped(self) -> None:
         """Digest the last clipped gradient: the factor of all others is the same."""
         self.clipped_gradient = _digests(dict(list(named_gradients(self._engine.bare).items())[-1:]))
-        self._live.clipped()
-
-    def update(self) -> bool:
-        return self._live.update()
-
-    def done(self, outcome: StepOutcome) -> None:
-        self._live.done(outcome)
 
     def weights(self) -> tuple[tuple[str, str | None], ...]:
         """Return the digests of the weights after the step."""
@@ -257,10 +236,10 @@ class LegRunner:
         rows = leg_rows(batch["attention_mask"].numpy(), engine.spec.optimizer.accumulation_steps)
         few = {name: values[rows] for name, values in batch.items()}
         alone = Ranks(device=self._ranks.device)
-        observer = _LegObserver(engine, engine.observer, is_clipped=step > 0)
+        observer = _LegObserver(engine, is_clipped=step > 0)
         evaluated = _Outputs(engine.bare)
         with (
-            _borrowed(engine, self._setting.weights, alone, observer),
+            _borrowed(engine, self._setting.weights, alone, Observers(observer, engine.observer)),
             self._setting.alone(alone),
             # Compiled kernels are no portable operations.
             without_compiler(),

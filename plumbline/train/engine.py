@@ -85,6 +85,57 @@ class Observer:
         """Handle the end of the update."""
 
 
+class Observers(Observer):
+    """Observers of one step, in order; the last one's loss and update count."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def starts(self, step: int) -> None:
+        """Handle the start of a step."""
+        for observer in self._observers:
+            observer.starts(step)
+
+    def batch(self, batch: Batch) -> Batch:
+        """Return the batch; the first observer sees what the others replaced."""
+        for observer in reversed(self._observers):
+            batch = observer.batch(batch)
+        return batch
+
+    def feeds(self, local: Batch, micro: int) -> None:
+        """Handle the next micro-batch."""
+        for observer in self._observers:
+            observer.feeds(local, micro)
+
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss for the backward pass."""
+        return self._observers[-1].loss(outputs, labels)
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
+        """Handle the end of a micro-batch's forward pass."""
+        for observer in self._observers:
+            observer.forward_done(outputs, loss)
+
+    def backward_done(self) -> None:
+        """Handle the complete gradients."""
+        for observer in self._observers:
+            observer.backward_done()
+
+    def clipped(self) -> None:
+        """Handle the clipped gradients."""
+        for observer in self._observers:
+            observer.clipped()
+
+    def update(self) -> bool:
+        """Return whether the last observer made the update itself."""
+        return self._observers[-1].update()
+
+    def done(self, outcome: StepOutcome) -> None:
+        """Handle the end of the update."""
+        for observer in self._observers:
+            observer.done(outcome)
+
+
 class Clock:
     """Interface of a step timer; this base class ignores all marks."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +11,14 @@ from plumbline.schema.evidence import EnvelopeSample, StepEvidence
 from plumbline.schema.spec import Precision, ProbeSpec
 from plumbline.sketch import relative_error
 from plumbline.staging.order import random_keys
-from plumbline.train.batches import Batch, of_one_process, of_probe
+from plumbline.train.batches import of_one_process, of_probe
 from plumbline.train.context import Context
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
-from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
+from plumbline.train.taps import TapBook, TapObserver, named_gradients
 
 _NOISE = 0.5
 """Relative error against the leg above which a tensor is pure rounding; no number format puts a real tensor there."""
@@ -36,47 +35,23 @@ def perturbed(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Te
     return moved
 
 
-class _Observer(Observer):
+class _Observer(TapObserver):
     """Observer that taps some steps and keeps every loss, without digests."""
 
-    def __init__(self, book: TapBook, steps: list[int]) -> None:
-        self._book, self._steps = book, steps
-        self._taps: ModuleTaps | None = None
-        self._step = 0
-        self.engine: Engine | None = None
+    def __init__(self, engine: Engine, book: TapBook, steps: list[int]) -> None:
+        super().__init__(engine, book, steps)
         self.losses: list[float] = []
 
-    def _owner(self) -> Engine:
-        if self.engine is None:
-            raise RuntimeError("the observer has no engine")
-        return self.engine
-
-    def starts(self, step: int) -> None:
-        self._step = step
-        if step in self._steps:
-            self._taps = module_taps(self._owner(), self._book, step)
-
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        if self._taps:
-            self._taps.feeds(len(local["labels"]))
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
-        if self._taps:
-            self._taps.forward_done()
-
     def backward_done(self) -> None:
-        if self._taps:
-            model = self._owner().bare
-            self._taps.summarise()
-            self._taps.close()
-            self._taps = None
-            self._book.add_parameters(self._step, "gradient", model, named_gradients(model))
+        if self.summarised() is not None:
+            model = self.engine.bare
+            self.book.add_parameters(self.step, "gradient", model, named_gradients(model))
 
     def done(self, outcome: StepOutcome) -> None:
-        model = self._owner().bare
-        if self._step in self._steps:
-            self._book.add_parameters(self._step, "weight", model, dict(model.named_parameters()))
-        self.losses.append(outcome.loss(self._owner().ranks))
+        if self.step in self._tap_steps:
+            model = self.engine.bare
+            self.book.add_parameters(self.step, "weight", model, dict(model.named_parameters()))
+        self.losses.append(outcome.loss(self.engine.ranks))
 
 
 def _rerun(
@@ -97,14 +72,13 @@ def _rerun(
     spec, alone = of_probe(context.spec, context.ranks.world), Ranks(device=context.ranks.device)
     fit_activations(model, spec, context.ranks, torch.float32)
     book = TapBook(digests="none")
-    observer = _Observer(book, taps)
     spec = of_one_process(spec, context.ranks.world)
-    engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe", observer=observer)
-    observer.engine = engine
+    engine = Engine(spec, model, alone, steps=probe.steps, precision=precision, part="probe")
+    observer = engine.observer = _Observer(engine, book, taps)
     seed_generators(context.spec.seed)
     for step, batch in enumerate(context.batches(first=0, count=steps, cycle=probe.steps)):
         engine.step(step, batch)
-    observer.engine = None  # breaks the cycle of both, which would keep the model alive
+    del observer.engine  # breaks the cycle of both, which would keep the model alive
     return book, observer.losses
 
 

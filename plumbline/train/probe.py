@@ -18,7 +18,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.generators import digest_states, pack_states, read_states
@@ -26,7 +26,7 @@ from plumbline.train.model import build_model, describe_model, fit_activations, 
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
-from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
+from plumbline.train.taps import TapBook, TapObserver, named_gradients
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
@@ -34,16 +34,15 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
-class ProbeObserver(Observer):
+class ProbeObserver(TapObserver):
     """Observer that records the evidence of each step."""
 
     def __init__(self, context: Context, engine: Engine, book: TapBook, steps: list[int]) -> None:
-        self.context, self.engine, self.book, self._tap_steps = context, engine, book, steps
+        super().__init__(engine, book, steps)
+        self.context = context
         self.evidence: list[StepEvidence] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
-        self.step = 0
-        self._taps: ModuleTaps | None = None
         self._found: dict[str, Any] = {}
         self._fed: list[dict[str, NDArray[Any]]] = []
         self._logits: list[NDArray[Any]] = []
@@ -51,7 +50,6 @@ class ProbeObserver(Observer):
 
     def starts(self, step: int) -> None:
         """Record the generators' states, and start taps if due."""
-        self.step = step
         states = read_states()
         self.states[f"rng/{step}"] = pack_states(states)
         self._found = {
@@ -59,19 +57,16 @@ class ProbeObserver(Observer):
             "training_mode": all(module.training for module in self.engine.bare.modules()),
         }
         self._fed, self._logits = [], []
-        if step in self._tap_steps:
-            self._taps = module_taps(self.engine, self.book, step)
+        super().starts(step)
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch, micro: int) -> None:
         """Record the micro-batch as stored on the device."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
-        if self._taps:
-            self._taps.feeds(len(local["labels"]))
+        super().feeds(local, micro)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Record the logits, and the dtypes of logits and loss."""
-        if self._taps:
-            self._taps.forward_done()
+        super().forward_done(outputs, loss)
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
@@ -88,10 +83,7 @@ class ProbeObserver(Observer):
         gradients = named_gradients(self.engine.bare)
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
-        if self._taps:
-            self._taps.summarise()
-            self._taps.close()
-            self._taps = None
+        if self.summarised() is not None:
             self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:

@@ -5,7 +5,7 @@ Each tensor is summarised as soon as its module has computed it, so that no outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from plumbline.schema.evidence import Tap, TapStage
+from plumbline.train.batches import Batch
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import Engine
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
@@ -250,3 +251,37 @@ class ModuleTaps:
 def module_taps(engine: Engine, book: TapBook, step: int) -> ModuleTaps:
     """Return hooks on the engine's model for one step."""
     return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=engine.spec.optimizer.accumulation_steps)
+
+
+class TapObserver(Observer):
+    """Observer that taps all modules at some steps."""
+
+    def __init__(self, engine: Engine, book: TapBook, steps: Collection[int]) -> None:
+        self.engine, self.book, self._tap_steps = engine, book, steps
+        self.step = 0
+        self._taps: ModuleTaps | None = None
+
+    def starts(self, step: int) -> None:
+        """Start taps if due."""
+        self.step = step
+        if step in self._tap_steps:
+            self._taps = module_taps(self.engine, self.book, step)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        """Start a micro-batch."""
+        if self._taps:
+            self._taps.feeds(len(local["labels"]))
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
+        """End a forward pass."""
+        if self._taps:
+            self._taps.forward_done()
+
+    def summarised(self) -> dict[str, Summary] | None:
+        """End the step's taps; return the outputs' summaries, `None` at a step without taps."""
+        taps, self._taps = self._taps, None
+        if taps is None:
+            return None
+        summaries = taps.summarise()
+        taps.close()
+        return summaries

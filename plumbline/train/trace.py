@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from plumbline.schema.evidence import DropoutDraw, TraceEvidence
 from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.dropout import DropoutTaps
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, Observer, Observers
 from plumbline.train.experiment import ExperimentObserver, ExperimentRun
 from plumbline.train.model import describe_model
 from plumbline.train.optimizers import describe_optimizer
@@ -47,12 +45,12 @@ class _TraceObserver(ExperimentObserver):
             self._dropout = None
 
 
-class _Window(Observer):
+class _Window(Observers):
     """Observer of the curve that passes the traced steps on to the probe's observer."""
 
     def __init__(self, curve: Observer, traced: _TraceObserver, first: int, trail: WeightsTrail) -> None:
+        super().__init__(curve)
         self._curve, self._traced, self._first, self._trail = curve, traced, first, trail
-        self._observers: tuple[Observer, ...] = (curve,)
 
     def starts(self, step: int) -> None:
         """Add to the weights' trail, and start both observers."""
@@ -61,45 +59,6 @@ class _Window(Observer):
         if step >= self._first:
             self._observers = (self._curve, self._traced)
             self._traced.starts(step - self._first)
-
-    def batch(self, batch: Batch) -> Batch:
-        """Return the batch, with the reference's fields if an experiment restores them."""
-        for observer in reversed(self._observers):
-            batch = observer.batch(batch)
-        return batch
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Handle the next micro-batch."""
-        for observer in self._observers:
-            observer.feeds(local, micro)
-
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss for the backward pass."""
-        return self._observers[-1].loss(outputs, labels)
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """Handle the end of a micro-batch's forward pass."""
-        for observer in self._observers:
-            observer.forward_done(outputs, loss)
-
-    def backward_done(self) -> None:
-        """Handle the complete gradients."""
-        for observer in self._observers:
-            observer.backward_done()
-
-    def clipped(self) -> None:
-        """Handle the clipped gradients."""
-        for observer in self._observers:
-            observer.clipped()
-
-    def update(self) -> bool:
-        """Return whether an experiment made the update itself."""
-        return self._observers[-1].update()
-
-    def done(self, outcome: StepOutcome) -> None:
-        """Handle the end of the update."""
-        for observer in self._observers:
-            observer.done(outcome)
 
 
 class TraceRun(ExperimentRun):

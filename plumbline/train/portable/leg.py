@@ -17,7 +17,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
@@ -25,7 +25,7 @@ from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import Summary, summarize
-from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
+from plumbline.train.taps import TapBook, TapObserver, module_taps, named_gradients
 
 _DIGITS = 16
 
@@ -44,20 +44,19 @@ def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], 
     return tuple((name, each.sha256[:_DIGITS] if each.is_finite else None) for name, each in summaries.items())
 
 
-class _PortableObserver(Observer):
+class _PortableObserver(TapObserver):
     """Observer that digests and sketches every step, and taps modules at some steps and at `late` ones.
 
     Late steps have weights of their own, so that their tensors are in no book.
     """
 
     def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int], late: tuple[int, ...]) -> None:
-        self.engine, self._book, self._tap_steps, self._late = engine, book, taps, late
+        super().__init__(engine, book, taps)
+        self._late = late
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
         self.losses: list[float] = []
-        self._taps: ModuleTaps | None = None
-        self._step = 0
         self._gradients: tuple[tuple[str, str | None], ...] = ()
         self._clipped: tuple[tuple[str, str | None], ...] = ()
 
@@ -72,33 +71,21 @@ class _PortableObserver(Observer):
         """Sketch one tensor per parameter, at tap steps also in the book."""
         summaries = dict(zip(tensors, summarize(tensors.values(), "unsigned"), strict=True))
         self._sketch(stage, summaries)
-        if self._step in self._tap_steps:
-            self._book.add_summaries(self._step, stage, self.engine.bare, summaries)
+        if self.step in self._tap_steps:
+            self.book.add_summaries(self.step, stage, self.engine.bare, summaries)
         return summaries
 
     def starts(self, step: int) -> None:
-        self._step = step
+        super().starts(step)
         self._outputs, self._sketches = (), []
         if step in self._late:
             self._taps = module_taps(self.engine, TapBook(digests="unsigned"), step)
-        elif step in self._tap_steps:
-            self._taps = module_taps(self.engine, self._book, step)
-
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        if self._taps:
-            self._taps.feeds(len(local["labels"]))
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
-        if self._taps:
-            self._taps.forward_done()
 
     def backward_done(self) -> None:
-        if self._taps:
-            outputs = self._taps.summarise()
+        outputs = self.summarised()
+        if outputs is not None:
             self._sketch("forward", outputs)
             self._outputs = _digests(outputs)
-            self._taps.close()
-            self._taps = None
         self._gradients = _digests(self._keep_parameters("gradient", named_gradients(self.engine.bare)))
 
     def clipped(self) -> None:
@@ -111,7 +98,7 @@ class _PortableObserver(Observer):
         self.losses.append(loss)
         self.steps.append(
             PortableStep(
-                step=self._step,
+                step=self.step,
                 loss=None if finite(loss) is None else loss.hex(),
                 outputs=self._outputs,
                 gradients=self._gradients,
