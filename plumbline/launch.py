@@ -277,7 +277,7 @@ def _staged(
     spec: RunSpec, data: str, cache: Path, on_progress: Callable[[dict[str, Any]], None] | None
 ) -> contextlib.AbstractContextManager[str]:
     # Imported for a team's environment only, so that other trainings start faster.
-    from plumbline.staging.ahead import staged_files
+    from plumbline.staging.order import staged_files
 
     def emit(progress: StagingProgress) -> None:
         if on_progress is not None:

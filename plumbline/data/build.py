@@ -22,8 +22,7 @@ from plumbline.data.hub import SourceRows, read_hub, read_saved
 from plumbline.data.readers import read_rows
 from plumbline.data.receipts import Reading, write_origins
 from plumbline.data.rows import ColumnOptions, RawRow, Row, label_name
-from plumbline.data.shards import store_bytes, write_shards, write_whole
-from plumbline.data.spool import Spool, SpooledRows
+from plumbline.data.shards import Spool, SpooledRows, store_bytes, write_shards, write_whole
 from plumbline.data.tokenizer import read_tokenizer, train_tokenizer
 from plumbline.digest import canonical_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, InvalidInputError

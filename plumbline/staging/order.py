@@ -1,4 +1,4 @@
-"""Order of the training rows: an integer function of seed, epoch and manifest.
+"""Order of the training rows, an integer function of seed, epoch and manifest, and the files in that order.
 
 Shards are shuffled, then the rows inside each shard, so that training can start when the first shard is present. The
 order does not depend on the arrival of shards or the number of processes.
@@ -7,14 +7,20 @@ order does not depend on the arrival of shards or the number of processes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.spec import RunSpec
+from plumbline.staging.cache import Cache, cache_limit
+from plumbline.staging.pace import StagingProgress
+from plumbline.staging.stager import Stager
+from plumbline.stores import open_store
 
 
 def random_keys(count: int, *key_parts: object) -> NDArray[np.uint64]:
@@ -104,3 +110,18 @@ def planned_files(plan: Plan, manifest: Manifest) -> list[DataFile]:
         if any(row in wanted for row in range(starts[shard.key], starts[shard.key] + shard.num_rows))
     ]  # fmt: skip
     return [manifest.tokenizer, *needed]
+
+
+@contextmanager
+def staged_files(
+    spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[StagingProgress], None] | None = None
+) -> Iterator[str]:
+    """Stage all files of a training; yield the manifest's digest. Until the end the cache keeps the files."""
+    cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
+    with Stager(open_store(data), spec.data.name, cache, on_progress=on_progress) as stager:
+        files = planned_files(plan_rows(spec, stager.manifest), stager.manifest)
+        stager.start(files)
+        for file in files:
+            stager.wait(file)
+        stager.fetch(spec.model.weights_key, spec.model.weights_sha256)
+        yield stager.manifest_sha256

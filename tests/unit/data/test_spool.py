@@ -9,7 +9,7 @@ import numpy as np
 
 from plumbline.data import build_dataset
 from plumbline.data.rows import Row
-from plumbline.data.spool import Spool
+from plumbline.data.shards import Spool
 from plumbline.schema.suite import DatasetSource
 
 ROWS = [Row("plain", 0), Row("é“”\U0001f600\nnext line", 9_999), Row(" ", None), Row("x" * 100_000, 3)]
