@@ -32,9 +32,9 @@ from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.train import orphan_watch
-from plumbline.upgrade.base import base_of
 from plumbline.upgrade.campaign import Budget
 from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
+from plumbline.upgrade.installed import base_of
 from plumbline.upgrade.locks import parse_lock, read_lock
 from plumbline.upgrade.orders import (
     PlatformReport,

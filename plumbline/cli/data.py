@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import at_least, check_folder, say
-from plumbline.data import build_dataset, publish
+from plumbline.data import build_dataset, publish, verify_dataset
 from plumbline.data.classes import class_notes
 from plumbline.data.receipts import receipt_lines
 from plumbline.data.spec import dataset_source, dataset_task
@@ -21,7 +21,6 @@ from plumbline.schema.suite import DatasetSource, read_suite
 from plumbline.schema.suite_file import did_you_mean, suggest_or_list
 from plumbline.schema.task import TASKS
 from plumbline.staging.cache import Cache
-from plumbline.staging.verify import verify_dataset
 from plumbline.stores import open_store
 
 _MOST_CLASSES = 20
@@ -206,8 +205,8 @@ def _verify(args: argparse.Namespace) -> int:
         manifests[place] = verified.manifest
         problems = [f"{url}/{args.name}/{key}: {problem}" for key, problem in verified.problems.items()]
         answer[place] = {
-            "url": url, "manifest": verified.manifest_sha256, "files": verified.files, "bytes": verified.bytes_read,
-            "problems": problems,
+            "url": url, "manifest": verified.manifest.digest, "files": len(verified.manifest.files),
+            "bytes": verified.bytes_read, "problems": problems,
         }  # fmt: skip
     bad = [problem for entry in answer.values() for problem in entry["problems"]]
     if len({entry["manifest"] for entry in answer.values()}) > 1:

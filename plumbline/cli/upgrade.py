@@ -13,7 +13,7 @@ from plumbline.schema.suite import read_suite
 
 if TYPE_CHECKING:
     from plumbline.upgrade.answer import UpgradeAnswer
-    from plumbline.upgrade.base import Base
+    from plumbline.upgrade.installed import Base
     from plumbline.upgrade.session import Locks
 
 
@@ -71,8 +71,8 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
-    from plumbline.upgrade.base import base_of
     from plumbline.upgrade.campaign import Budget
+    from plumbline.upgrade.installed import base_of
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
     from plumbline.upgrade.store import claimed
 

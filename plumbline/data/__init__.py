@@ -6,6 +6,7 @@ from plumbline.data.build import read_manifest as read_manifest
 from plumbline.data.publish import Published as Published
 from plumbline.data.publish import publish as publish
 from plumbline.data.publish import publish_weights as publish_weights
+from plumbline.data.publish import verify_dataset as verify_dataset
 from plumbline.data.publish import weights_key as weights_key
 from plumbline.data.receipts import row_origins as row_origins
 from plumbline.data.spec import architecture as architecture

@@ -1,4 +1,4 @@
-"""Publication of a dataset and initial weights to one platform's store.
+"""Publication of a dataset and initial weights to one platform's store, and verification of what is there.
 
 Files have keys that contain their digest, and are never replaced; the manifest is swapped last. So a reader sees the
 complete old or new dataset, and an interrupted push can simply be repeated.
@@ -17,7 +17,7 @@ from plumbline.errors import ConfigurationError, CorruptDataError, InvalidInputE
 from plumbline.schema.base import read_model
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.stores import ObjectMissingError, PreconditionFailedError, Store, ensure_content
-from plumbline.stores.protocol import read_object
+from plumbline.stores.protocol import digest_object, read_bytes, read_object
 
 UploadProgress = Callable[[int, int, str], None]
 """Callback after each file: number done, total number, key."""
@@ -133,3 +133,37 @@ def publish_weights(path: Path, store: Store, sha256: str) -> bool:
     except ObjectMissingError:
         pass
     return ensure_content(store, key, path, sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of a verification: amount read, and problems by key."""
+
+    manifest: Manifest
+    bytes_read: int
+    problems: dict[str, str]
+
+
+def verify_dataset(store: Store, name: str) -> Verified:
+    """Read every object of the dataset once, and compare with the manifest.
+
+    An unavailable store raises its error: the dataset is not judged then.
+    """
+    key = f"{name}/{MANIFEST_NAME}"
+    manifest = read_model(Manifest, read_bytes(store, key), where=f"{store.url}/{key}")
+    if manifest.name != name:
+        raise InvalidInputError(f"is the manifest of {manifest.name!r}", where=f"{store.url}/{key}", key="name")
+    problems: dict[str, str] = {}
+    total = 0
+    for file in manifest.files:
+        try:
+            size, sha256 = digest_object(store, f"{name}/{file.key}")
+        except InvalidInputError as error:
+            problems[file.key] = error.what
+            continue
+        total += size
+        if size != file.size:
+            problems[file.key] = f"is {size} bytes long, the manifest says {file.size}"
+        elif sha256 != file.sha256:
+            problems[file.key] = "does not match the digest in the manifest"
+    return Verified(manifest, total, problems)

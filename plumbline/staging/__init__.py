@@ -4,5 +4,3 @@ from plumbline.staging.cache import Cache as Cache
 from plumbline.staging.cache import cache_limit as cache_limit
 from plumbline.staging.pace import StagingProgress as StagingProgress
 from plumbline.staging.stager import Stager as Stager
-from plumbline.staging.verify import Verified as Verified
-from plumbline.staging.verify import verify_dataset as verify_dataset

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from plumbline.digest import digest_file
 from plumbline.errors import InvalidInputError
 from plumbline.train.engine import Engine
-from plumbline.train.generators import pack_states, read_states, restore_states
-from plumbline.train.record_files import writing
+from plumbline.train.failure import writing
+from plumbline.train.numerics import pack_states, read_states, restore_states
 
 FOLDER = "checkpoint"
 

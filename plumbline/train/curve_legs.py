@@ -28,8 +28,8 @@ from plumbline.train.compat.torch import without_compiler
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Observers
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
-from plumbline.train.generators import pack_states, read_states, restore_states
 from plumbline.train.model import named_once
+from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.leg import short_digest
 from plumbline.train.portable.operations import UnportableOperationError

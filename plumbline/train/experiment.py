@@ -20,8 +20,7 @@ from plumbline.train.definitions import AdamW, loss_by_definition
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
-from plumbline.train.generators import restore_states
-from plumbline.train.numerics import apply_settings
+from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
 from plumbline.train.replay import Bundle

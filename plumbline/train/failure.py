@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
-from plumbline.errors import WRONG_PATH, TrainingError, UnavailableError
+from plumbline.errors import DISK_FULL, WRONG_PATH, DiskFullError, TrainingError, UnavailableError
 from plumbline.train.compat.torch import device_error_code
 
 OUT_OF_MEMORY = "out-of-memory"
@@ -115,3 +118,16 @@ def pending_device_error(device: torch.device) -> RuntimeError | None:
     except RuntimeError as error:
         return error
     return None
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Convert write errors below `folder` to `DiskFullError` or `UnavailableError`."""
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in DISK_FULL else UnavailableError
+        raise kind(f"cannot be written: {error.strerror}", where=str(folder)) from error
+    except SafetensorError as error:
+        # The error has no errno; a full disk is the only reason for a failed tensor write.
+        raise DiskFullError(f"cannot be written: {error}", where=str(folder)) from error

@@ -27,10 +27,9 @@ from plumbline.train.learn_experiment import LearnExperiment
 from plumbline.train.model import read_weights
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
-from plumbline.train.record_files import clear_parts, write_parts, write_record
+from plumbline.train.record_files import RunResults, clear_parts, write_parts, write_record
 from plumbline.train.replay import Bundle, read_bundle
 from plumbline.train.rows import Rows
-from plumbline.train.run_results import RunResults
 from plumbline.train.selfcheck import first_step
 from plumbline.train.selfcheck_learn import learn_difference_once
 from plumbline.train.source import DataSource, open_source, waited

@@ -36,9 +36,8 @@ from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
-from plumbline.train.generators import digest_states, read_states
 from plumbline.train.model import build_model, load_weights
-from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.ranks import Ranks
 from plumbline.train.state_watch import Event, StateWatch
 

@@ -21,9 +21,8 @@ from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
-from plumbline.train.generators import digest_states, pack_states, read_states
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
-from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.numerics import apply_settings, digest_states, pack_states, read_states, seed_generators
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.taps import TapBook, TapObserver, named_gradients

@@ -16,7 +16,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.generators import digest_states, read_states
+from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
 
 _OF_DEVICES = ("torch", "cuda:0")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from plumbline.errors import InconclusiveError
 from plumbline.upgrade.answer import Culprit, Measure, Memory, Package, Trial, TrialLine, TrialResult, Trials
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.comparison import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.search import Items
-from plumbline.upgrade.throughput import LOOKS, PairedDrop, paired_drop
 
 _SHOWN = 3
 

@@ -9,6 +9,7 @@ from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.campaign import Campaign, SpentError
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.comparison import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.report import culprit_of
@@ -21,7 +22,6 @@ from plumbline.upgrade.search import (
     closure,
     find_culprits,
 )
-from plumbline.upgrade.throughput import SEARCH_LOOKS, PairedDrop
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]
 _PAIRED: tuple[Effect, ...] = ("speed", "memory")

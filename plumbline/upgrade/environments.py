@@ -17,9 +17,8 @@ from pathlib import Path
 import plumbline
 from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError
-from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.installed import Installed, installed_packages
+from plumbline.upgrade.installed import Base, Installed, installed_packages, this_base
 from plumbline.upgrade.locks.model import Lock
 from plumbline.upgrade.store import PackageStore, build_once, link_files
 from plumbline.variables import variable

@@ -16,11 +16,10 @@ from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import Memory, MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
 from plumbline.upgrade.campaign import Budget, Campaign, Parts
 from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.comparison import LEAST_PAIRS, PairedDrop, grown, rounding_notes
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
-from plumbline.upgrade.numerics import rounding_notes
 from plumbline.upgrade.report import constraint_lines, culprit_of
 from plumbline.upgrade.search import Items
-from plumbline.upgrade.throughput import LEAST_PAIRS, PairedDrop, growth
 
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""
@@ -240,8 +239,8 @@ def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
     """Return a comparison of memory as growth."""
     outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
     return MemoryUse(
-        kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=growth(drop.drop), low=growth(drop.low),
-        high=growth(drop.high), num_pairs=drop.num_pairs,
+        kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=grown(drop.drop), low=grown(drop.low),
+        high=grown(drop.high), num_pairs=drop.num_pairs,
     )  # fmt: skip
 
 

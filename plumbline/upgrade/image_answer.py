@@ -16,12 +16,12 @@ from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import Failure, Speed, TrialLine, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between
+from plumbline.upgrade.comparison import PairedDrop
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.outcome import PlatformOutcome
 from plumbline.upgrade.report import effect_of
 from plumbline.upgrade.request import UpgradeRequest
-from plumbline.upgrade.throughput import PairedDrop
 
 _BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
 _SHOWN = 5

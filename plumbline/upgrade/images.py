@@ -15,8 +15,7 @@ from plumbline.rounds.gathered import Absence
 from plumbline.rounds.plan import RERUN, Assignment
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
-from plumbline.upgrade.numerics import compare_training
-from plumbline.upgrade.throughput import LEAST_PAIRS, MOST_PAIRS, PairedDrop, paired_drop
+from plumbline.upgrade.comparison import LEAST_PAIRS, MOST_PAIRS, PairedDrop, compare_training, paired_drop
 
 Side = Literal["own", "candidate"]
 _OWN: Side = "own"

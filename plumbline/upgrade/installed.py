@@ -1,14 +1,18 @@
-"""Distributions installed in this interpreter, and the locks that they were installed from."""
+"""Interpreter whose packages an upgrade changes, what is installed in it, and the locks it came from."""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
+import platform
 import re
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -16,10 +20,12 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from plumbline.errors import PlumblineError
+from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.interpreter import check_libraries, find_python, lock_of
 from plumbline.schema.base import read_model
 from plumbline.upgrade.locks import LockFiles, load_lock, parse_lock
 from plumbline.upgrade.locks.model import Pin
+from plumbline.variables import variable
 
 _OWN_NAME = "plumbline-training"
 _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
@@ -27,6 +33,82 @@ _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 _LOCKS_FOLDER = "locks"
 _MOST_LOCKS = 30
 """Number of locks to keep: about a month of nightly upgrades."""
+
+_SECONDS = 60.0
+_ASK = """
+import json, platform, sys, sysconfig
+abi = sysconfig.get_config_var("SOABI") or "unknown"
+print(json.dumps({"version": platform.python_version(), "abi": abi, "paths": sys.path}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Interpreter of the environment that is compared with its upgrade."""
+
+    python: Path
+    version: str
+    abi: str
+    """It tells the machine, the version and the build of Python."""
+    paths: tuple[str, ...]
+    """Folders from which it imports."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Of every process in its environments."""
+    lock: Path | None = None
+    """The lock that it was installed from, if known."""
+
+    @property
+    def minor(self) -> str:
+        """Return its version as `3.12`."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """Return what its locks' markers see instead of this process's interpreter."""
+        return {
+            "python_version": self.minor, "python_full_version": self.version, "implementation_version": self.version,
+        }  # fmt: skip
+
+
+def this_base() -> Base:
+    """Return this process's own interpreter."""
+    abi = str(sysconfig.get_config_var("SOABI") or "unknown")
+    lock = variable("PLUMBLINE_LOCK")
+    return Base(
+        Path(sys.executable), platform.python_version(), abi, tuple(sys.path), lock=Path(lock) if lock else None
+    )
+
+
+def base_of(given: str) -> Base:
+    """Return the interpreter of a team's environment; of "", this process's own.
+
+    Raise `ConfigurationError` for one that cannot train.
+    """
+    if given:
+        return team_base(given)
+    check_libraries()
+    return this_base()
+
+
+def team_base(given: str) -> Base:
+    """Return the interpreter of a team's environment, by its path or its environment's folder.
+
+    Raise `ConfigurationError` for an environment that cannot train.
+    """
+    # Imported for a team's environment only: an environment of the gate, which imports this module, needs no doctor.
+    from plumbline.doctor.place import check_trainer
+
+    _, _, problem = check_trainer(given)
+    if problem:
+        raise ConfigurationError(problem)
+    python = find_python(given)
+    # Isolated: neither this process's variables nor the working directory add a package.
+    done = subprocess.run([str(python), "-I", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=True)
+    found = json.loads(done.stdout)
+    return Base(
+        python, found["version"], found["abi"], tuple(found["paths"]), {"PYTHONPATH": "", "PYTHONHOME": ""},
+        lock_of(python),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import Failure, Memory, Package, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.changes import PackageChange, conflicts, needed_changes
+from plumbline.upgrade.comparison import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.environments import Environment, Environments
 from plumbline.upgrade.inputs import Inputs
-from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
 from plumbline.upgrade.store import PackageStore
 

@@ -14,7 +14,7 @@ from plumbline.report.sentences import SYMBOLS, clean
 from plumbline.schema.verdict import Divergence, Judgement
 from plumbline.upgrade.answer import Culprit, Effect, Failure, Others, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.throughput import PairedDrop
+from plumbline.upgrade.comparison import PairedDrop
 
 _MOST_ROWS = 200
 _MARK = "<!-- plumbline-upgrade -->"

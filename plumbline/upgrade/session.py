@@ -13,11 +13,11 @@ from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
-from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.campaign import Budget, Parts
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.environments import Environments, check_current
 from plumbline.upgrade.gate import UpgradeGate
+from plumbline.upgrade.installed import Base, this_base
 from plumbline.upgrade.installer import choose_installer
 from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials

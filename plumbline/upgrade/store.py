@@ -21,9 +21,8 @@ from typing import IO
 from plumbline.digest import digest_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.upgrade.answer import Failure
-from plumbline.upgrade.base import Base, this_base
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.installed import Installed, read_distribution
+from plumbline.upgrade.installed import Base, Installed, read_distribution, this_base
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.releases import has_releases, pins_between

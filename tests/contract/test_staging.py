@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.data import verify_dataset
 from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
-from plumbline.staging import Cache, Stager, StagingProgress, verify_dataset
+from plumbline.staging import Cache, Stager, StagingProgress
 from plumbline.stores import ObjectMissingError, ObjectReader
 from plumbline.train.source import waited
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
@@ -289,5 +290,5 @@ def test_verify_names_every_object_that_is_wrong() -> None:
         "train/00001.parquet": "is 104 bytes long, the manifest says 100",
         "train/00002.parquet": "no such object",
     }
-    assert verified.manifest_sha256 == dataset.manifest.digest
-    assert verified.files == 6
+    assert verified.manifest.digest == dataset.manifest.digest
+    assert len(verified.manifest.files) == 6

@@ -24,9 +24,15 @@ from plumbline.staging.order import Order
 from plumbline.train.batches import of_probe
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
-from plumbline.train.generators import digest_states, pack_states, read_states, restore_states
 from plumbline.train.mantissa import _kept, measure_mantissa_bits
-from plumbline.train.numerics import apply_settings, read_settings
+from plumbline.train.numerics import (
+    apply_settings,
+    digest_states,
+    pack_states,
+    read_settings,
+    read_states,
+    restore_states,
+)
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop

@@ -18,8 +18,13 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions, products
 from plumbline.train.portable.arithmetic import PortableFloat, portable_arithmetic
 from plumbline.train.portable.operations import UnportableOperationError
-from plumbline.train.portable.products import check_products, exact_product, training_products
-from plumbline.train.portable.sums import summed_as_integers, tree_sum
+from plumbline.train.portable.products import (
+    check_products,
+    exact_product,
+    summed_as_integers,
+    training_products,
+    tree_sum,
+)
 from plumbline.train.selfcheck import shipped_spec
 
 CPU = torch.device("cpu")

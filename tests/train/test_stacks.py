@@ -35,8 +35,8 @@ from plumbline.train.portable.golden import read_golden
 from plumbline.train.production.choices import round_values
 from plumbline.train.selfcheck import _judge, _trained
 from plumbline.upgrade.answer import Trial
-from plumbline.upgrade.base import Base, team_base
 from plumbline.upgrade.environments import Environments
+from plumbline.upgrade.installed import Base, team_base
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from plumbline.upgrade.store import PackageStore
@@ -63,7 +63,7 @@ READERS = {
     "plumbline/extras.py",  # the message about a missing extra
     "plumbline/doctor/place.py",  # the doctor's report
     "plumbline/localstack/database.py",  # the name of a cluster's folder
-    "plumbline/upgrade/base.py",  # the markers of locks
+    "plumbline/upgrade/installed.py",  # the markers of locks
     "plumbline/train/families.py",  # the message about a model that cannot be built
     "plumbline/train/fingerprint.py",  # the record
     "plumbline/train/learn.py",  # the identity of a checkpoint

@@ -13,8 +13,7 @@ import torch
 
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.portable import functions
-from plumbline.train.portable.products import exact_product
-from plumbline.train.portable.sums import embedding_backward, index_put, scatter_add, tree_sum
+from plumbline.train.portable.products import embedding_backward, exact_product, index_put, scatter_add, tree_sum
 
 PortableScalar = bool | int | float
 

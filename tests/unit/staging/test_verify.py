@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.data import build_dataset, publish
+from plumbline.data import build_dataset, publish, verify_dataset
 from plumbline.errors import ExitCode
 from plumbline.schema.suite import DatasetSource
-from plumbline.staging import verify_dataset
 from plumbline.stores.protocol import StoreUnavailableError
 from tests.memory_store import MemoryStore
 

@@ -8,9 +8,8 @@ import pytest
 
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
+from plumbline.upgrade.comparison import LOOKS, compare_inputs, compare_training, has_equal_bits, paired_drop
 from plumbline.upgrade.inputs import Inputs
-from plumbline.upgrade.numerics import compare_inputs, compare_training, has_equal_bits
-from plumbline.upgrade.throughput import LOOKS, paired_drop
 from tests.said import said
 from tests.unit.judge.conftest import make_record, other_kernel
 from tests.unit.judge.test_learn import learned

@@ -8,6 +8,7 @@ import pytest
 
 from plumbline.upgrade import UpgradeAnswer
 from plumbline.upgrade.answer import Failure, Speed, TrialLine
+from plumbline.upgrade.comparison import PairedDrop
 from plumbline.upgrade.report import (
     comment_report,
     constraint_lines,
@@ -17,7 +18,6 @@ from plumbline.upgrade.report import (
     summary_report,
     text_lines,
 )
-from plumbline.upgrade.throughput import PairedDrop
 from tests.unit.upgrade.conftest import change, drift
 
 
