@@ -27,7 +27,7 @@ from plumbline.tasks.upgrade import (
     start_round,
     train_candidate,
 )
-from plumbline.upgrade.campaign import Budget
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.orders import UpgradeOrder
 from plumbline.upgrade.outcome import UpgradeOutcome, headline
 from plumbline.upgrade.request import Candidate, UpgradeRequest
@@ -58,10 +58,12 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
         upgrade_id = name_round(suite, round_id)
         with ProgressReporter(get_run_logger()) as progress, alert_without_verdict(suite, upgrade_id):
             take_over(suite, upgrade_id)
+            options = UpgradeOptions(
+                trials=max_trials, seconds=max_seconds, releases=releases, allow_unhashed=allow_unhashed
+            )
             request = UpgradeRequest(
                 upgrade_id=upgrade_id, suite=suite, candidate=candidate, platforms=platforms, workload=workload,
-                budget=Budget(max_trials, max_seconds), releases=releases,
-                allow_unhashed=allow_unhashed,
+                options=options,
             )  # fmt: skip
             outcome = _judge(request, Phases(progress, _PHASES))
     except SupersededError as error:

@@ -32,7 +32,7 @@ from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.train import orphan_watch
-from plumbline.upgrade.campaign import Budget
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
 from plumbline.upgrade.installed import base_of
 from plumbline.upgrade.locks import parse_lock, read_lock
@@ -92,7 +92,7 @@ def _open_lock(request: UpgradeRequest) -> LockUpgrade:
 def _open_image(request: UpgradeRequest) -> ImageUpgrade:
     """Check that the work pools take an image, and read the workload's published recipe."""
     suite, name = request.suite, request.chosen_workload
-    if request.releases:
+    if request.options.releases:
         what = "an image is one change: it has no releases to search"
         raise ConfigurationError(what, where=suite.name, key="releases", hint="leave it out")
     image = read_image(request.candidate)
@@ -155,12 +155,12 @@ def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformRe
 
 def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     """Train in both images on every platform until each has its answer or its budget is spent."""
-    budget = upgrade.request.budget
+    options = upgrade.request.options
     trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
     notes: dict[Assignment, tuple[str, ...]] = {}
-    ends = time.monotonic() + budget.seconds
+    ends = time.monotonic() + options.seconds
     with scratch_folder() as folder:
-        while asked := [assignment for each in trainings.values() for assignment in each.wanted(budget.trials)]:
+        while asked := [assignment for each in trainings.values() for assignment in each.wanted(options.trials)]:
             results = dispatch_trainings(upgrade.round, asked)
             gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes
@@ -207,10 +207,8 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
                 parse_lock(fetch_lock(open_store(order.outbox), order.lock_sha256), markers=base.markers),
                 read_lock(base.lock, markers=base.markers) if base.lock else None,
             )
-            budget = Budget(order.trials, order.seconds)
-            settings = UpgradeSettings(
-                work, budget=budget, searches_releases=order.releases, allows_unhashed=order.allow_unhashed, base=base
-            )
+            options = UpgradeOptions(**{name: getattr(order, name) for name in UpgradeOptions.model_fields})
+            settings = UpgradeSettings(work, options=options, base=base)
             # A lost attempt may still use the folder.
             with claimed(work, wait_seconds=_CLAIM_SECONDS):
                 answer = judge_upgrade(

@@ -71,7 +71,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
-    from plumbline.upgrade.campaign import Budget
+    from plumbline.upgrade.campaign import UpgradeOptions
     from plumbline.upgrade.installed import base_of
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
     from plumbline.upgrade.store import claimed
@@ -86,11 +86,10 @@ def run(args: argparse.Namespace) -> int:
     workload = workload_of(suite, args.workload, str(args.suite))
     base = base_of(args.python)
     locks = _locks(args, base)
-    budget = Budget(args.max_trials, args.max_seconds)
-    settings = UpgradeSettings(
-        args.work.resolve(), tuple(args.pip), budget, searches_releases=args.releases,
-        allows_unhashed=args.allow_unhashed, base=base,
-    )  # fmt: skip
+    options = UpgradeOptions(
+        trials=args.max_trials, seconds=args.max_seconds, releases=args.releases, allow_unhashed=args.allow_unhashed
+    )
+    settings = UpgradeSettings(args.work.resolve(), tuple(args.pip), options, base)
     with claimed(args.work):
         answer = judge_upgrade(suite, workload, locks, settings, _progress)
     _write_reports(args, answer)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plumbline.errors import InconclusiveError
+from plumbline.schema.base import Model
 from plumbline.upgrade.answer import Culprit, Measure, Memory, Package, Trial, TrialLine, TrialResult, Trials
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.comparison import LOOKS, PairedDrop, paired_drop
@@ -29,10 +30,9 @@ class TrialProgress:
     `say` gets one line for each trial that begins, with an estimate, and one for each that ends.
     """
 
-    def __init__(self, say: Callable[[str], None], most_trials: int, most_seconds: float) -> None:
+    def __init__(self, say: Callable[[str], None], options: UpgradeOptions) -> None:
         self._say = say
-        self._most_trials = most_trials
-        self._most_seconds = most_seconds
+        self._options = options
         self._began = time.monotonic()
         self._number = 0
         self._lines: list[TrialLine] = []
@@ -57,7 +57,7 @@ class TrialProgress:
     def check(self) -> None:
         """Raise `SpentError` once the budget is spent."""
         spent = time.monotonic() - self._began
-        if self.num_trials >= self._most_trials or spent >= self._most_seconds:
+        if self.num_trials >= self._options.trials or spent >= self._options.seconds:
             hint = "allow more with --max-trials or --max-seconds"
             what = f"the budget is spent: {self.num_trials} trials in {spent:.0f} s"
             raise SpentError(what, where="upgrade", hint=hint)
@@ -99,7 +99,7 @@ class TrialProgress:
                 seconds=result.seconds, worker=result.worker,
             )
         )  # fmt: skip
-        left, measured = self._most_trials - self.num_trials, _measured(result)
+        left, measured = self._options.trials - self.num_trials, _measured(result)
         outcome = f"{measured}," if measured else result.outcome
         self._say(
             f"trial {self.num_trials}: {trial.part}: {outcome} in {result.seconds:.0f} s"
@@ -144,12 +144,17 @@ class Parts:
     inputs: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Maximum number of trials and seconds of one gate."""
+class UpgradeOptions(Model):
+    """What a person allows one upgrade."""
 
     trials: int = 200
+    """Maximum number of trials."""
     seconds: float = 24 * 3600.0
+    """Time after which no trial begins."""
+    releases: bool = False
+    """Whether the releases of a culprit are searched, too."""
+    allow_unhashed: bool = False
+    """Whether packages without a hash are installed, as a person allowed for this upgrade."""
 
 
 @dataclass
@@ -158,15 +163,13 @@ class Campaign:
 
     trials: Trials
     parts: Parts
-    budget: Budget
+    options: UpgradeOptions
     say: Callable[[str], None]
     changes: dict[str, PackageChange]
     packages: dict[str, Package] = field(default_factory=dict)
     imported: set[str] = field(default_factory=set)
     culprits: list[Culprit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    searches_releases: bool = False
-    """Whether the releases of a culprit are searched, too."""
     releases: dict[str, PackageChange] = field(default_factory=dict)
     """By item: a culprit at a release between its two pins."""
     pairs: dict[frozenset[str], list[TrialResult]] = field(default_factory=dict)
@@ -180,7 +183,7 @@ class Campaign:
     """Whether a part could not be judged."""
 
     def __post_init__(self) -> None:
-        self.progress = TrialProgress(self.say, self.budget.trials, self.budget.seconds)
+        self.progress = TrialProgress(self.say, self.options)
 
     @property
     def numerics(self) -> Trial:

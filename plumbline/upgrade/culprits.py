@@ -103,7 +103,7 @@ class CulpritSearch:
         """
         campaign = self._campaign
         options: dict[str, Any] = {
-            "needs": campaign.needs, "budget": max(1, campaign.budget.trials - campaign.progress.num_trials),
+            "needs": campaign.needs, "budget": max(1, campaign.options.trials - campaign.progress.num_trials),
         }  # fmt: skip
         searched = ordered
         try:
@@ -215,7 +215,7 @@ class CulpritSearch:
         """
         campaign, (name, *more) = self._campaign, culprits.items
         change = campaign.changes[name]
-        if more or not campaign.searches_releases or not has_releases(change):
+        if more or not campaign.options.releases or not has_releases(change):
             return None
         try:
             releases = campaign.ask(Trial(name="x", part="releases"), (name,)).releases

@@ -14,7 +14,7 @@ from plumbline.judge.rounds import merge
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import Memory, MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
-from plumbline.upgrade.campaign import Budget, Campaign, Parts
+from plumbline.upgrade.campaign import Campaign, Parts, UpgradeOptions
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.comparison import LEAST_PAIRS, PairedDrop, grown, rounding_notes
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
@@ -29,28 +29,20 @@ class UpgradeGate:
     """Judge of one upgrade, by trials here or on workers."""
 
     def __init__(
-        self, trials: Trials, gates: Gates, parts: Parts = Parts(), budget: Budget = Budget(),  # noqa: B008 - frozen
-        say: Callable[[str], None] = lambda _: None, *, searches_releases: bool = False,
+        self, trials: Trials, gates: Gates, parts: Parts = Parts(),  # noqa: B008 - frozen
+        options: UpgradeOptions = UpgradeOptions(), say: Callable[[str], None] = lambda _: None,  # noqa: B008 - as above
     ) -> None:  # fmt: skip
-        self._searches_releases = searches_releases
         self._trials = trials
         self._gates = gates
         self._parts = parts
-        self._budget = budget
+        self._options = options
         self._say = say
         self._began = time.monotonic()
 
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
         """Compare the candidate with the current environment; name all culprits."""
         known = {change.package: change for change in changes}
-        campaign = Campaign(
-            self._trials,
-            self._parts,
-            self._budget,
-            self._say,
-            known,
-            searches_releases=self._searches_releases,
-        )
+        campaign = Campaign(self._trials, self._parts, self._options, self._say, known)
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
         if built.outcome == "cannot-install":
             return self._not_installed(campaign, built)

@@ -19,13 +19,14 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import StoreUrl
 from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 from plumbline.upgrade.answer import UpgradeAnswer
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.locks import LockFiles
 
 REPORT_NAME = "upgrade.json"
 _MAX_BYTES = 64 << 20
 
 
-class UpgradeOrder(Model):
+class UpgradeOrder(UpgradeOptions):
     """Order to judge one upgrade on one platform.
 
     It names only that platform's stores, and contains no secret.
@@ -45,12 +46,6 @@ class UpgradeOrder(Model):
     workload: Name
     lock_sha256: Sha256
     """Digest of the candidate in the outbox, as `LockFiles` states it."""
-    trials: int = Field(gt=0)
-    seconds: float = Field(gt=0)
-    releases: bool = False
-    """Whether the releases of a culprit are searched, too."""
-    allow_unhashed: bool = False
-    """Whether packages without a hash are installed, as a person allowed for this upgrade."""
 
 
 class PlatformReport(Model):

@@ -15,7 +15,7 @@ from plumbline.schema.base import Model, Name, Sha256, first_problem
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import without_credentials
 from plumbline.stores import open_store, read_bytes
-from plumbline.upgrade.campaign import Budget
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.locks import LockFiles, decode_lock
 from plumbline.upgrade.orders import UpgradeOrder, nonce_of, suite_of
 from plumbline.upgrade.session import workload_of
@@ -138,11 +138,7 @@ class UpgradeRequest(Model):
     """As asked for; empty for all platforms of the suite."""
     workload: str = ""
     """As asked for; empty for the suite's first with a probe."""
-    budget: Budget = Budget()
-    releases: bool = False
-    """Whether the releases of a culprit are searched, too."""
-    allow_unhashed: bool = False
-    """Whether packages without a hash are installed, as a person allowed for this upgrade."""
+    options: UpgradeOptions = UpgradeOptions()
 
     @property
     def chosen_platforms(self) -> tuple[str, ...]:
@@ -183,7 +179,7 @@ class LockUpgrade:
         return Job(
             key=job_key(request.suite.name, request.upgrade_id, platform, "upgrade"), platform=platform,
             retries=chosen.retries, start_seconds=chosen.start_seconds,
-            run_seconds=request.budget.seconds + _SPARE_SECONDS,
+            run_seconds=request.options.seconds + _SPARE_SECONDS,
         )  # fmt: skip
 
     def order(self, platform: str, attempt: int) -> UpgradeOrder:
@@ -194,6 +190,5 @@ class LockUpgrade:
             platform=platform, outbox=request.suite.platforms[platform].outbox, record_id=name,
             upgrade_id=request.upgrade_id, attempt=attempt, nonce=nonce_of(self.secret, name),
             suite=suite_of(request.suite, platform, workload), workload=workload, lock_sha256=self.lock.digest,
-            trials=request.budget.trials, seconds=request.budget.seconds, releases=request.releases,
-            allow_unhashed=request.allow_unhashed,
+            **request.options.to_json(),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from plumbline.data.spec import workload_named
 from plumbline.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
-from plumbline.upgrade.campaign import Budget, Parts
+from plumbline.upgrade.campaign import Parts, UpgradeOptions
 from plumbline.upgrade.changes import PackageChange, changes_between
 from plumbline.upgrade.environments import Environments, check_current
 from plumbline.upgrade.gate import UpgradeGate
@@ -41,13 +41,9 @@ class UpgradeSettings:
 
     work: Path
     pip_arguments: tuple[str, ...] = ()
-    budget: Budget = field(default_factory=Budget)
-    searches_releases: bool = False
-    """Whether the releases of a culprit are searched, too."""
+    options: UpgradeOptions = field(default_factory=UpgradeOptions)
     base: Base = field(default_factory=this_base)
     """Interpreter of the current environment."""
-    allows_unhashed: bool = False
-    """Whether a package without a hash is installed, as a person allowed for this upgrade."""
 
 
 def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
@@ -69,7 +65,7 @@ def local_trials(
     """Return a runner of trials on this machine."""
     base = settings.base
     installer = choose_installer(settings.pip_arguments, base.python)
-    store = PackageStore(settings.work / "store", installer, allows_unhashed=settings.allows_unhashed, base=base)
+    store = PackageStore(settings.work / "store", installer, allows_unhashed=settings.options.allow_unhashed, base=base)
     environments = Environments(settings.work / "environments", store, base=base)
     return LocalTrials(suite, workload, settings.work, environments, store, say=say, should_stop=should_stop)
 
@@ -105,7 +101,8 @@ def judge_upgrade(
     *, should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
     """Judge the candidate lock, by trials on this machine."""
-    if settings.searches_releases and not settings.allows_unhashed:
+    options = settings.options
+    if options.releases and not options.allow_unhashed:
         hint = "leave it out, or add --allow-unhashed"
         raise ConfigurationError("no lock has the hashes of releases in between", key="--releases", hint=hint)
     say("comparing the locks with the installed packages")
@@ -126,9 +123,8 @@ def judge_upgrade(
         return UpgradeAnswer(verdict=verdict, notes=(note, *unused), **about)
     chosen = suite.workloads[workload]
     parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
-    say(f"changed packages: {len(changes)}; at most {settings.budget.trials} trials, {settings.budget.seconds:.0f} s")
-    gate = UpgradeGate(here, suite.gates, parts, settings.budget, say, searches_releases=settings.searches_releases)
-    answer = gate.judge(changes)
+    say(f"changed packages: {len(changes)}; at most {options.trials} trials, {options.seconds:.0f} s")
+    answer = UpgradeGate(here, suite.gates, parts, options, say).judge(changes)
     here.environments.prune()
     answer = answer.replace(**about, notes=(*answer.notes, *unused))
     if others and answer.verdict == "pass":

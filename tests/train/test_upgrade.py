@@ -10,6 +10,7 @@ import pytest
 from plumbline.cli.main import main
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import Trial
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.changes import changes_between
 from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.session import UpgradeSettings, local_trials
@@ -58,7 +59,8 @@ def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     (tmp_path / "suite.toml").write_text(SUITE)
     suite = read_suite(tmp_path / "suite.toml")
     arguments = ("--no-index", f"--find-links={wheels}")
-    trials = local_trials(suite, "reviews", UpgradeSettings(tmp_path / "work", arguments, allows_unhashed=True))
+    options = UpgradeOptions(allow_unhashed=True)
+    trials = local_trials(suite, "reviews", UpgradeSettings(tmp_path / "work", arguments, options))
     changes = changes_between(
         {}, {name: pin for name, pin in candidate_lock(tmp_path, "ab").pins.items() if "test" in name}
     )

@@ -12,7 +12,7 @@ from plumbline.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Note
 from plumbline.upgrade.answer import Failure, Package
-from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
+from plumbline.upgrade.gate import Parts, UpgradeGate, UpgradeOptions
 from tests.unit.upgrade.conftest import Machine, change, changes, drift
 
 NUMERICS = Parts(speed=False, inputs=False)
@@ -347,4 +347,4 @@ def test_a_package_whose_speed_part_fails_is_named():
 
 def test_the_budget_ends_the_gate():
     with pytest.raises(InconclusiveError, match="budget is spent: 3 trials"):
-        judge(Machine({"numerics": drifts_with(["p013"])}), changes(20), budget=Budget(trials=3))
+        judge(Machine({"numerics": drifts_with(["p013"])}), changes(20), options=UpgradeOptions(trials=3))

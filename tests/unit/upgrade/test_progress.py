@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.answer import Trial, TrialResult
-from plumbline.upgrade.campaign import TrialProgress, duration
+from plumbline.upgrade.campaign import TrialProgress, UpgradeOptions, duration
 from plumbline.upgrade.gate import Parts, UpgradeGate
 from tests.unit.upgrade.conftest import Machine, changes
 
@@ -16,7 +16,7 @@ from tests.unit.upgrade.conftest import Machine, changes
 def line(part="speed", outcome="same", log_ratios=()):
     said = []
     result = TrialResult(trial="x", outcome=outcome, log_ratios=log_ratios, seconds=22.3)
-    TrialProgress(said.append, 10, 60.0).add(Trial(name="x", part=part), result)
+    TrialProgress(said.append, UpgradeOptions(trials=10, seconds=60.0)).add(Trial(name="x", part=part), result)
     (only,) = said
     return only
 

@@ -9,7 +9,7 @@ from plumbline.schema.suite import Gates
 from plumbline.upgrade.answer import TrialResult
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.environments import Environments
-from plumbline.upgrade.gate import Budget, Parts, UpgradeGate
+from plumbline.upgrade.gate import Parts, UpgradeGate, UpgradeOptions
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.machine import LocalTrials
@@ -53,10 +53,11 @@ class Indexed:
         return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
 
 
-def judged(machine, *, releases=True, budget=None):
+def judged(machine, *, releases=True, trials=200):
     changes = (change("demo-guilty", "1.0", "1.10"), change("demo-other", None, "2.0"))
     parts = Parts(probe=True, learn=False, speed=False, inputs=False)
-    return UpgradeGate(machine, Gates(), parts, budget or Budget(), searches_releases=releases).judge(changes)
+    options = UpgradeOptions(trials=trials, releases=releases)
+    return UpgradeGate(machine, Gates(), parts, options).judge(changes)
 
 
 def test_the_first_release_with_the_effect_is_named_and_others_that_cannot_be_tried_are_skipped(tmp_path):
@@ -83,7 +84,7 @@ def test_the_culprit_stays_named_without_the_option_and_without_budget(tmp_path)
     assert plain.culprits[0].releases is None
     num_trials = len(plain.trials)
     for more in (0, 1, 3):
-        answer = judged(machine, budget=Budget(trials=num_trials + more))
+        answer = judged(machine, trials=num_trials + more)
         assert [one.package for one in answer.culprits[0].changes] == ["demo-guilty"]
         assert (answer.verdict, answer.culprits[0].sure) == ("drift", "confirmed")
         assert len(answer.trials) <= num_trials + more

@@ -19,6 +19,7 @@ from plumbline.experiments.ab import build_environments, run_ab
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
+from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.installed import keep_lock
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import Pin, read_lock
@@ -112,7 +113,9 @@ def test_the_gate_does_not_build_a_planted_package(tmp_path, planted):
     assert f"cannot be built from hashes: no lock here has a SHA-256 of {PRIVATE} 2.0" in str(caught.value)
     assert "--allow-unhashed" in str(caught.value)
     with pytest.raises(ConfigurationError, match="--releases: no lock has the hashes"):
-        judge_upgrade(suite, "reviews", Locks(lock), UpgradeSettings(tmp_path / "work", searches_releases=True))
+        judge_upgrade(
+            suite, "reviews", Locks(lock), UpgradeSettings(tmp_path / "work", options=UpgradeOptions(releases=True))
+        )
 
 
 @pytest.mark.parametrize("kind", ["pip", pytest.param("uv", marks=pytest.mark.uv)])
