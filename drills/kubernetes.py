@@ -25,7 +25,7 @@ from plumbline.central import CentralStore
 from plumbline.central.outbox import checked_record, record_key
 from plumbline.localstack import services
 from plumbline.localstack.process import MARK
-from plumbline.localstack.resources import lock_in_use
+from plumbline.localstack.stack import lock_in_use
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store, read_bytes

@@ -1,4 +1,4 @@
-"""Missing packages: each is named with the extra that installs it.
+"""Parts of this installation: packages, of which a missing one is named with its extra, and data files.
 
 Which packages are optional, and in which extra, stands in this package's own metadata.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 from plumbline.errors import ConfigurationError
 
+_ROOT = Path(__file__).resolve().parents[1]
+_SHARE = Path(sys.prefix) / "share" / "plumbline"
 _PROJECT = "plumbline-training"
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -56,6 +60,14 @@ def require(module: str) -> ModuleSpec:
         error = ModuleNotFoundError(f"No module named {module!r}", name=module)
         raise missing_package(error) or error
     return spec
+
+
+def resource(name: str) -> Path:
+    """Return the path of a distribution's file, in a checkout or an installation, named as in the repository."""
+    for path in (_ROOT / name, _SHARE / name):
+        if path.exists():
+            return path
+    raise ConfigurationError("is not installed", where=str(_SHARE / name), hint="reinstall the package")
 
 
 def _extras() -> dict[str, list[str]]:

@@ -281,10 +281,7 @@ def _staged(
 
     def emit(progress: StagingProgress) -> None:
         if on_progress is not None:
-            on_progress({
-                "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
-                "words": progress.words,
-            })  # fmt: skip
+            on_progress(progress.event)
 
     return staged_files(spec, data, cache, emit)
 

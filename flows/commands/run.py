@@ -19,9 +19,9 @@ from typing import Any
 
 from plumbline.cli.display import Display
 from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
+from plumbline.extras import resource
 from plumbline.localstack.process import Child
 from plumbline.localstack.rehearsal import rehearsal, to_toml
-from plumbline.localstack.resources import resource
 from plumbline.localstack.services import LOGIN_NAME
 from plumbline.localstack.stack import Stack, is_local
 from plumbline.report.sentences import spoken

@@ -16,6 +16,7 @@ from plumbline.cli.options import say
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
 from plumbline.escape import printable
+from plumbline.report.junit import junit_document
 from plumbline.rounds import check_round_id, new_round_id
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.upgrade.locks import LockFiles, load_lock
@@ -137,8 +138,7 @@ def _junit(outcome: UpgradeOutcome) -> str:
             suite = ET.SubElement(root, "testsuite", name=name, tests="1", failures="0", errors="1")
             case = ET.SubElement(suite, "testcase", name="verdict", classname="plumbline.upgrade")
             ET.SubElement(case, "error", message=printable(result.why)[:1000], type=result.verdict)
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    return junit_document(root)
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from plumbline.digest import digest_file
 from plumbline.errors import ConfigurationError, PlumblineError, UnavailableError
-from plumbline.extras import require
-from plumbline.localstack.resources import resource
+from plumbline.extras import require, resource
 from plumbline.variables import variable
 
 _MAIN = "node_modules/azurite/dist/src/blob/main.js"

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import IO, Self
 from uuid import uuid4
 
+from plumbline.doctor.place import cuda_of_torch
 from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.extras import resource
 from plumbline.localstack import services
 from plumbline.localstack.guard import start_guard
 from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
-from plumbline.localstack.resources import lock_in_use
 from plumbline.localstack.servers import Servers
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
@@ -29,6 +30,11 @@ CONTROLLERS = "plumbline"
 _GRACE_SECONDS = 4.0
 _RESTARTS = 3
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+def lock_in_use() -> Path:
+    """Return this environment's lock file; the GPU lock if torch has CUDA."""
+    return resource("locks/trainer-cuda.txt" if cuda_of_torch() else "locks/all.txt")
 
 
 def is_local(suite: Suite) -> bool:

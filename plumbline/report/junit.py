@@ -26,7 +26,7 @@ def junit_xml(verdict: RoundVerdict) -> str:
         root.append(_suite(verdict, clean(name, 63), result))
     if not verdict.platforms:
         root.append(_suite(verdict, "round", PlatformResult(verdict=verdict.verdict)))
-    return _document(root)
+    return junit_document(root)
 
 
 def series_junit(source: str, lines: Sequence[LineSummary]) -> str:
@@ -44,10 +44,11 @@ def series_junit(source: str, lines: Sequence[LineSummary]) -> str:
                 entry.text = "\n".join([level_sentence(line), *map(change_sentence, line.changes)])
         for key, tag in (("tests", "*"), ("failures", "*/failure"), ("errors", "*/error")):
             suite.set(key, str(len(suite.findall(tag))))
-    return _document(root)
+    return junit_document(root)
 
 
-def _document(root: ET.Element) -> str:
+def junit_document(root: ET.Element) -> str:
+    """Return the XML of counted suites."""
     for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 class Pace:
@@ -67,6 +68,13 @@ class StagingProgress:
         if not left:
             return 0.0
         return left / self.rate if self.rate else None
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """Return the progress as an event of a training."""
+        return {
+            "event": "progress", "part": "staging", "step": self.files_done, "steps": self.files, "words": self.words,
+        }  # fmt: skip
 
     @property
     def words(self) -> str:

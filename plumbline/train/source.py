@@ -72,11 +72,7 @@ def waited(source: DataSource) -> dict[str, float]:
 
 
 def _emit(progress: StagingProgress) -> None:
-    event = {
-        "event": "progress", "part": "staging", "step": progress.files_done, "steps": progress.files,
-        "words": progress.words,
-    }  # fmt: skip
-    sys.stderr.write(json.dumps(event) + "\n")
+    sys.stderr.write(json.dumps(progress.event) + "\n")
     sys.stderr.flush()
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plumbline.errors import ExitCode
 from plumbline.report.sentences import spoken
-from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.base import Model, Name
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.locks.model import Pin
@@ -101,8 +101,6 @@ class TrialResult(Model):
     """Of `environment`."""
     releases: tuple[Pin, ...] = Field(default=(), max_length=_MANY)
     """Of `releases`: from the current pin to the candidate's, both left out."""
-    environment_sha256: Sha256 | None = None
-    """Identity of the environment that was used."""
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:

@@ -76,14 +76,13 @@ class LocalTrials:
             return TrialResult(trial=trial.name, outcome="cannot-install", failures=failures)
         environment = self.environments.build(trial.changes)
         try:
-            result = {
+            return {
                 "reference": self._reference, "inputs": self._compare_inputs, "numerics": self._compare_numerics,
                 "speed": self._compare_speed,
             }[trial.part](trial, environment)  # fmt: skip
         finally:
             if environment not in (self._current, self._candidate):
                 self.environments.remove(environment)
-        return result.replace(environment_sha256=environment.sha256)
 
     def _environment(self, trial: Trial) -> TrialResult:
         """Build the environment, and read the changed packages' metadata."""
@@ -113,7 +112,7 @@ class LocalTrials:
             return TrialResult(trial=trial.name, outcome="cannot-install", failures=broken, packages=packages)
         environment = self.environments.build(trial.changes)
         self._candidate = self._candidate or environment
-        return TrialResult(trial=trial.name, outcome="same", packages=packages, environment_sha256=environment.sha256)
+        return TrialResult(trial=trial.name, outcome="same", packages=packages)
 
     def _reference(self, trial: Trial, environment: Environment) -> TrialResult:
         """Train the current environment once, as reference.

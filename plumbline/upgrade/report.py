@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 from xml.etree import ElementTree as ET
 
+from plumbline.report.junit import junit_document
 from plumbline.report.markdown import safe
 from plumbline.report.sentences import SYMBOLS, clean
 from plumbline.schema.verdict import Divergence, Judgement
@@ -65,11 +66,8 @@ def junit_report(answer: UpgradeAnswer) -> str:
         suite.set(key, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("tests", str(len(suite)))
     root = ET.Element("testsuites", name="plumbline upgrade")
-    for key in ("tests", "failures", "errors"):
-        root.set(key, suite.get(key, "0"))
     root.append(suite)
-    ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    return junit_document(root)
 
 
 def summary_report(answer: UpgradeAnswer) -> str:

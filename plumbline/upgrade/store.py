@@ -229,16 +229,13 @@ def _distributions(folder: Path, markers: Mapping[str, str] | None = None) -> Ma
     return {entry.name: entry for entry in packages}
 
 
-class _full_disk:  # noqa: N801 - used as a function
-    """Converter of a full disk's error to `DiskFullError`."""
-
-    def __init__(self, where: Path) -> None:
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            hint = "free some space, or name another folder with --work"
-            raise DiskFullError(f"no room left: {error.strerror}", where=str(self._where), hint=hint) from error
+@contextmanager
+def _full_disk(where: Path) -> Iterator[None]:
+    """Convert a full disk's error to `DiskFullError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        hint = "free some space, or name another folder with --work"
+        raise DiskFullError(f"no room left: {error.strerror}", where=str(where), hint=hint) from error
