@@ -1,15 +1,15 @@
-"""Packages that two locks pin differently, and the changes that need each other.
+"""Packages that two locks pin differently, the releases in between, and the changes that need each other.
 
 Changes that need each other, by the packages' metadata, are never tried apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from plumbline.schema.base import Model
 from plumbline.upgrade.installed import Installed
@@ -45,6 +45,41 @@ def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) ->
         if left is None or right is None or left.identity != right.identity:
             changes.append(PackageChange(package=package, current=left, candidate=right))
     return tuple(changes)
+
+
+def has_releases(change: PackageChange) -> bool:
+    """Return whether both pins are releases of an index."""
+    pins = (change.current, change.candidate)
+    return all(pin is not None and pin.version and not pin.url for pin in pins)
+
+
+def pins_between(change: PackageChange, versions: Iterable[str]) -> tuple[Pin, ...]:
+    """Return the releases strictly between both pins.
+
+    They are in the direction of the change.
+    """
+    if change.current is None or change.candidate is None:
+        return ()
+    try:
+        current, candidate = Version(change.current.version), Version(change.candidate.version)
+    except InvalidVersion:
+        return ()
+    low, high = sorted((current, candidate))
+    between = sorted({version for version in _parsed(versions) if low < version < high}, reverse=candidate < current)
+    # An index lists no local labels: `1.0` is the release of an installed `1.0+cpu`.
+    return tuple(
+        Pin(name=change.package, version=str(version))
+        for version in between
+        if str(version) not in (low.public, high.public)
+    )
+
+
+def _parsed(versions: Iterable[str]) -> Iterable[Version]:
+    for text in versions:
+        try:
+            yield Version(text)
+        except InvalidVersion:
+            continue
 
 
 Packages = Mapping[str, Installed]

@@ -8,10 +8,9 @@ from typing import Any, Literal
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.campaign import Campaign, SpentError
-from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.changes import PackageChange, has_releases
 from plumbline.upgrade.comparison import SEARCH_LOOKS, PairedDrop
 from plumbline.upgrade.locks.model import Pin
-from plumbline.upgrade.releases import has_releases, range_sentence, search_releases
 from plumbline.upgrade.report import culprit_of
 from plumbline.upgrade.search import (
     CulpritSet,
@@ -21,6 +20,8 @@ from plumbline.upgrade.search import (
     TrialAnswer,
     closure,
     find_culprits,
+    range_sentence,
+    search_releases,
 )
 
 Effect = Literal["cannot-train", "inputs", "numerics", "speed", "memory"]

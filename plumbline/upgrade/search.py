@@ -1,4 +1,4 @@
-"""Search for minimal sets of changes that fail.
+"""Search for minimal sets of changes that fail, and for the release of one that does. Pure.
 
 It finds all of them, in few trials, by QuickXplain (Junker 2004): one culprit in about log2(n) trials, and k that fail
 only together in about k log2(n/k). What it names is tried again without each of its items, as some subsets cannot be
@@ -11,6 +11,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from plumbline.upgrade.answer import ReleaseRange
+from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.locks.model import Pin
 
 TrialAnswer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]
@@ -196,3 +200,49 @@ def _without_each(cache: _AnswerCache, likely: Items, items: Items) -> tuple[Ite
         failing = found or failing
         size = min(math.ceil(size / 2) if found is None else size, math.ceil(len(failing) / 2))
     return failing, True
+
+
+def search_releases(
+    change: PackageChange, releases: Sequence[Pin], ask: Callable[[Pin], TrialAnswer | None]
+) -> ReleaseRange | None:
+    """Return the closest pair of releases around the effect.
+
+    The earlier one does not have the effect, the later one has it. The current release is known not to have the effect,
+    the candidate's to have it. `ask` returns "unknown" for a release that cannot be tried, which is skipped, and `None`
+    once no more trials are allowed. An effect that was reverted in between has several such pairs: one of them is
+    found.
+    """
+    if not releases or change.current is None or change.candidate is None:
+        return None
+    low, high = -1, len(releases)
+    skipped: set[int] = set()
+    num_tried = 0
+    while left := [place for place in range(low + 1, high) if place not in skipped]:
+        place = left[len(left) // 2]
+        answer = ask(releases[place])
+        if answer is None:
+            break
+        num_tried += 1
+        if answer == "unknown":
+            skipped.add(place)
+        elif answer == "fails":
+            high = place
+        else:
+            low = place
+    return ReleaseRange(
+        without=change.current.version if low < 0 else releases[low].version,
+        with_effect=change.candidate.version if high == len(releases) else releases[high].version,
+        unknown=tuple(releases[place].version for place in range(low + 1, high)),
+        num_tried=num_tried,
+    )
+
+
+def range_sentence(package: str, releases: ReleaseRange) -> str:
+    """Describe the range of releases in a sentence."""
+    line = f"{package} {releases.with_effect} has this effect, {releases.without} does not"
+    if not releases.unknown:
+        return f"of its releases, {line}"
+    names = ", ".join(releases.unknown[:3]) + (
+        f" and {len(releases.unknown) - 3} more" if len(releases.unknown) > 3 else ""
+    )
+    return f"of its releases, {line}, and {names} could not be tried"

@@ -21,11 +21,10 @@ from typing import IO
 from plumbline.digest import digest_json
 from plumbline.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
 from plumbline.upgrade.answer import Failure
-from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.changes import PackageChange, pins_between
 from plumbline.upgrade.installed import Base, Installed, read_distribution, this_base
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks.model import Pin
-from plumbline.upgrade.releases import has_releases, pins_between
 
 _ROOT_NAME = "files"
 
@@ -189,7 +188,7 @@ class PackageStore:
 
     def releases(self, change: PackageChange) -> tuple[Pin, ...]:
         """Return the releases in the index between both pins."""
-        return pins_between(change, self._installer.versions(change.package)) if has_releases(change) else ()
+        return pins_between(change, self._installer.versions(change.package))
 
     def _install(self, pins: Sequence[Pin]) -> list[Failure]:
         staging = self._root / f"staging.{os.getpid()}.part"

@@ -7,13 +7,13 @@ import pytest
 from bench.upgrade.wheels import broken_sdist
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.answer import TrialResult
-from plumbline.upgrade.changes import PackageChange
+from plumbline.upgrade.changes import PackageChange, pins_between
 from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Parts, UpgradeGate, UpgradeOptions
 from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.machine import LocalTrials
-from plumbline.upgrade.releases import pins_between, range_sentence, search_releases
+from plumbline.upgrade.search import range_sentence, search_releases
 from plumbline.upgrade.store import PackageStore
 from tests.unit.upgrade.conftest import change, drift
 from tests.unit.upgrade.wheels import write_wheel
