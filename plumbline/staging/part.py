@@ -96,7 +96,7 @@ class Part:
 def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part | None]:
     """Lock the part at `path`, or return `None` once `final` exists."""
     while not final.exists():
-        descriptor = _opened(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if not try_lock(descriptor):
                 wait()
@@ -112,21 +112,6 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
         finally:
             os.close(descriptor)
     yield None
-
-
-def _opened(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with contextlib.suppress(PermissionError):
-        return os.open(path, flags, 0o600)
-    # Earlier code closed a part before its sync, and a kill left it so. A process of that code may hold the part now:
-    # its lock still keeps us from it, and this mode does no harm under the final name either.
-    with contextlib.suppress(PermissionError, FileNotFoundError):
-        closed = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(closed, _OPEN_MODE)
-        finally:
-            os.close(closed)
-    return os.open(path, flags, 0o600)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -25,9 +25,9 @@ from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts, othe
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
+from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Observers
-from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.model import named_once
 from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
@@ -188,27 +188,24 @@ class LegSetting:
 class LegRunner:
     """Runs legs beside a training, and keeps their evidence."""
 
-    def __init__(self, ranks: Ranks, setting: LegSetting, found: list[dict[str, Any]]) -> None:
-        self._ranks, self._setting, self._found = ranks, setting, found
-        self._lost = self._unportable = ""
+    def __init__(self, context: Context, setting: LegSetting, found: list[dict[str, Any]]) -> None:
+        self._context, self._ranks, self._setting, self._found = context, context.ranks, setting, found
+        self._lost: dict[str, str] = {}
+        self._unportable = ""
         self._differing: list[RankDifference] = []
 
     def before(self, engine: Engine, step: int, batch: Batch) -> None:
         """Run the leg that is due before `step`, if any, on the first rows of its batch."""
         if step not in self._setting.places or self._lost or self._unportable:
             return
-        leg, reason = None, ""
-        try:
-            if not self._found:
-                check_products(self._ranks.device)
-            leg = self._run(engine, step, batch)
-        except UnportableOperationError as error:
-            self._unportable = error.operation
-        except (RuntimeError, MemoryError, TrainingFailedError) as error:
-            if not is_out_of_memory(error):
-                raise
-            reason = str(error)[:500] or OUT_OF_MEMORY
-        self._lost = next(filter(None, self._ranks.gather(reason)), "")
+        leg = None
+        with auxiliary("leg", self._context, self._lost):
+            try:
+                if not self._found:
+                    check_products(self._ranks.device)
+                leg = self._run(engine, step, batch)
+            except UnportableOperationError as error:
+                self._unportable = error.operation
         self._unportable = next(filter(None, self._ranks.gather(self._unportable)), "")
         if leg is not None and not self._lost and not self._unportable:
             self._compare_ranks(leg)
@@ -267,7 +264,7 @@ class LegRunner:
         """Return the evidence of all legs so far."""
         return CurveLegs(
             legs=tuple(CurveLeg.model_validate(each) for each in self._found), unportable=self._unportable,
-            lost=self._lost, ranks=tuple(self._differing),
+            lost=self._lost.get("leg", ""), ranks=tuple(self._differing),
         )  # fmt: skip
 
 

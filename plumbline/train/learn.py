@@ -250,7 +250,7 @@ class LearnRun:
             weights=context.weights, places=frozenset(curve_places(context.spec, epoch)), evaluate=self._evaluated_few,
             alone=self._setter.alone,
         )  # fmt: skip
-        return LegRunner(context.ranks, setting, self._progress.legs)
+        return LegRunner(context, setting, self._progress.legs)
 
     def _make_watch(self, engine: Engine) -> StateWatch | None:
         """Return the watch over the state between steps; an experiment has none."""

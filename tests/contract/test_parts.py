@@ -83,15 +83,6 @@ def test_a_kill_in_the_last_sync_keeps_no_user_from_the_file(folder: Path, datas
     assert temporary_files(folder) == []
 
 
-def test_a_part_that_earlier_code_left_closed_is_taken_up(folder: Path, dataset: Dataset) -> None:
-    whole = kill_in_sync(folder)
-    # Earlier code closed a file before its sync, and this is what its kill left.
-    part_of(folder)[0].chmod(0o444)
-    with child(folder) as process:
-        assert json.loads(line(process)) == {"moved": dataset.size - whole}
-    assert_cache_is_right(Cache(folder / "cache"))
-
-
 def test_who_meets_another_in_its_last_sync_waits_for_it(folder: Path, dataset: Dataset) -> None:
     with child(folder, "hold") as first:
         assert line(first) == "in sync"
