@@ -23,7 +23,7 @@ from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
-from plumbline.upgrade.answer import Measure
+from plumbline.upgrade.answer import Measure, Memory, MemoryUse, Speed
 from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.inputs import Inputs
 
@@ -193,3 +193,17 @@ def paired_drop(
     elif low > slower_above:
         outcome = "slower"
     return PairedDrop(outcome, drop, low, high, len(values), measure)
+
+
+def speed_of(drop: PairedDrop) -> Speed:
+    """Return a comparison of throughput as an answer has it."""
+    return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
+
+
+def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
+    """Return a comparison of memory as growth."""
+    outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
+    return MemoryUse(
+        kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=grown(drop.drop), low=grown(drop.low),
+        high=grown(drop.high), num_pairs=drop.num_pairs,
+    )  # fmt: skip

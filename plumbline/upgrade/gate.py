@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from plumbline.errors import InconclusiveError
 from plumbline.judge.rounds import merge
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import Memory, MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
+from plumbline.upgrade.answer import MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
 from plumbline.upgrade.campaign import Campaign, Parts, UpgradeOptions
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.comparison import LEAST_PAIRS, PairedDrop, grown, rounding_notes
+from plumbline.upgrade.comparison import LEAST_PAIRS, memory_use, rounding_notes, speed_of
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.report import constraint_lines, culprit_of
 from plumbline.upgrade.search import Items
@@ -149,7 +148,7 @@ class UpgradeGate:
         if drop.outcome == "slower":
             trial = Trial(name="x", part="speed")
             CulpritSearch(campaign, "speed", trial, drop=drop).run(left)
-        return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
+        return speed_of(drop)
 
     def _memory(self, campaign: Campaign, left: Items) -> tuple[MemoryUse, ...]:
         """Compare the peaks of memory of the same pairs; memory is a cost as time is, and has its limit."""
@@ -225,15 +224,6 @@ class UpgradeGate:
             trials=campaign.progress.lines,
             seconds=time.monotonic() - self._began,
         )
-
-
-def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
-    """Return a comparison of memory as growth."""
-    outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
-    return MemoryUse(
-        kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=grown(drop.drop), low=grown(drop.low),
-        high=grown(drop.high), num_pairs=drop.num_pairs,
-    )  # fmt: skip
 
 
 def _why(result: TrialResult) -> str:

@@ -14,9 +14,9 @@ from plumbline.rounds.judging import gates_of
 from plumbline.rounds.plan import RERUN, Assignment, Round
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import Failure, Speed, TrialLine, UpgradeAnswer
+from plumbline.upgrade.answer import Failure, TrialLine, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange, changes_between
-from plumbline.upgrade.comparison import PairedDrop
+from plumbline.upgrade.comparison import PairedDrop, speed_of
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.outcome import PlatformOutcome
@@ -109,17 +109,11 @@ def _answered(
         findings=judgement.findings if judgement else (),
         first_divergence=judgement.first_divergence if judgement else None,
         causes=judgement.causes if judgement else (),
-        speed=_speed(drop),
+        speed=speed_of(drop) if drop else None,
         notes=(*notes, _INPUTS),
         trials=tuple(_lines(trainings)),
         seconds=sum(record.record.seconds for record in trainings.records.values()),
     )
-
-
-def _speed(drop: PairedDrop | None) -> Speed | None:
-    if drop is None:
-        return None
-    return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
 
 
 def _differences(trainings: ImageTrainings) -> tuple[tuple[PackageChange, ...], tuple[str, ...]]:

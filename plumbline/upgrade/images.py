@@ -54,11 +54,11 @@ class ImageTrainings:
             return first
         candidate = self.records[first[1]]
         if is_failed(candidate):
-            return (self._again(_CANDIDATE),)
+            return (self._training(_CANDIDATE, "again"),)
         judgement = self.numerics(candidate)
         if judgement is not None and judgement.verdict != "pass":
             # A platform whose own image does not agree with itself says nothing of a different one.
-            return (self._again(_OWN),) if judgement.verdict == "drift" else ()
+            return (self._training(_OWN, "again"),) if judgement.verdict == "drift" else ()
         return self._pairs()
 
     def _pairs(self) -> tuple[Assignment, ...]:
@@ -78,27 +78,21 @@ class ImageTrainings:
         numbers = ended if is_decided or is_lost else range(1, count + 1)
         return tuple(training for number in numbers for training in self._pair(number))
 
-    def _pair(self, number: int) -> tuple[Assignment, Assignment]:
-        """Return the two trainings of a pair, in order.
-
-        The order alternates from pair to pair.
-        """
-        own, candidate = self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
-        return (candidate, own) if number % 2 else (own, candidate)
+    def _pair(self, number: int) -> tuple[Assignment, ...]:
+        """Return the two trainings of a pair, whose order alternates from pair to pair."""
+        sides = (_CANDIDATE, _OWN) if number % 2 else (_OWN, _CANDIDATE)
+        return tuple(self._training(side, str(number)) for side in sides)
 
     def _is_ended(self, number: int) -> bool:
         return all(training in self.records or training in self.absent for training in self._pair(number))
 
-    def _training(self, side: Side) -> Assignment:
-        return self._assignment(side, f"image-{side}", f"{side} image")
-
-    def _again(self, side: Side) -> Assignment:
-        return self._assignment(side, f"image-{side}-again", f"{side} image, again")
-
-    def _speed_training(self, side: Side, number: int) -> Assignment:
-        return self._assignment(side, f"{RERUN}-{side}-{number}", f"{side} image, speed {number}")
-
-    def _assignment(self, side: Side, what: str, title: str) -> Assignment:
+    def _training(self, side: Side, kind: str = "") -> Assignment:
+        """Return a training in one image: of the whole recipe, its repeat (`again`), or of the speed (a number)."""
+        what, title = f"image-{side}", f"{side} image"
+        if kind.isdecimal():
+            what, title = f"{RERUN}-{side}-{kind}", f"{title}, speed {kind}"
+        elif kind:
+            what, title = f"{what}-{kind}", f"{title}, {kind}"
         image = self.image if side == _CANDIDATE else ""
         return Assignment(self.platform, self.workload, what, title=title, image=image)
 
@@ -107,7 +101,7 @@ class ImageTrainings:
 
         `again` selects its repeat; `None` if there is no record.
         """
-        return self.records.get(self._again(side) if again else self._training(side))
+        return self.records.get(self._training(side, "again" if again else ""))
 
     def numerics(self, record: LoadedRecord) -> Judgement | None:
         """Judge a record against the own image's record.
@@ -131,17 +125,13 @@ class ImageTrainings:
 
         Both trainings of a pair have to run on one class of machine.
         """
-        numbers = range(1, MOST_PAIRS)
-        pairs = [(self._training(_OWN), self._training(_CANDIDATE)), *(self._by_side(number) for number in numbers)]
-        for sides in pairs:
+        for kind in ("", *map(str, range(1, MOST_PAIRS))):
+            sides = [self._training(side, kind) for side in (_OWN, _CANDIDATE)]
             records = [self.records[training].record for training in sides if training in self.records]
             speeds = [record.evidence.speed for record in records]
             rates = [speed.samples_per_second for speed in speeds if speed is not None and speed.samples_per_second]
             if len(rates) == len(sides) and len({record.fingerprint.hardware_class for record in records}) == 1:
                 yield math.log(rates[1] / rates[0])
-
-    def _by_side(self, number: int) -> tuple[Assignment, Assignment]:
-        return self._speed_training(_OWN, number), self._speed_training(_CANDIDATE, number)
 
     def missing(self) -> str:
         """Return why nothing can be compared, empty if it can."""
