@@ -71,6 +71,22 @@ def _unfit(name: str, what: str, *, where: str, key: str = "", hint: str) -> Unf
     return error
 
 
+def tested_range(name: str) -> str:
+    """Return the lowest and the highest tested version of a library, as text."""
+    return " to ".join(map(_dotted, SUPPORTED[name]))
+
+
+def is_tested(name: str, installed: str) -> bool:
+    """Return whether a library's version, such as `2.6.0+cu124`, is in the tested range."""
+    minor = _minor(installed)
+    return minor is not None and SUPPORTED[name][0] <= minor <= SUPPORTED[name][1]
+
+
+def _minor(installed: str) -> tuple[int, int] | None:
+    match = re.match(r"(\d+)\.(\d+)", installed)
+    return match and (int(match[1]), int(match[2]))
+
+
 def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
     """Return a note for each library that is newer than tested; `found` has versions by name, "" for a missing one.
 
@@ -82,7 +98,7 @@ def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> 
     notes = []
     for name, (lowest, highest) in SUPPORTED.items():
         installed = found.get(name, "")
-        accepted = f"{_dotted(lowest)} to {_dotted(highest)}" if name in _STATED else f"{_dotted(lowest)} or newer"
+        accepted = tested_range(name) if name in _STATED else f"{_dotted(lowest)} or newer"
         hint = f"the trainer needs {name} {accepted}"
         if not installed:
             raise _unfit(name, "is not installed", where=where or sys.prefix, key=name, hint=hint)
@@ -90,10 +106,9 @@ def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> 
         if machine:
             what = f"{name} {installed} is built for {machine}, this machine is {platform.machine()}"
             raise _unfit(name, what, where=sys.prefix, hint=_AGAIN)
-        match = re.match(r"(\d+)\.(\d+)", installed)
-        if match is None:
+        minor = _minor(installed)
+        if minor is None:
             continue  # a build without a number
-        minor = int(match[1]), int(match[2])
         if minor < lowest:
             what = f"{name} {installed} is older than {_dotted(lowest)}"
             raise _unfit(name, what, where=where or sys.prefix, hint=hint)

@@ -12,21 +12,23 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from pydantic import TypeAdapter
 
 from plumbline.errors import ExitCode, PlumblineError
-from plumbline.schema.evidence import PortableEvidence, SelfcheckEvidence
+from plumbline.interpreter import is_tested, tested_range
+from plumbline.schema.evidence import PortableEvidence, PortableStep, SelfcheckEvidence
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
 from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings
-from plumbline.train.portable.golden import Formulas, first_difference, read_golden
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.ranks import Ranks
 from plumbline.train.selfcheck_learn import learn_difference
@@ -104,34 +106,50 @@ def _trained(task: Task, device: torch.device, attention: Attention, *, steps: i
     return leg.evidence
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """Result of a comparison with the sets of formulas."""
-
-    verdict: str
-    """`pass`, `drift`, or `unknown` for versions whose formulas no set states."""
-    formulas: Formulas
-    """The set with equal digests, else the one of these versions, else the nearest."""
-    differences: dict[str, str]
-    """First difference from that set, by task."""
+def golden_steps() -> dict[str, tuple[PortableStep, ...]]:
+    """Return the digests of the shipped training, by task, which all versions in the trainer's range have."""
+    shipped = files("plumbline.train.portable").joinpath("golden.json")
+    return TypeAdapter(dict[str, tuple[PortableStep, ...]]).validate_json(shipped.read_bytes())
 
 
-def _judge(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> _Judged:
-    """Compare with every set of formulas.
+def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
+    """Return the first place where `found` differs from the expected digests, or ""."""
+    for expected, step in zip(right, found, strict=False):
+        for kind in ("outputs", "loss", "gradients", "weights"):
+            wanted, given = getattr(expected, kind), getattr(step, kind)
+            if wanted is None or wanted != given:
+                if kind == "loss":
+                    return f"the loss of step {expected.step}"
+                names = dict(given)
+                differing = [name for name, digest in wanted or () if digest is None or names.get(name) != digest]
+                # A module that only some versions call, such as a dropout of rate zero, changes no output around it.
+                if not differing and kind == "outputs":
+                    continue
+                return f"{kind} of step {expected.step}: {differing[0] if differing else 'more names than expected'}"
+            if kind != "loss" and any(digest is None for _, digest in wanted):
+                return f"{kind} of step {expected.step}: not finite"
+    return "" if len(right) == len(found) else "the number of steps"
 
-    Equal digests prove a formula, whatever the versions. Different ones are a fault only of versions that a set names.
+
+def _versions() -> dict[str, str]:
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def _formulas() -> str:
+    return ", ".join(f"{name} {tested_range(name)}" for name in _versions())
+
+
+def _judge(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
+    """Return the verdict, and the first difference from the shipped digests by task.
+
+    Equal digests prove the formulas, whatever the versions. Different ones are a fault only of tested versions; others
+    are `unknown`.
     """
-    sets = read_golden().formulas
-    found = [
-        {task: first_difference(formulas.steps[task][:steps], leg.steps) for task, leg in legs.items()}
-        for formulas in sets
-    ]
-    known = [formulas.belong_to(torch.__version__, transformers.__version__) for formulas in sets]
-    order = sorted(range(len(sets)), key=lambda place: (any(found[place].values()), not known[place], -place))
-    nearest = order[0]
-    differences = {task: at for task, at in found[nearest].items() if at}
-    verdict = "pass" if not differences else "drift" if known[nearest] else "unknown"
-    return _Judged(verdict, sets[nearest], differences)
+    golden = golden_steps()
+    found = {task: first_difference(golden[task][:steps], leg.steps) for task, leg in legs.items()}
+    differences = {task: at for task, at in found.items() if at}
+    known = all(is_tested(name, version) for name, version in _versions().items())
+    return "pass" if not differences else "drift" if known else "unknown", differences
 
 
 def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str, Any]:
@@ -139,20 +157,19 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
     legs = {task: _trained(task, device, attention) for task in _TASKS.values()}
-    judged = _judge(legs)
+    judged, differences = _judge(legs)
     unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
     repeated = all(leg.repeated for leg in legs.values())
-    verdict = "drift" if not repeated else "inconclusive" if unportable else judged.verdict
+    verdict = "drift" if not repeated else "inconclusive" if unportable else judged
     learned = learn_difference(device)
     cause = "device" if not repeated else "operator" if verdict == "drift" else "software" if learned else ""
     return {
         "verdict": "drift" if learned else verdict,
         "cause": cause,
-        "first_divergence": judged.differences | ({"learn": learned} if learned else {}),
+        "first_divergence": differences | ({"learn": learned} if learned else {}),
         "unportable": unportable,
-        "formulas": str(judged.formulas),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "formulas": _formulas(),
+        **_versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "seconds": time.perf_counter() - began,
         "steps": {task: [step.replace(sketches=()).to_json() for step in leg.steps] for task, leg in legs.items()},
@@ -165,11 +182,11 @@ def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     leg = _trained(task, device, "eager", steps=1)
     if leg.unportable:
         return SelfcheckEvidence(verdict="unknown", at=leg.unportable)
-    judged = _judge({task: leg}, steps=1)
-    at = judged.differences.get(task, "")
-    if judged.verdict == "unknown":
-        at = f"{at}, compared with the nearest formulas: {judged.formulas}"
-    return SelfcheckEvidence.model_validate({"verdict": judged.verdict, "at": at[:500]})
+    verdict, differences = _judge({task: leg}, steps=1)
+    at = differences.get(task, "")
+    if verdict == "unknown":
+        at = f"{at}, compared with the nearest formulas: {_formulas()}"
+    return SelfcheckEvidence.model_validate({"verdict": verdict, "at": at[:500]})
 
 
 _CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT}
