@@ -14,9 +14,8 @@ CHROMIUM := $(shell command -v chromium || command -v chromium-browser || comman
 CODE := plumbline flows tasks tests bench drills infra/docs infra/check
 # Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
 export PYTHONDONTWRITEBYTECODE :=
-# Two processes for each of the two calls: while rounds wait for their servers, the other call computes. What takes
-# longest begins first.
-PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# A third process computes while the others wait for servers, children and disks. What takes longest begins first.
+PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 LONG := tests/faults tests/train
 SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard tests/*/)))
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
@@ -28,16 +27,17 @@ ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*
 run: $(INSTALLED)
 	$(BIN)/plumbline run $(SUITE)
 
-# Lint, tests and the rounds on real servers, beside each other. All train on the CPU also where a GPU is, so that they ask
-# for the same everywhere; what asks for a GPU has a call of its own there.
+# The rounds on real servers have a call of their own: their deadlines hold on processors that nothing else takes. Both
+# calls train on the CPU also where a GPU is, so that they ask for the same everywhere; what asks for a GPU has a third.
 test: export PLUMBLINE_NO_BROWSER := 1
 test:
-	$(MAKE) --jobs=3 rounds units lint
+	$(MAKE) --jobs=2 lint $(AZURITE) $(OLDEST_PIP) browser
+	$(MAKE) units
+	$(MAKE) rounds
 	$(if $(wildcard /proc/driver/nvidia/version),$(BIN)/python -m pytest -q -m gpu tests/train)
 
-# Rounds have deadlines, and wait more than they compute: the others leave them the processors.
 units: $(AZURITE) $(OLDEST_PIP) browser
-	CUDA_VISIBLE_DEVICES= nice $(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(LONG) $(SHORT)
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(LONG) $(SHORT)
 
 rounds: $(AZURITE)
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q --durations=10 $(PARALLEL) $(ROUNDS)
