@@ -29,6 +29,7 @@ from pydantic import Field
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
+from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.verdict import Stage
 
@@ -137,6 +138,8 @@ class Tap(Model):
     """L2 norm in fp64."""
     sha256: Sha256
     leaf: bool = True
+    mantissa: MantissaCounts = ()
+    """Of the values, whatever `dtype` holds them; empty in records of releases without it."""
 
 
 class EnvelopeSample(Model):
@@ -201,6 +204,8 @@ class PortableStep(Model):
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
     operations."""
+    mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in legs of a learning curve."""
 
 
 class PortableEvidence(Model):
@@ -295,6 +300,8 @@ class RankDifference(Model):
     name: Label
     formats: tuple[Label, Label] | None = None
     """Number formats of most processes and of this one, if they differ there."""
+    mantissas: tuple[MantissaCounts, MantissaCounts] = ((), ())
+    """Bits of mantissa in use there, in the legs of most others and in its own."""
 
 
 class Inconsistency(Model):

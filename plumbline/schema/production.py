@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
+from plumbline.schema.mantissa import MantissaCounts
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""
@@ -52,6 +53,8 @@ class ProductionTap(Model):
     """Relative error against the portable leg, estimated from sketches; `None` if not finite."""
     envelope: Number | None
     """The same error of the plain model in fp32 whose values are rounded to the format of the precision."""
+    mantissa: MantissaCounts = ()
+    """Of the values, whatever `dtype` holds them; empty in records of releases without it."""
 
 
 class ProductionStep(Model):

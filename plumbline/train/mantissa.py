@@ -1,4 +1,4 @@
-"""Measurement of the mantissa bits that an operator really keeps on this device, in a part's settings.
+"""Measurement of mantissa bits: those that a tensor's values use, and those that an operator keeps on this device.
 
 A setting and a kernel may disagree. Each operator gets `1 + 2**-k`, which is exact in a format of `k` or more bits: the
 largest `k` that still changes the result is the number of bits kept.
@@ -13,12 +13,47 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
+from plumbline.schema.mantissa import FORMATS, NUM_COUNTS, SAMPLED
 from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
 _FEWEST, _MOST = 2, 52
 """Mantissa bits of the shortest and the longest format: fp8's e5m2, and fp64."""
 Size = tuple[int, int, int, int]
+
+
+_FP64_BITS = 52
+_FP64_INFINITY = 2047
+
+
+class Sample:
+    """Evenly spaced values of a tensor that arrives in pieces; nothing waits for the device."""
+
+    def __init__(self, size: int) -> None:
+        self._step = max(1, -(-size // SAMPLED))
+        while math.gcd(self._step, size) > 1:  # no column of the tensor is preferred
+            self._step += 1
+        self._end, self._pieces = 0, list[torch.Tensor]()
+
+    def add(self, piece: torch.Tensor, start: int = 0) -> None:
+        """Add the values from element `start` on, of a piece in order from where the last one ended."""
+        first = max(start, self._end) if start else self._end
+        self._end = first + piece.numel()
+        values = piece.detach().reshape(-1)[-first % self._step :: self._step]
+        # Later work may overwrite the tensor.
+        self._pieces.append(values.clone() if values.numel() else values)
+
+    def counts(self) -> torch.Tensor:
+        """Return the `MantissaCounts` of the values, fp64 on their device."""
+        if not self._pieces:  # the first process measures what is in main memory
+            return torch.zeros(NUM_COUNTS, dtype=torch.float64)
+        words = torch.cat(self._pieces).double().abs().view(torch.int64).sort().values
+        mantissas, exponents = words & ((1 << _FP64_BITS) - 1), words >> _FP64_BITS
+        values = (mantissas != 0) & (exponents < _FP64_INFINITY)
+        distinct = values.clone()
+        distinct[1:] &= words[1:] != words[:-1]
+        beyond = [distinct & ((mantissas & ((1 << (_FP64_BITS - bits)) - 1)) != 0) for bits in FORMATS]
+        return torch.stack([values, distinct, *beyond]).sum(1).double()
 
 
 def _steps(value: torch.Tensor) -> float:
@@ -89,7 +124,8 @@ def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[st
     first = torch.arange(2, device=device)
     one, zero = torch.ones(2, dtype=dtype, device=device), torch.zeros(2, dtype=dtype, device=device)
     operators: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "softmax": lambda row: functional.softmax(row, dim=-1).double().diff(),
+        # Scores of attention have four dimensions.
+        "softmax": lambda row: functional.softmax(row[None, None], dim=-1).double().reshape(-1).diff(),
         "gelu": lambda row: functional.gelu(row).double().diff(),
         "tanh": lambda row: torch.tanh(row).double().diff(),
         "embedding": lambda row: functional.embedding(first, row.t()).double().reshape(-1).diff(),

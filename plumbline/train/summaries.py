@@ -1,4 +1,4 @@
-"""Summaries of tensors: norm, sketch and digest, computed where the tensors lie.
+"""Summaries of tensors: norm, sketch, digest and bits of mantissa in use, computed where the tensors lie.
 
 A tensor may arrive in pieces, one per micro-batch and process. On the CPU its numbers are those of the whole tensor, to
 the bit for digest and sketch. On another device norm and sketch are summed there in a fixed order, and one row of
@@ -19,15 +19,19 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
+from plumbline.schema.mantissa import NUM_COUNTS
 from plumbline.sketch import BLOCK, RunningSketch, block_salt, element_codes
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
+from plumbline.train.mantissa import Sample
 
 DigestKind = Literal["none", "signed", "unsigned"]
 """Whether tensors are digested, and whether the sign of zero counts."""
 _SIGNED = 2 * SKETCH_SIZE
 _SQUARES, _NOT_FINITE = _SIGNED, _SIGNED + 1
-_ROW = _SIGNED + 2
-"""Numbers of a tensor on its device: signed sums, sum of squares, count of values that are not finite."""
+_MANTISSA = _SIGNED + 2
+_ROW = _MANTISSA + NUM_COUNTS
+"""Numbers of a tensor on its device: signed sums, sum of squares, count of values that are not finite, and the counts
+of its sample."""
 _MOST_BLOCKS = 8
 """Blocks that a device sums at once: some 200 MB in fp64."""
 
@@ -53,7 +57,7 @@ def summarizing() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Norm, sketch and digest of one tensor."""
+    """Norm, sketch, digest and bits of mantissa of one tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -62,6 +66,8 @@ class Summary:
     is_finite: bool
     sha256: str
     """Empty without digests."""
+    mantissa: tuple[int, ...] = ()
+    """See `schema.mantissa.MantissaCounts`; only with signed digests."""
 
 
 class _OnHost:
@@ -80,7 +86,8 @@ class _OnHost:
 
     def row(self) -> NDArray[np.float64]:
         found = self._sketch.numbers()
-        return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite]))
+        rest = np.zeros(_ROW - _MANTISSA)
+        return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite], rest))
 
 
 class _OnDevice:
@@ -134,6 +141,8 @@ class _Tensor:
         self.shape, self.dtype, self._digest, self._is_unsigned = tuple(map(int, shape)), dtype, digest, is_unsigned
         self.numbers: _OnHost | _OnDevice = _OnHost() if device.type == "cpu" else _OnDevice(device)
         self.num_missing = math.prod(self.shape)
+        is_sampled = digest is not None and dtype.is_floating_point and not is_unsigned
+        self.sample = Sample(self.num_missing) if is_sampled else None
 
     def add(self, piece: torch.Tensor, start: int = 0, *, is_measured: bool = True, is_hashed: bool = True) -> None:
         """Add the values from element `start` on; pieces to hash arrive in order."""
@@ -143,10 +152,20 @@ class _Tensor:
                 piece = piece + 0.0
             if is_measured:
                 self.numbers.add(piece, start)
+                if self.sample is not None:
+                    self.sample.add(piece, start)
             if is_hashed:
                 self.num_missing -= piece.numel()
                 if self._digest is not None:
                     self._digest.add(piece)
+
+    def row(self) -> NDArray[np.float64]:
+        """Return the numbers of a tensor in main memory."""
+        assert isinstance(self.numbers, _OnHost)  # noqa: S101 - others are read together
+        row = self.numbers.row()
+        if self.sample is not None:
+            row[_MANTISSA:] = self.sample.counts().numpy()
+        return row
 
     def sha256(self) -> str:
         return "" if self._digest is None else self._digest.hexdigest()
@@ -167,11 +186,14 @@ class Summaries:
         return self._tensors[-1]
 
     def rows(self) -> NDArray[np.float64]:
-        """Return the numbers of all tensors, float64 [tensors, 130]; wait for the device once."""
-        on_device = [tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, _OnDevice)]
+        """Return the numbers of all tensors, float64 [tensors, 137]; wait for the device once."""
         with summarizing():
+            for tensor in self._tensors:
+                if isinstance(tensor.numbers, _OnDevice) and tensor.sample is not None:
+                    tensor.numbers.numbers[_MANTISSA:] = tensor.sample.counts()
+            on_device = [tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, _OnDevice)]
             moved = iter(host_array(torch.stack(on_device)) if on_device else ())
-        rows = [each.numbers.row() if isinstance(each.numbers, _OnHost) else next(moved) for each in self._tensors]
+            rows = [each.row() if isinstance(each.numbers, _OnHost) else next(moved) for each in self._tensors]
         return np.stack(rows) if rows else np.zeros((0, _ROW))
 
     def read(self, rows: NDArray[np.float64] | None = None) -> list[Summary]:
@@ -181,7 +203,7 @@ class Summaries:
             Summary(
                 shape=tensor.shape, dtype=tensor.dtype, norm=math.sqrt(row[_SQUARES]),
                 sketch=row[:SKETCH_SIZE] - row[SKETCH_SIZE:_SIGNED], is_finite=not row[_NOT_FINITE],
-                sha256=tensor.sha256(),
+                sha256=tensor.sha256(), mantissa=tuple(map(int, row[_MANTISSA:])) if tensor.sample else (),
             )
             for tensor, row in zip(self._tensors, rows, strict=True)
         ]  # fmt: skip
@@ -192,6 +214,14 @@ class Summaries:
         """End the threads, and drop all tensors."""
         self._threads.close()
         self._tensors = []
+
+
+def mantissa_counts(values: torch.Tensor) -> tuple[int, ...]:
+    """Return the `MantissaCounts` of a tensor; wait for its device."""
+    with summarizing():
+        sample = Sample(values.numel())
+        sample.add(values)
+        return tuple(map(int, sample.counts().tolist()))
 
 
 def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:

@@ -92,6 +92,7 @@ class TapBook:
                 norm=finite(summary.norm),
                 sha256=summary.sha256 if self.digests == "signed" else "0" * 64,
                 leaf=leaf,
+                mantissa=summary.mantissa,
             )
         )
 

@@ -282,7 +282,7 @@ class ProductionLeg:
             if key in errors and tap.stage != "weight":
                 yield ProductionTap(
                     stage=tap.stage, name=tap.name, kind=tap.kind, dtype=tap.dtype, norm=tap.norm, sha256=tap.sha256,
-                    error=errors[key], envelope=envelope.get(key),
+                    error=errors[key], envelope=envelope.get(key), mantissa=tap.mantissa,
                 )  # fmt: skip
 
     def _excesses(self, run: _Pass, envelope: dict[tuple[str, str], float | None]) -> Iterator[_Excess]:
