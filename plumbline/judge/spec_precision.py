@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.number_formats import has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
@@ -58,7 +59,7 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
     """
     left, right = pair.reference.record, pair.candidate.record
     ours, theirs = _kept(left, part), _kept(right, part)
-    is_alike = _lists(left) == _lists(right)
+    is_alike = has_equal_lists(pair.reference, pair.candidate)
     for name in (name for name in ours if name in theirs):
         bits, is_product = ours[name], name in (*_PRODUCTS, "attention")
         is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
@@ -80,11 +81,6 @@ def _kept(record: RunRecord, part: str) -> dict[str, int]:
     """Return the bits that each operator kept in the settings of `speed` or `learn`."""
     bits = record.fingerprint.mantissa_bits
     return {name.removeprefix(f"{part}."): num for name, num in bits.items() if name.startswith(f"{part}.")}
-
-
-def _lists(record: RunRecord) -> tuple[bool, str]:
-    """Return what decides which operations autocast leaves in fp32."""
-    return bool(record.fingerprint.gpus), record.fingerprint.packages.get("torch", "")
 
 
 def _permits_tf32(record: RunRecord, part: str) -> bool:

@@ -18,7 +18,8 @@ from plumbline.judge.rungs.bits import RUNGS as BITS
 from plumbline.judge.rungs.bits import bits, different_place, evaluation_bits, other_kernels
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
-from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers
+from plumbline.judge.rungs.formats import formats
+from plumbline.judge.rungs.forward import forward, forward_numbers
 from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
@@ -111,7 +112,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "batch": lambda step: batch(pair, step, known),
         "state": lambda step: between_steps(pair, step),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
-        "dtype": lambda step: dtypes(pair, step),
+        "format": lambda step: formats(pair, step),
         "loss": lambda step: loss(pair, step),
         "clipped": lambda step: clipping(pair, step),
         "schedule": lambda step: schedule(pair, step),

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
+from plumbline.judge.number_formats import Beside, Bits, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.forward import has_one_format
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
@@ -51,18 +51,12 @@ def _first_excess(pair: Pair) -> GateResult | None:
 
 
 def _other_format(pair: Pair) -> GateResult | None:
-    """Return an operator or a linear layer that computes in another number format than the reference's."""
-    measured, layer = other_format(pair, "speed"), _other_dtype(pair)
+    """Return an operator, an output or a gradient in another number format than the reference's."""
+    measured, tensor = other_format(pair, "speed"), _other_tensor(pair)
     if measured is not None:
         finding, why, at = measured.findings[0], measured.suspicions[0].why, measured.at
-    elif layer is not None:
-        ours, theirs = layer
-        why = fact("production.dtype", name=theirs.name, dtype=theirs.dtype, reference=ours.dtype)
-        at = Divergence(stage="forward", step=0, at=theirs.name)
-        finding = Finding(
-            check="production.format", outcome="drift", metric=fact("production.dtype-of", name=theirs.name),
-            observed=theirs.dtype, limit=ours.dtype,
-        )  # fmt: skip
+    elif tensor is not None:
+        finding, why, at = _format_finding(*tensor)
     else:
         return None
     replay = _replay(pair.candidate)
@@ -70,18 +64,64 @@ def _other_format(pair: Pair) -> GateResult | None:
     return _drift(finding, "precision", why, at, trials=[each for each in trials if each.stage == trials[0].stage])
 
 
-def _other_dtype(pair: Pair) -> tuple[ProductionTap, ProductionTap] | None:
-    """Return the first module whose output is in another format."""
-    sides = [_replay(side) for side in (pair.reference, pair.candidate)]
-    if sides[0] is None or sides[1] is None:
+def _format_finding(ours: ProductionTap, theirs: ProductionTap, bits: Bits) -> tuple[Finding, Statement, Divergence]:
+    """Return finding, reason and place of a tensor in another format."""
+    name, stage = theirs.name, theirs.stage
+    at = Divergence(stage=stage, step=0, at=name)
+    if ours.dtype != theirs.dtype:
+        metric, observed, limit = fact("production.dtype-of", name=name), theirs.dtype, ours.dtype
+        why = fact("production.dtype", name=name, dtype=theirs.dtype, reference=ours.dtype)
+    else:
+        metric, (limit, observed) = fact("production.mantissa-of", stage=stage, name=name), map(str, bits)
+        why = fact("production.mantissa", stage=stage, name=name, bits=bits[1], reference=bits[0])
+    finding = Finding(check="production.format", outcome="drift", metric=metric, observed=observed, limit=limit)
+    return finding, why, at
+
+
+def _other_tensor(pair: Pair) -> tuple[ProductionTap, ProductionTap, Bits] | None:
+    """Return the first output or gradient in another format, unless something else differs before it.
+
+    The bits that its values use show a format that its type hides.
+    """
+    left, right = _replay(pair.reference), _vouched(pair)
+    spec = pair.candidate.record.spec.speed
+    if left is None or right is None or spec is None:
         return None
-    every = has_one_format(pair)
-    known = {tap.name: tap for tap in sides[0].taps if tap.stage == "forward" and (every or tap.kind == "Linear")}
-    for tap in sides[1].taps:
-        ours = known.get(tap.name)
-        if tap.stage == "forward" and ours is not None and tap.dtype != ours.dtype:
-            return ours, tap
-    return None
+    known, are_due = {(tap.stage, tap.name): tap for tap in left.taps}, _bits_due(pair)
+    comparable = [
+        ((ours, tap), _beside(ours, tap, spec.precision, are_due=are_due))
+        for tap in _by_consequence(right)
+        if (ours := known.get((tap.stage, tap.name))) is not None and _is_comparable(pair, tap)
+    ]
+    found = first_other(comparable)
+    return (*found[0], found[1]) if found is not None else None
+
+
+def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *, are_due: bool) -> Beside:
+    limit = production_limit(theirs.envelope, theirs.stage, precision)
+    differs = _is_over(theirs, precision) or (are_due and theirs.sha256 != ours.sha256)
+    return Beside((ours.mantissa, theirs.mantissa), theirs.error, limit, differs, (ours.dtype, theirs.dtype))
+
+
+def _is_comparable(pair: Pair, tap: ProductionTap) -> bool:
+    """Return whether both sides give a tensor the same format, whichever kernels compute it."""
+    if tap.stage == "forward" and tap.kind == "Linear":
+        return True
+    compiled = [_is_compiled(side) for side in (pair.reference, pair.candidate)]
+    is_fused = any(compiled) and not (all(compiled) and tap.stage == "forward")
+    return has_equal_lists(pair.reference, pair.candidate) and not is_fused
+
+
+def _is_compiled(side: LoadedRecord) -> bool:
+    speed, spec = side.record.evidence.speed, side.record.spec.speed
+    asked = spec is not None and spec.compile
+    return bool(speed.trail.settings.get("compiled", asked) if speed is not None and speed.trail is not None else asked)
+
+
+def _by_consequence(replay: ProductionEvidence) -> list[ProductionTap]:
+    """Return outputs in the order of execution, then gradients from the loss backwards."""
+    forward = [tap for tap in replay.taps if tap.stage == "forward"]
+    return [*forward, *(tap for tap in reversed(replay.taps) if tap.stage == "gradient")]
 
 
 def _replay(side: LoadedRecord) -> ProductionEvidence | None:
@@ -244,11 +284,9 @@ def _different_bit(pair: Pair) -> GateResult | None:
     if left is None or right is None or not _bits_due(pair):
         return None
     ours = {(tap.stage, tap.name): tap.sha256 for tap in left.taps}
-    forward = [tap for tap in right.taps if tap.stage == "forward"]
-    gradients = [tap for tap in reversed(right.taps) if tap.stage == "gradient"]
-    different = [tap for tap in (*forward, *gradients) if ours.get((tap.stage, tap.name)) != tap.sha256]
+    different = [tap for tap in _by_consequence(right) if ours.get((tap.stage, tap.name)) != tap.sha256]
     losses = [replay.steps[0].loss if replay.steps else None for replay in (left, right)]
-    if not forward and losses[0] != losses[1]:
+    if not any(tap.stage == "forward" for tap in right.taps) and losses[0] != losses[1]:
         # Modules of a compiled or packed replay have no comparable outputs; its first loss shows that one differs.
         finding = Finding(check="production.bits", outcome="drift", metric=fact("production.loss", step=0))
         place = Divergence(stage="loss", step=0, at="loss")

@@ -7,14 +7,16 @@ there, and only there, a difference within rounding proves nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.number_formats import Beside, bits_apart, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
-from plumbline.schema.evidence import CurveLeg, LearnEvidence
+from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
@@ -49,7 +51,8 @@ def curve_legs(pair: Pair) -> Mismatch | None:
         place = next(curve_leg_parts(ours, theirs), None)
         if place is not None and not _is_order(pair, ours, theirs, place[0]):
             stage, name = place
-            code, why = _named(stage, name, other_formats(ours, theirs, stage, name))
+            types = other_formats(ours, theirs, stage, name)
+            code, why = (None if types else _other_format(pair, ours, theirs, stage)) or _named(stage, name, types)
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
             return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
@@ -68,6 +71,32 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
     if stage == "evaluation" and name == "labels":
         return "data.labels", fact("curve-legs.evaluated-labels")
     return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
+
+
+def _other_format(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: Stage) -> tuple[CauseCode, Statement] | None:
+    """Return cause and reason of a stage whose first values use other bits of mantissa, and differ by no more."""
+    if not has_equal_lists(pair.reference, pair.candidate):
+        return None
+    parts = (
+        (name, _beside(ours.training, theirs.training, f"{stage} {name}"))
+        for stage, name in curve_leg_parts(ours, theirs)
+        if stage == place
+    )
+    found = first_other(parts)
+    if found is None:
+        return None
+    name, (reference, bits) = found
+    return "precision", fact("curve-legs.mantissa", name=_place(name), stage=place, bits=bits, reference=reference)
+
+
+def _beside(ours: PortableStep, theirs: PortableStep, key: str) -> Beside:
+    left, right = (dict(side.sketches).get(key, ()) for side in (ours, theirs))
+    size = math.hypot(*left)
+    error = math.dist(left, right) / size if size and len(left) == len(right) else None
+    # A dropout's input has no sketch.
+    error = 0.0 if not left and not right else error
+    counts = dict(ours.mantissas).get(key, ()), dict(theirs.mantissas).get(key, ())
+    return Beside(counts, error)
 
 
 def _place(name: str) -> str:
@@ -91,6 +120,9 @@ def _rank(pair: Pair) -> Mismatch | None:
         for found in curve.legs.ranks[:1] if curve.legs is not None else ():
             stage: Stage = found.stage if found.stage in _CODES else "forward"
             code, part = _named(stage, found.name, found.formats)
+            if found.formats is None and (bits := bits_apart(*found.mantissas)) is not None:
+                code, name = "precision", _place(found.name)
+                part = fact("curve-legs.mantissa", name=name, stage=stage, bits=bits[1], reference=bits[0])
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
             return _mismatch(Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
     return None

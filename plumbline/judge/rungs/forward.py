@@ -15,49 +15,6 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import MANTISSA_BITS
 from plumbline.schema.verdict import Divergence, Finding
 
-_AUTOCAST = ("bf16", "fp16")
-
-
-def has_one_format(pair: Pair) -> bool:
-    """Return whether both sides' modules have outputs of one format each.
-
-    Devices and releases differ in the operations that autocast leaves in fp32, but for linear layers.
-    """
-    sides = [side.record.fingerprint for side in (pair.reference, pair.candidate)]
-    lists = [(bool(side.gpus), *(side.packages.get(name) for name in ("torch", "transformers"))) for side in sides]
-    return lists[0] == lists[1]
-
-
-def dtypes(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of number formats of logits, loss or a module's output."""
-    left, right = pair.common[step]
-    pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
-    taps = [*pair.errors(step, "forward"), *pair.errors(step, "gradient")]
-    if pair.precision in _AUTOCAST:
-        every = has_one_format(pair)
-        taps = [
-            each for each in taps if each.reference.stage == "forward" and (every or each.reference.kind == "Linear")
-        ]
-        pairs = []
-    pairs += [(each.reference.name, each.reference.dtype, each.candidate.dtype) for each in taps]
-    differing = [(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
-    if not differing:
-        return None
-    tapped = [entry for entry in differing if entry[0] not in ("logits", "loss")]
-    name, ours, theirs = (tapped or differing)[0]
-    finding = Finding(
-        check="probe.dtype",
-        outcome="drift",
-        metric=fact("forward.format", name=name, step=step),
-        observed=theirs,
-        limit=ours,
-        detail=fact("forward.formats", num=len(differing)),
-    )
-    stage = "loss" if name == "loss" else "forward"
-    why = fact("forward.precision", name=name, format=theirs, reference=ours)
-    suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
-    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
-
 
 def forward(pair: Pair, step: int) -> Mismatch | None:
     """Return the first module, in execution order, whose output exceeds rounding."""

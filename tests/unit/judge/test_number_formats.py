@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import bits
-from plumbline.judge.rungs.forward import dtypes
+from plumbline.judge.rungs.formats import formats
+from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 
 from .conftest import make_record, other_kernel
-from .made_records import in_spec, whole
+from .made_records import Content, edit, evaluation, in_spec, whole
 from .rung_numbers import STEP, scaled
 from .rung_records import side
 from .test_withheld import replay
 
+Counts = tuple[int, ...]
 BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
 
 
@@ -113,6 +117,131 @@ def test_one_operation_on_equal_inputs_rounds_by_a_unit_of_its_own_format(
 def test_a_module_in_another_format_is_named_beside_autocast_too(name: str) -> None:
     change = in_spec("probe", precision="bf16")
     left, right = (side(change, scaled("forward", name, dtype=dtype)) for dtype in ("bfloat16", "float32"))
-    found = dtypes(Pair(left, right), STEP)
+    found = formats(Pair(left, right), STEP)
     assert found is not None
     assert (found.suspicions[0].code, found.at.at) == ("precision", name)
+
+
+FP32, FP16 = (1000, 900, 890, 870, 800, 700, 0), (1000, 900, 880, 860, 500, 0, 0)
+BF16_BITS, FP8 = (1000, 500, 490, 470, 0, 0, 0), (1000, 30, 0, 0, 0, 0, 0)
+HEAD = {"name": "head", "kind": "Linear", "dtype": "float32", "norm": 1.0, "envelope": 1e-2, "sha256": "a" * 64}
+NORM = HEAD | {"name": "norm", "kind": "LayerNorm"}
+
+
+def in_use(*taps: Content, **plan: Any) -> LoadedRecord:
+    """Return a record whose replay has these tensors."""
+    change = replay(taps=[{"stage": "forward", "error": 1e-3} | tap for tap in taps])
+    return whole(in_spec("speed", precision="bf16"), change, **plan)
+
+
+def named(left: LoadedRecord, right: LoadedRecord) -> list[tuple[str, str]]:
+    judgement = compare(left, right, throughput=False)
+    assert (judgement.verdict == "pass") == (not judgement.causes)
+    return [(cause.code, judgement.first_divergence.at) for cause in judgement.causes]
+
+
+@pytest.mark.parametrize("stage", ["forward", "gradient"])
+@pytest.mark.parametrize(("ours", "theirs"), [(FP32, FP16), (FP16, BF16_BITS), (BF16_BITS, FP8), (BF16_BITS, FP32)])
+@pytest.mark.parametrize("isa", ["", "AVX2"])
+def test_values_in_fewer_or_more_bits_than_their_type_shows_are_a_drift_of_precision(
+    stage: str, ours: Counts, theirs: Counts, isa: str
+) -> None:
+    machine = {"fingerprint": other_kernel()} if isa else {}
+    left, right = in_use(NORM | {"stage": stage, "mantissa": ours}), NORM | {"stage": stage, "mantissa": theirs}
+    assert named(left, in_use(right | {"sha256": "b" * 64}, **machine)) == [("precision", "norm")]
+
+
+def test_bits_in_use_that_chance_explains_are_no_format() -> None:
+    """Few values, values of which most fit anyway, and samples that nobody measured."""
+    for ours, theirs in (
+        ((1, 1, 1, 1, 1, 1, 0), (1, 1, 0, 0, 0, 0, 0)), ((900, 900, 890, 870, 12, 0, 0), (900, 900, 890, 870, 0, 0, 0)),
+        (FP32, ()), ((), FP8), ((0,) * 7, FP32), (FP32, (*FP32[:5], 699, 0)),
+    ):  # fmt: skip
+        assert named(in_use(NORM | {"mantissa": ours}), in_use(NORM | {"mantissa": theirs})) == []
+
+
+def test_a_head_of_a_few_logits_shows_fp8() -> None:
+    """In fp8 its sixteen values have few magnitudes; those of the reference show how many are independent."""
+    left, right = (16, 9, 9, 9, 0, 0, 0), (11, 4, 0, 0, 0, 0, 0)
+    assert named(in_use(HEAD | {"mantissa": left}), in_use(HEAD | {"mantissa": right})) == [("precision", "head")]
+
+
+def test_a_different_formula_is_no_format_though_its_bits_differ() -> None:
+    left = in_use(NORM | {"mantissa": FP32})
+    wrong = NORM | {"mantissa": BF16_BITS, "error": 0.2, "sha256": "b" * 64}
+    assert [code for code, _ in named(left, in_use(wrong))] == ["operator"]
+    later = NORM | {"name": "later", "mantissa": BF16_BITS}
+    before = in_use(NORM | {"mantissa": FP32}, later | {"mantissa": FP32})
+    assert [code for code, _ in named(before, in_use(wrong | {"mantissa": FP32}, later))] == ["operator"]
+
+
+def test_a_tensor_of_few_values_differs_first_and_does_not_show_the_format() -> None:
+    """The gradient of a head's bias comes first; a wrong formula there is not excused by a format behind it."""
+    few, many = NORM | {"name": "bias", "stage": "gradient"}, NORM | {"stage": "gradient"}
+    ours = in_use(many | {"mantissa": FP16}, few | {"mantissa": (2, 1, 1, 1, 1, 0, 0)})
+    for error, found in ((0.1, ("precision", "norm")), (0.5, ("gradient", "bias"))):
+        bias = few | {"mantissa": (2, 1, 0, 0, 0, 0, 0), "error": error, "sha256": "b" * 64}
+        theirs = in_use(many | {"mantissa": FP8, "error": 0.1, "sha256": "b" * 64}, bias)
+        assert named(ours, theirs) == [found]
+
+
+def test_autocast_and_compilers_choose_formats_by_software_but_not_of_linear_layers() -> None:
+    """Between releases, and beside a compiler, outputs of linear layers alone are comparable."""
+    other = {"fingerprint": {"packages": {"torch": "2.4.0"}}}
+    for kind, found in (("LayerNorm", []), ("Linear", [("precision", "norm")])):
+        left, right = (
+            in_use(NORM | {"kind": kind, "mantissa": bits}, **plan) for bits, plan in ((FP16, {}), (BF16_BITS, other))
+        )
+        assert named(left, right) == found
+
+    def compiled(content: Content) -> None:
+        content["evidence"]["speed"]["trail"]["settings"] = {"compiled": True}
+
+    fused = edit(in_use(NORM | {"stage": "gradient", "mantissa": FP32}), compiled)
+    assert named(in_use(NORM | {"stage": "gradient", "mantissa": BF16_BITS}), fused) == []
+
+
+@pytest.mark.parametrize(("tap", "verdict"), [
+    ({"dtype": "bfloat16", "mantissa": FP32}, "invalid"), ({"mantissa": ()}, "invalid"), ({"mantissa": FP32}, "pass"),
+])  # fmt: skip
+def test_bits_in_use_are_checked_where_they_enter(tap: Content, verdict: str) -> None:
+    """A type cannot hold more bits than it has; a record measures all of its tensors or, of a release before, none."""
+    made = in_use(HEAD | {"mantissa": FP32}, NORM | tap)
+    assert compare(made, made, throughput=False).verdict == verdict
+    for counts in ((1, 2, 0, 0, 0, 0, 0), (5000, 0, 0, 0, 0, 0, 0), (1, 1)):
+        with pytest.raises(ValidationError):
+            in_use(HEAD | {"mantissa": counts})
+
+
+def test_the_probe_names_the_format_of_an_output_between_two_modules() -> None:
+    left, right = (
+        side(scaled("forward", "head", 1 + error, mantissa=bits)) for error, bits in ((0, FP32), (3e-4, FP16))
+    )
+    found = formats(Pair(left, right), STEP)
+    assert found is not None
+    assert (found.suspicions[0].code, found.at.at) == ("precision", "head")
+    assert formats(Pair(left, side(scaled("forward", "head", 1.5, mantissa=FP16))), STEP) is None
+
+
+def leg(mark: str, mantissa: Counts, size: float = 1.0) -> Content:
+    """Return a leg of a learning curve with one output."""
+    name, sketch = "layer.norm", (size, *[1.0] * 7)
+    digests = {"gradients": [], "weights": [], "outputs": [(name, mark * 16)]}
+    more = {"sketches": [(f"forward {name}", sketch)], "mantissas": [(f"forward {name}", mantissa)]}
+    step = {"step": 0, "loss": "0x1p-1"} | digests | more
+    return {"at": 0, "training": step, "clipped": [], "evaluation": evaluation(0), "evaluated": []}
+
+
+@pytest.mark.parametrize(("wrong", "code"), [(1.1, "precision"), (9.0, "operator")])
+def test_a_leg_of_the_curve_names_the_format_that_the_replay_of_speed_names(wrong: float, code: str) -> None:
+    """As one module in fp8 in all parts: its values differ by no more than the format explains."""
+    sides = [
+        curve(leg("a", FP32), [{"rank": 1, "at": 0, "stage": "forward", "name": "layer.norm", **each}])
+        for each in ({}, {"mantissas": (FP32, FP16)})
+    ]
+    assert [named(side, side) for side in sides] == [[("operator", "layer.norm")], [("precision", "layer.norm")]]
+    assert named(curve(leg("a", FP32)), curve(leg("b", FP8, wrong))) == [(code, "layer.norm")]
+
+
+def curve(place: Content, ranks: Sequence[Content] = ()) -> LoadedRecord:
+    return whole(lambda content: content["evidence"]["learn"].update(legs={"legs": [place], "ranks": list(ranks)}))

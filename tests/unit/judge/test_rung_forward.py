@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.forward import dtypes, forward, forward_numbers, precision_signs, suspicions
+from plumbline.judge.rungs.formats import formats
+from plumbline.judge.rungs.forward import forward, forward_numbers, precision_signs, suspicions
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.tolerance import growth
 from plumbline.records import LoadedRecord
@@ -25,28 +26,26 @@ LIMIT = {"forward": 40 * 2.0**-23, "gradient": 400 * 2.0**-23, "weight": 400 * 2
 
 def test_a_format_that_differs_is_named_by_the_first_module_and_its_stage() -> None:
     plain = side()
-    assert both(dtypes, plain, plain, STEP) == (None, None)
+    assert both(formats, plain, plain, STEP) == (None, None)
     output = scaled("forward", "layer.norm", dtype="bfloat16")
     late = scaled("gradient", "head.weight", dtype="float16")
-    found, other = both(dtypes, plain, side(output, late, of_step(STEP, logits_dtype="bfloat16")), STEP)
+    found, other = both(formats, plain, side(output, late, of_step(STEP, logits_dtype="bfloat16")), STEP)
     assert why(found) == "numeric precision differs: layer.norm is bfloat16 instead of float32"
     assert why(other) == "numeric precision differs: layer.norm is float32 instead of bfloat16"
     assert found.suspicions[0].names == ("layer.norm", "head.weight")
     assert said(found.findings[0].detail) == "3 formats differ"
-    found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="bfloat16")), STEP)
+    found, _ = both(formats, plain, side(of_step(STEP, loss_dtype="bfloat16")), STEP)
     assert (found.at.stage, found.at.at) == ("loss", "loss")
-    found, _ = both(dtypes, plain, side(of_step(STEP, loss_dtype="float16", logits_dtype="bfloat16")), STEP)
+    found, _ = both(formats, plain, side(of_step(STEP, loss_dtype="float16", logits_dtype="bfloat16")), STEP)
     assert (found.at.stage, found.at.at) == ("forward", "logits")
+    older = fingerprint(packages={"torch": "2.4.0"})
     for precision, is_left_out in (("bf16", True), ("fp16", True), ("tf32", False), ("fp64", False)):
 
         def asks(content: Content, precision: str = precision) -> None:
             content["spec"]["probe"]["precision"] = precision
 
-        def newer(content: Content) -> None:
-            content["fingerprint"]["packages"] = {"transformers": "9"}
-
-        assert (both(dtypes, side(asks), side(asks, output, newer), STEP)[0] is None) is is_left_out
-        assert dtypes(Pair(side(asks), side(asks, output)), STEP) is not None
+        assert (both(formats, side(asks), side(asks, output, older), STEP)[0] is None) is is_left_out
+        assert formats(Pair(side(asks), side(asks, output)), STEP) is not None
 
 
 def test_the_first_output_over_its_limit_is_named_and_the_wrong_side_if_known() -> None:

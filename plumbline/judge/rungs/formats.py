@@ -1,0 +1,77 @@
+"""Number formats of logits, loss, outputs and gradients: by their types, and by the bits that their values use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.number_formats import Beside, first_other, has_equal_lists
+from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.forward import precision_signs
+from plumbline.schema.fact import fact
+from plumbline.schema.verdict import Divergence, Finding
+
+_AUTOCAST = ("bf16", "fp16")
+
+
+def formats(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch of number formats at `step`."""
+    return _types(pair, step) or _bits(pair, step)
+
+
+def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
+    """Yield the outputs and gradients whose format is the same on both sides.
+
+    Devices and versions differ in the operations that autocast leaves in fp32; no linear layer is among them.
+    """
+    is_alike = pair.precision not in _AUTOCAST or has_equal_lists(pair.reference, pair.candidate)
+    for each in (*pair.errors(step, "forward"), *pair.errors(step, "gradient")):
+        if is_alike or (each.reference.stage == "forward" and each.reference.kind == "Linear"):
+            yield each
+
+
+def _types(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch of the types of logits, loss or tensors."""
+    left, right = pair.common[step]
+    pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
+    if pair.precision in _AUTOCAST:
+        pairs = []
+    pairs += [(each.reference.name, each.reference.dtype, each.candidate.dtype) for each in _comparable(pair, step)]
+    differing = [(name, ours, theirs) for name, ours, theirs in pairs if ours != theirs]
+    if not differing:
+        return None
+    tapped = [entry for entry in differing if entry[0] not in ("logits", "loss")]
+    name, ours, theirs = (tapped or differing)[0]
+    finding = Finding(
+        check="probe.dtype", outcome="drift", metric=fact("forward.format", name=name, step=step), observed=theirs,
+        limit=ours, detail=fact("forward.formats", num=len(differing)),
+    )  # fmt: skip
+    stage = "loss" if name == "loss" else "forward"
+    why = fact("forward.precision", name=name, format=theirs, reference=ours)
+    suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
+    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
+
+
+def _bits(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch of the bits that a tensor's values use, unless something else differs before it."""
+    are_due, tensors = not other_kernels(pair), list(_comparable(pair, step))
+    forward = [each for each in tensors if each.reference.stage == "forward"]
+    ordered = (*forward, *reversed(tensors[len(forward) :]))
+    found = first_other((each.reference, _beside(each, are_due=are_due)) for each in ordered)
+    if found is None:
+        return None
+    tap, (limit, observed) = found
+    finding = Finding(
+        check="probe.mantissa", outcome="drift", observed=observed, limit=limit,
+        metric=fact("forward.bits-in-use", stage=tap.stage, name=tap.name, step=step),
+    )  # fmt: skip
+    why = fact("forward.fewer-bits-in-use", stage=tap.stage, name=tap.name, bits=observed, reference=limit)
+    suspicion = Suspicion("precision", why, precision_signs(pair), (tap.name,))
+    at = Divergence(stage=tap.stage, step=step, at=tap.name)
+    return Mismatch(tap.stage, at, (finding,), (suspicion,), basis="given")
+
+
+def _beside(each: TapError, *, are_due: bool) -> Beside:
+    differs = each.over or (are_due and each.error > 0)
+    return Beside((each.reference.mantissa, each.candidate.mantissa), each.error, each.limit, differs)
