@@ -33,7 +33,7 @@ RESULT = ROOT / "bench" / "results" / "wrong-passes.json"
 ATTEMPTS: dict[str, tuple[str, str, str]] = {
     "learn_without_decay": ("optimizer", "", "bf16"), "learn_with_other_beta2": ("optimizer", "", "bf16"),
     "learn_with_tanh_gelu": ("operator", "intermediate", "bf16"),
-    "learn_with_softmax_in_bf16": ("operator", "attention", "bf16"),
+    "learn_with_softmax_in_bf16": ("precision", "attention", "bf16"),
     "learn_without_clipping": ("gradient", "", "bf16"), "learn_with_frozen_masks": ("rng", "dropout", "bf16"),
     "learn_with_reversed_labels": ("data.labels", "", "bf16"), "learn_with_hidden_tokens": ("operator", "", "bf16"),
     "learn_with_class_weights": ("loss", "", "bf16"), "learn_with_frozen_encoder": ("gradient", "encoder", "bf16"),
