@@ -33,6 +33,8 @@ class SpeedTrail(Model):
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
     apart: tuple[tuple[Step, Count], ...] = Field(default=(), max_length=16, fail_fast=True)
     """(number of steps done, process): the first whose weights were not those of the first process."""
+    apart_by: Literal["weights", "gradient", "learning rate"] = "weights"
+    """What that process had otherwise in an earlier step; `weights`: nothing, so that an update differs."""
     generators: tuple[tuple[Step, Mark], ...] = Field(default=(), max_length=32, fail_fast=True)
     """(number of steps done, checksum of the random generators of all processes)."""
     settings: dict[Label, Scalar] = Field(default={}, max_length=100)

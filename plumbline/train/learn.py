@@ -223,6 +223,8 @@ class LearnRun:
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
         self._legs, self._watch = self._make_legs(), self._make_watch(engine)
         start = self._progress.step
+        if self._watch:
+            self._watch.starts(start)
         context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
             self._starts(engine, step)

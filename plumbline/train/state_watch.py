@@ -38,7 +38,14 @@ class StateWatch:
     def held(self, step: int, event: Event) -> None:
         """Keep the state after `step` steps, before an evaluation or a checkpoint; compare the processes' weights."""
         self._held = (event, self._sums())
-        everyone = self._ranks.gather(self._held[1]["weights"])
+        self._compare(step, self._held[1]["weights"])
+
+    def starts(self, step: int) -> None:
+        """Compare the processes' weights before the first step."""
+        self._compare(step, self._sums()["weights"])
+
+    def _compare(self, step: int, weights: bytes) -> None:
+        everyone = self._ranks.gather(weights)
         if everyone[self._ranks.rank] != everyone[0]:
             self.add(step, "weights", "processes")
         self._gather()

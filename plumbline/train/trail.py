@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -92,13 +92,22 @@ def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
     }
 
 
-def _first_apart(steps: list[int], weights: list[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
-    """Yield the first (step, process) whose weights are not the first process's, if any: replicas never part."""
+Apart = Literal["weights", "gradient", "learning rate"]
+
+
+def _first_apart(steps: Sequence[int], values: Sequence[Sequence[object]]) -> tuple[int, int] | None:
+    """Return the first (step, process) whose value is not the first process's, if any: replicas never part."""
     for place, step in enumerate(steps):
-        for rank, mine in enumerate(weights):
-            if mine[place] != weights[0][place]:
-                yield step, rank
-                return
+        for rank, mine in enumerate(values):
+            if mine[place : place + 1] != values[0][place : place + 1]:
+                return step, rank
+    return None
+
+
+def _apart_by(done: int, rates: Sequence[Sequence[float]], norms: Sequence[Sequence[float | None]]) -> Apart:
+    """Return what parted in a step before the weights did: all processes reduce to one gradient, at one rate."""
+    parts: tuple[tuple[Apart, Sequence[Sequence[object]]], ...] = (("learning rate", rates), ("gradient", norms))
+    return next((part for part, values in parts if _first_apart(range(done), values)), "weights")
 
 
 class TrailObserver(Observer):
@@ -170,8 +179,11 @@ class TrailObserver(Observer):
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
         weights = self._weights.digests() if self._weights else ()
-        mine = (self._num_rows, sums, losses, self._generators, weights)
+        norms = tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else ()
+        mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms)
         everyone = self._ranks.gather(mine)
+        apart = _first_apart(self._steps, [other[4] for other in everyone])
+        part = _apart_by(apart[0], *zip(*(other[5:] for other in everyone), strict=True)) if apart else "weights"
         steps = zip(*(other[1] for other in everyone), strict=True)
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]
         return SpeedTrail(
@@ -179,9 +191,10 @@ class TrailObserver(Observer):
             marks={name: tuple(to_mark(step[place]) for step in totals) for place, name in enumerate(self._names)},
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
-            gradient_norms=tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else (),
+            gradient_norms=norms,
             weights=tuple(zip(self._steps, weights, strict=True)),
-            apart=tuple(_first_apart(self._steps, [other[4] for other in everyone])),
+            apart=(apart,) if apart else (),
+            apart_by=part,
             generators=tuple(
                 (step, digest_json([other[3][place] for other in everyone])[:16])
                 for place, step in enumerate(self._steps)

@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
-from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 from plumbline.sketch import marks_of
 
 _CODES: tuple[tuple[tuple[str, ...], CauseCode], ...] = (
@@ -20,6 +20,12 @@ _CODES: tuple[tuple[tuple[str, ...], CauseCode], ...] = (
     (("input_ids", "attention_mask", "token_type_ids"), "tokenization"),
     (("labels",), "data.labels"),
 )
+
+_APART: dict[str, tuple[CauseCode, Stage]] = {
+    "learning rate": ("schedule", "schedule"),
+    "gradient": ("gradient", "gradient"),
+    "weights": ("optimizer", "optimizer"),
+}
 
 
 def batch_difference(pair: Pair) -> GateResult | None:
@@ -62,8 +68,10 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
     if not trail.apart:
         return None
     step, rank = trail.apart[0]
-    place = Divergence(stage="optimizer", step=step, at=f"weights of process {rank}")
-    return _drift("optimizer", place, fact("trail.apart", step=step, rank=rank), fact("trail.first-process"))
+    code, stage = _APART[trail.apart_by] if step else ("weights.init", "weights")
+    place = Divergence(stage=stage, step=step, at=f"weights of process {rank}")
+    why = fact("trail.apart", step=step, rank=rank, part=trail.apart_by)
+    return _drift(code, place, why, fact("trail.first-process"))
 
 
 def _trail(side: LoadedRecord) -> SpeedTrail | None:

@@ -179,6 +179,7 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
         for found in sorted(wrong, key=lambda found: (found.step, found.rank))[:1]:
             is_evaluation = (found.part, found.event) == ("weights", "evaluation")
             code: CauseCode = "rng" if found.part == "masks" else "evaluation" if is_evaluation else "optimizer"
+            code = "weights.init" if parted and found.step == 0 else code
             why = fact(f"curve-legs.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
             return _of_state("learn.state", code, why, found.step, found.part)
     return None

@@ -58,6 +58,13 @@ def test_a_curve_that_shows_its_own_state_to_be_wrong_is_a_drift_on_any_machine(
 
 
 @pytest.mark.parametrize("other", [False, True])
+def test_a_process_that_starts_from_weights_of_its_own_is_named_by_them(*, other: bool) -> None:
+    found = [{"step": step, "rank": 1, "part": "weights", "event": "processes"} for step in (4, 0)]
+    judgement = judged({"inconsistent": found}, other=other)
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["weights.init"])
+
+
+@pytest.mark.parametrize("other", [False, True])
 def test_a_module_of_a_leg_in_another_format_is_a_precision(*, other: bool) -> None:
     """Its bits differ, too: a module that leaves autocast does not compute something else."""
     outputs = [["embed", "a" * 16], ["head", "c" * 16]]

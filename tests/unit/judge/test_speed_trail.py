@@ -82,10 +82,19 @@ def test_different_weights_before_the_first_step_are_named_whatever_the_machine(
 
 
 @pytest.mark.parametrize("isa", ["", "AVX2"])
-def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(isa: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "by", "code"),
+    [
+        (0, "weights", "weights.init"), (14, "learning rate", "schedule"),
+        (14, "gradient", "gradient"), (14, "weights", "optimizer"),
+    ],
+)  # fmt: skip
+def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
+    isa: str, step: int, by: str, code: str
+) -> None:
     """All processes of a training hold one model: one that missed an update shows without any reference."""
-    parted = lambda content: trail(content).update(apart=[(14, 1)])  # noqa: E731
+    parted = lambda content: trail(content).update(apart=[(step, 1)], apart_by=by)  # noqa: E731
     right = whole(replay(), parted, **({"fingerprint": other_kernel()} if isa else {}))
     judgement = compare(whole(replay()), right, throughput=False)
-    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["optimizer"])
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
     assert judgement.first_divergence.at == "weights of process 1"
