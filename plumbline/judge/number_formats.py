@@ -91,7 +91,7 @@ def _certainty(short: MantissaCounts, long: MantissaCounts, bits: int) -> float:
     There are as many independent values as `long` has different ones. Each needs more than `bits` with the share that
     `long` shows, by Jeffreys' estimate, and fits by chance once in two to the number of the additional bits.
     """
-    share = (long[2 + FORMATS.index(bits)] + 0.5) / (long[1] + 1)
+    share = (2 * long[2 + FORMATS.index(bits)] + 1) / (2 * long[1] + 2)
     return min(short[0], long[1]) * min(-math.log2(1 - share), bits_in_use(long) - bits)
 
 

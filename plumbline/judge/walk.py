@@ -108,11 +108,13 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "settings": settings(pair), "device": device(pair),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
+    has_other = any(whole[name] is not None and name not in pair.imposed for name in ("architecture", "weights"))
+    other = 0 if has_other else _changed_between(pair)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
         "state": lambda step: between_steps(pair, step),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
-        "format": lambda step: formats(pair, step),
+        "format": lambda step: formats(pair, step, values=step < other),
         "loss": lambda step: loss(pair, step),
         "clipped": lambda step: clipping(pair, step),
         "schedule": lambda step: schedule(pair, step),
@@ -123,6 +125,11 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
             yield from [mismatch for mismatch in found if mismatch is not None][:1]
     if "evaluation" not in pair.imposed and not mismatches and (evaluated := evaluation(pair)) is not None:
         yield evaluated
+
+
+def _changed_between(pair: Pair) -> float:
+    """Return the first step whose weights changed after the step before; infinity if there is none."""
+    return next((step for step in range(len(pair.common)) if between_steps(pair, step) is not None), math.inf)
 
 
 def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:

@@ -15,9 +15,12 @@ from plumbline.schema.verdict import Divergence, Finding
 _AUTOCAST = ("bf16", "fp16")
 
 
-def formats(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of number formats at `step`."""
-    return _types(pair, step) or _bits(pair, step)
+def formats(pair: Pair, step: int, *, values: bool = True) -> Mismatch | None:
+    """Return a mismatch of number formats at `step`: of types and, with `values`, of the bits that values use.
+
+    Values show the format of their weights, too: they are compared up to a step that begins with other weights.
+    """
+    return _types(pair, step) or (_bits(pair, step) if values else None)
 
 
 def _comparable(pair: Pair, step: int) -> Iterator[TapError]:

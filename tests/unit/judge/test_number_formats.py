@@ -221,6 +221,8 @@ def test_the_probe_names_the_format_of_an_output_between_two_modules() -> None:
     assert found is not None
     assert (found.suspicions[0].code, found.at.at) == ("precision", "head")
     assert formats(Pair(left, side(scaled("forward", "head", 1.5, mantissa=FP16))), STEP) is None
+    # Rounded weights show in every output: where a step begins with other weights, values name no format.
+    assert formats(Pair(left, right), STEP, values=False) is None
 
 
 def leg(mark: str, mantissa: Counts, size: float = 1.0) -> Content:
