@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.faults.injectors.patching import wrap_method
-from plumbline.train import context
+from plumbline.train import context, learn
 from plumbline.train.checkpoint import Progress
 from plumbline.train.learn import LearnRun
 
-__all__ = ["RESTART", "in_curve", "interrupt", "of_curve"]
+__all__ = ["RESTART", "in_curve", "interrupt", "of_curve", "weights_of_the_start"]
 
 RESTART = 24
 """Step of the only checkpoint of a learning curve."""
@@ -68,3 +68,18 @@ def interrupt() -> Callable[[], bool]:
 
     wrap_method(LearnRun, "run", wrap)
     return lambda: is_resumed[0]
+
+
+def weights_of_the_start() -> dict[str, Any]:
+    """Return a mapping that is filled with a curve's weights once they are loaded."""
+    first: dict[str, Any] = {}
+
+    def wrap(load: Any) -> Any:
+        def loaded(model: Any, weights: Any) -> None:
+            load(model, weights)
+            first.update({name: value.detach().clone() for name, value in model.named_parameters()})
+
+        return loaded
+
+    wrap_method(learn, "load_weights", wrap)
+    return first

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.models.bert import modeling_bert
 
-from bench.faults.injectors.held_out_ninth.curve import in_curve
+from bench.faults.injectors.held_out_ninth.curve import in_curve, weights_of_the_start
 from bench.faults.injectors.patching import wrap_method
 from plumbline.train import batches, learn
 
@@ -41,16 +41,7 @@ def _with_weights(model: nn.Module, values: dict[str, torch.Tensor], run: Callab
 
 def evaluation_of_weights_averaged_with_the_first() -> None:
     """Evaluations use the average of the weights and those of the start."""
-    first: dict[str, Any] = {}
-
-    def wrap(load: Any) -> Any:
-        def loaded(model: Any, weights: Any) -> None:
-            load(model, weights)
-            first.update({name: value.detach().clone() for name, value in model.named_parameters()})
-
-        return loaded
-
-    wrap_method(learn, "load_weights", wrap)
+    first = weights_of_the_start()
 
     def averaged(plain: Any, model: Any, rows: Any, **named: Any) -> Any:
         values = {name: (value.detach() + first[name]) / 2 for name, value in model.named_parameters()}

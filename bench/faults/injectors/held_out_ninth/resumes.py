@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bench.faults.injectors.held_out_ninth.curve import RESTART, interrupt
+from bench.faults.injectors.held_out_ninth.curve import RESTART, interrupt, weights_of_the_start
 from bench.faults.injectors.patching import wrap_method
 from bench.faults.world import BATCH, TRAIN_ROWS
 from plumbline.train import checkpoint, context, learn
@@ -64,16 +64,7 @@ def resume_takes_the_last_rate_for_the_peak() -> None:
 
 def resume_leaves_the_pooler_at_its_start() -> None:
     """A resume does not restore the pooler, which starts from the shipped weights again."""
-    first: dict[str, Any] = {}
-
-    def wrap(load: Any) -> Any:
-        def loaded(model: Any, weights: Any) -> None:
-            load(model, weights)
-            first.update({name: value.detach().clone() for name, value in model.named_parameters()})
-
-        return loaded
-
-    wrap_method(learn, "load_weights", wrap)
+    first = weights_of_the_start()
 
     def forget(engine: Engine) -> None:
         for name, value in _named(engine).items():
