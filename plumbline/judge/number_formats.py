@@ -10,7 +10,7 @@ machine, so that only the outputs of two compiled models are comparable.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -51,8 +51,16 @@ class Beside:
 
         A module that computes something else may give another format, too.
         """
-        explained = max(self.limit, 2.0 ** -min(self.bits))
-        return self.bits[0] != self.bits[1] and self.error is not None and self.error <= explained
+        return self.bits[0] != self.bits[1] and self.is_within(self.rounding)
+
+    @property
+    def rounding(self) -> float:
+        """Return the relative error of a rounding to the shorter of both formats."""
+        return float(2.0 ** -min(self.bits))
+
+    def is_within(self, rounding: float) -> bool:
+        """Return whether a rounding error explains that of the tensor."""
+        return self.error is not None and self.error <= max(self.limit, rounding)
 
     @property
     def is_other(self) -> bool:
@@ -63,14 +71,39 @@ class Beside:
 def first_other(tensors: Iterable[tuple[T, Beside]]) -> tuple[T, Bits] | None:
     """Return the first tensor of another format, with its bits; `None` if a different formula may come before it.
 
-    A tensor of few values, such as a head's bias, differs by its format first, and does not show it.
+    A tensor of few values, such as a head's bias, differs by its format first, and does not show it; nor does a sum of
+    such values, whose error the format of a tensor before it explains.
     """
+    before = 0.0
     for tensor, beside in tensors:
         if beside.is_other:
             return tensor, beside.bits
-        if beside.differs and not beside.may_be_other:
+        if beside.may_be_other:
+            before = max(before, beside.rounding)
+        elif beside.differs and not beside.is_within(before):
             return None
     return None
+
+
+def backwards(
+    modules: Mapping[str, tuple[MantissaCounts, MantissaCounts]], parameters: Mapping[str, Beside]
+) -> list[tuple[str, Beside]]:
+    """Return the gradients of outputs and of parameters, by name, in the order in which the backward pass makes them.
+
+    `modules`, in the order of execution, have the counts of their outputs' gradients: a tensor between two parameters,
+    whose error shows in the gradient of the next parameter.
+    """
+    owned: dict[str, list[str]] = {}
+    for name in parameters:
+        owned.setdefault(name.rpartition(".")[0], []).append(name)
+    names = [name for module in reversed(list(modules)) for name in (module, *reversed(owned.pop(module, [])))]
+    names += [name for rest in reversed(owned.values()) for name in reversed(rest)]
+    found, error = list[tuple[str, Beside]](), None
+    for name in reversed(names):
+        if name in parameters:
+            error = parameters[name].error
+        found.append((name, parameters.get(name) or Beside(modules[name], error, differs=False)))
+    return found[::-1]
 
 
 def bits_apart(reference: MantissaCounts, candidate: MantissaCounts) -> Bits | None:

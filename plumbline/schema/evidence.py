@@ -205,7 +205,8 @@ class PortableStep(Model):
     """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
     operations."""
     mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in legs of a learning curve."""
+    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in legs of a learning curve; `passed NAME` are
+    those of the gradient of a module's output."""
 
 
 class PortableEvidence(Model):
@@ -286,7 +287,7 @@ class CurveLeg(Model):
     evaluation: EvaluationEvidence
     """The curve's evaluation of the first rows, with the weights after the leg's step."""
     evaluated: NamedDigests
-    """`labels` and `inputs` of the evaluation, then (module, digest of its output) in the order of execution."""
+    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
     formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
     """Number format of each output of the training step that is not in fp32, by name."""
 

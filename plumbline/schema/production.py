@@ -11,6 +11,8 @@ from plumbline.schema.mantissa import MantissaCounts
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""
+CHECKSUM = 2
+"""Version of the weights' checksum: 1 does not see a move by a multiple of 64 places."""
 _MAX_TAPS = 200_000
 _MAX_TRIALS = 64
 
@@ -31,6 +33,8 @@ class SpeedTrail(Model):
     """Norm of each step's gradients before clipping; empty in records of releases without it."""
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
+    checksum: int = Field(default=1, ge=1, le=CHECKSUM)
+    """Version of the checksum of weights; those of two versions are not comparable."""
     apart: tuple[tuple[Step, Count], ...] = Field(default=(), max_length=16, fail_fast=True)
     """(number of steps done, process): the first whose weights were not those of the first process."""
     apart_by: Literal["weights", "gradient", "learning rate"] = "weights"
@@ -57,6 +61,8 @@ class ProductionTap(Model):
     """The same error of the plain model in fp32 whose values are rounded to the format of the precision."""
     mantissa: MantissaCounts = ()
     """Of the values, whatever `dtype` holds them; empty in records of releases without it."""
+    passed: MantissaCounts = ()
+    """forward: of the gradient that the backward pass gives the output; empty in records of releases without it."""
 
 
 class ProductionStep(Model):

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from plumbline.train.portable.leg import short_digest
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import mantissa_counts
+from plumbline.train.summaries import mantissa_counts, watch_gradient
 from plumbline.train.taps import first_tensor, named_gradients
 
 _ROWS = 4
@@ -107,6 +108,8 @@ class _Outputs:
             if np.isfinite(array).all():
                 self.sketches.setdefault(f"forward {key}", _sampled(array))
             self._measure(key, value)
+            if f"passed {key}" not in self.mantissas:
+                watch_gradient(value, partial(self.mantissas.__setitem__, f"passed {key}"))
 
         return hook
 
@@ -172,7 +175,8 @@ class _LegObserver(Observer):
 
 
 def _fed(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str | None], ...]:
-    return tuple((name, short_digest(arrays[name])) for name in ("labels", "inputs"))
+    """Return the digests of what the evaluation read: of other rows or hidden tokens, the labels are others, too."""
+    return tuple((name, short_digest(arrays[name])) for name in ("inputs", "labels"))
 
 
 def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:

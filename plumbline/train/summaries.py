@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -222,6 +222,12 @@ def mantissa_counts(values: torch.Tensor) -> tuple[int, ...]:
         sample = Sample(values.numel())
         sample.add(values)
         return tuple(map(int, sample.counts().tolist()))
+
+
+def watch_gradient(value: torch.Tensor, keep: Callable[[tuple[int, ...]], None]) -> None:
+    """Give `keep` the `MantissaCounts` of the gradient that the backward pass computes for `value`, if it does."""
+    if value.requires_grad:
+        value.register_hook(lambda gradient: keep(mantissa_counts(gradient)))
 
 
 def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:

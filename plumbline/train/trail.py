@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from plumbline.digest import digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
-from plumbline.schema.production import MAX_TRAIL, SpeedTrail
+from plumbline.schema.production import CHECKSUM, MAX_TRAIL, SpeedTrail
 from plumbline.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
@@ -24,9 +25,9 @@ _OF_DEVICES = ("torch", "cuda:0")
 _IMPLEMENTATION = ("fused", "foreach", "capturable")
 
 _LANES = 64
-"""Number of sums of one checksum. A moved value changes its lane, unless it moved by a multiple of 64 places."""
+"""Number of sums of one checksum. A moved value changes its lane, or its block of lanes."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
-"""Odd factor between parameters, so that exchanged parameters differ. The products wrap around."""
+"""Odd factor between blocks and between parameters, so that exchanged ones differ. The products wrap around."""
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 _DIGITS = 16
 
@@ -38,13 +39,19 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _lanes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sums of a tensor's words, int64 [64]."""
+    """Return the sums of a tensor's words, int64 [64].
+
+    The blocks of 64 words form a square, whose rows and columns are summed: a block that is elsewhere changes both.
+    """
     words = _whole(tensor).detach().contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
-    whole = len(words) // _LANES * _LANES
-    sums = words[:whole].view(-1, _LANES).sum(0, dtype=torch.int64)
-    if whole < len(words):
-        sums[: len(words) - whole] += words[whole:]
-    return sums
+    side = math.isqrt(max(len(words) // _LANES, 1))
+    whole = len(words) // (side * _LANES) * (side * _LANES)
+    square = words[:whole].view(-1, side, _LANES)
+    rest = words.new_zeros(side * _LANES, dtype=torch.int64)
+    rest[: len(words) - whole] = words[whole:]
+    sums = torch.cat((*(square.sum(place, dtype=torch.int64) for place in (0, 1)), rest.view(side, _LANES)))
+    factors = torch.full((len(sums), 1), _FACTOR, dtype=torch.int64, device=sums.device).cumprod(0)
+    return (sums * factors).sum(0)
 
 
 def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -193,6 +200,7 @@ class TrailObserver(Observer):
             learning_rates=tuple(self._rates),
             gradient_norms=norms,
             weights=tuple(zip(self._steps, weights, strict=True)),
+            checksum=CHECKSUM,
             apart=(apart,) if apart else (),
             apart_by=part,
             generators=tuple(

@@ -7,17 +7,19 @@ for what its number formats explain. Where equal bits are due, a first different
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
-from plumbline.judge.number_formats import Beside, Bits, first_other, has_equal_lists
+from plumbline.judge.number_formats import Beside, backwards, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
@@ -28,7 +30,10 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     sides = tuple(side.record.evidence.speed for side in (pair.reference, pair.candidate))
     if sides[1] is None or pair.candidate.record.experiment is not None:
         return GateResult()
-    off = batch_difference(pair) or start_difference(pair) or _other_format(pair) or _first_excess(pair)
+    off = batch_difference(pair) or start_difference(pair)
+    if off is None and (off := _other_format(pair) or _first_excess(pair)) is not None and _is_unsteady(pair):
+        cause = Cause(code="nondeterminism", sure="likely", why=fact("production.unsteady"))
+        off = replace(off, causes=(cause,), unexplained=None)
     if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
     return off or GateResult(tuple(_proven(pair)))
@@ -64,21 +69,23 @@ def _other_format(pair: Pair) -> GateResult | None:
     return _drift(finding, "precision", why, at, trials=[each for each in trials if each.stage == trials[0].stage])
 
 
-def _format_finding(ours: ProductionTap, theirs: ProductionTap, bits: Bits) -> tuple[Finding, Statement, Divergence]:
+def _format_finding(stage: Stage, name: str, beside: Beside) -> tuple[Finding, Statement, Divergence]:
     """Return finding, reason and place of a tensor in another format."""
-    name, stage = theirs.name, theirs.stage
-    at = Divergence(stage=stage, step=0, at=name)
-    if ours.dtype != theirs.dtype:
-        metric, observed, limit = fact("production.dtype-of", name=name), theirs.dtype, ours.dtype
-        why = fact("production.dtype", name=name, dtype=theirs.dtype, reference=ours.dtype)
+    at, (limit, observed) = Divergence(stage=stage, step=0, at=name), beside.dtypes
+    if limit != observed:
+        metric = fact("production.dtype-of", name=name)
+        why = fact("production.dtype", name=name, dtype=observed, reference=limit)
     else:
-        metric, (limit, observed) = fact("production.mantissa-of", stage=stage, name=name), map(str, bits)
-        why = fact("production.mantissa", stage=stage, name=name, bits=bits[1], reference=bits[0])
+        metric, (limit, observed) = fact("production.mantissa-of", stage=stage, name=name), map(str, beside.bits)
+        why = fact("production.mantissa", stage=stage, name=name, bits=beside.bits[1], reference=beside.bits[0])
     finding = Finding(check="production.format", outcome="drift", metric=metric, observed=observed, limit=limit)
     return finding, why, at
 
 
-def _other_tensor(pair: Pair) -> tuple[ProductionTap, ProductionTap, Bits] | None:
+_Place = tuple[Stage, str]
+
+
+def _other_tensor(pair: Pair) -> tuple[Stage, str, Beside] | None:
     """Return the first output or gradient in another format, unless something else differs before it.
 
     The bits that its values use show a format that its type hides.
@@ -88,13 +95,19 @@ def _other_tensor(pair: Pair) -> tuple[ProductionTap, ProductionTap, Bits] | Non
     if left is None or right is None or spec is None:
         return None
     known, are_due = {(tap.stage, tap.name): tap for tap in left.taps}, _bits_due(pair)
-    comparable = [
-        ((ours, tap), _beside(ours, tap, spec.precision, are_due=are_due))
-        for tap in _by_consequence(right)
-        if (ours := known.get((tap.stage, tap.name))) is not None and _is_comparable(pair, tap)
-    ]
-    found = first_other(comparable)
-    return (*found[0], found[1]) if found is not None else None
+    found: dict[Stage, dict[str, Beside]] = {"forward": {}, "gradient": {}}
+    passed = dict[str, tuple[MantissaCounts, MantissaCounts]]()
+    for tap in right.taps:
+        if (ours := known.get((tap.stage, tap.name))) is None:
+            continue
+        if _is_comparable(pair, tap.stage, tap.kind):
+            found[tap.stage][tap.name] = _beside(ours, tap, spec.precision, are_due=are_due)
+        if tap.stage == "forward" and _is_comparable(pair, "gradient", tap.kind):
+            passed[tap.name] = (ours.passed, tap.passed)
+    ordered: list[tuple[_Place, Beside]] = [(("forward", name), beside) for name, beside in found["forward"].items()]
+    ordered += [(("gradient", name), beside) for name, beside in backwards(passed, found["gradient"])]
+    other = first_other(ordered)
+    return (*other[0], dict(ordered)[other[0]]) if other is not None else None
 
 
 def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *, are_due: bool) -> Beside:
@@ -103,12 +116,12 @@ def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *,
     return Beside((ours.mantissa, theirs.mantissa), theirs.error, limit, differs, (ours.dtype, theirs.dtype))
 
 
-def _is_comparable(pair: Pair, tap: ProductionTap) -> bool:
+def _is_comparable(pair: Pair, stage: Stage, kind: str) -> bool:
     """Return whether both sides give a tensor the same format, whichever kernels compute it."""
-    if tap.stage == "forward" and tap.kind == "Linear":
+    if stage == "forward" and kind == "Linear":
         return True
     compiled = [_is_compiled(side) for side in (pair.reference, pair.candidate)]
-    is_fused = any(compiled) and not (all(compiled) and tap.stage == "forward")
+    is_fused = any(compiled) and not (all(compiled) and stage == "forward")
     return has_equal_lists(pair.reference, pair.candidate) and not is_fused
 
 
@@ -266,6 +279,17 @@ def _drift(
     removed = any(trial.after is not None and trial.after <= trial.limit for trial in trials)
     cause = Cause(code=code, sure="confirmed" if removed else "likely", why=why, evidence=evidence, tried=tried)
     return GateResult((finding,), (cause,), at)
+
+
+def _is_unsteady(pair: Pair) -> bool:
+    """Return whether the candidate's replay does not repeat itself, where the reference's does.
+
+    On a GPU, sums of gradients by atomic additions need not repeat themselves.
+    """
+    left, right = _replay(pair.reference), _replay(pair.candidate)
+    if left is None or right is None or pair.candidate.record.fingerprint.gpus:
+        return False
+    return left.repeated is True and right.repeated is False
 
 
 def _bits_due(pair: Pair) -> bool:

@@ -40,8 +40,7 @@ def batch_difference(pair: Pair) -> GateResult | None:
 def start_difference(pair: Pair) -> GateResult | None:
     """Return different weights before the first step: all machines load the same file."""
     left, right = (_trail(side) for side in (pair.reference, pair.candidate))
-    starts = [dict(trail.weights).get(0) for trail in (left, right) if trail is not None]
-    if len(starts) < 2 or None in starts or starts[0] == starts[1]:
+    if left is None or right is None or _parted_at(left, right) != 0:
         return None
     place = Divergence(stage="weights", step=0, at="weights")
     return _drift("weights.init", place, fact("trail.start"), fact("trail.reference"))
@@ -137,10 +136,12 @@ def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | N
     """
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
     step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
-    done, drawn = _first_apart(left.weights, right.weights), _first_apart(left.generators, right.generators)
+    done, drawn = _parted_at(left, right), _first_apart(left.generators, right.generators)
     whose = fact("trail.reference")
-    if norm is not None and (step is None or norm < step):
-        return _drift("gradient", Divergence(stage="gradient", step=norm, at="norm"), fact("trail.norm"), whose)
+    first = min(math.inf if each is None else each for each in (step, norm, done))
+    if norm == first and norm not in (step, done):
+        code: CauseCode = "gradient" if _is_weighed(left, norm) else "unattributed"
+        return _drift(code, Divergence(stage="gradient", step=norm, at="norm"), fact("trail.norm"), whose)
     if step is None or (done is not None and done <= step):
         if done is None:
             return None
@@ -149,11 +150,20 @@ def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | N
     if drawn is not None or (drops and step == 0):
         why = fact("trail.dropout") if drawn is None else fact("trail.generators", step=drawn)
         return _drift("rng", Divergence(stage="rng", step=step, at="dropout"), why, whose)
-    # Behind the warm-up no weights show whether an earlier update differs.
-    known = step == 0 or step in dict(left.weights)
+    known = _is_weighed(left, step)
     why = fact("trail.forward", step=step) if known else fact("trail.loss", step=step)
     place = Divergence(stage="loss", step=step, at="loss")
     return _drift("operator" if known else "unattributed", place, why, whose).as_guess()
+
+
+def _is_weighed(trail: SpeedTrail, step: int) -> bool:
+    """Return whether weights show that no earlier update differs: behind the warm-up none do."""
+    return step == 0 or step in dict(trail.weights)
+
+
+def _parted_at(left: SpeedTrail, right: SpeedTrail) -> int | None:
+    """Return the number of steps after which the weights differ first, of those at which both were summed."""
+    return _first_apart(left.weights, right.weights) if left.checksum == right.checksum else None
 
 
 def _first_other(left: Sequence[float | None], right: Sequence[float | None]) -> int | None:

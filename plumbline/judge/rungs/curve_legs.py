@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import Beside, bits_apart, first_other, has_equal_lists
+from plumbline.judge.number_formats import Beside, backwards, bits_apart, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
@@ -52,7 +53,9 @@ def curve_legs(pair: Pair) -> Mismatch | None:
         if place is not None and not _is_order(pair, ours, theirs, place[0]):
             stage, name = place
             types = other_formats(ours, theirs, stage, name)
-            code, why = (None if types else _other_format(pair, ours, theirs, stage)) or _named(stage, name, types)
+            code, why = _named(stage, name, types)
+            if types is None and (found := _other_format(pair, ours, theirs, stage)) is not None:
+                code, (name, why) = "precision", found
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
             return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
@@ -73,20 +76,19 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
     return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
 
 
-def _other_format(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: Stage) -> tuple[CauseCode, Statement] | None:
-    """Return cause and reason of a stage whose first values use other bits of mantissa, and differ by no more."""
+def _other_format(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: Stage) -> tuple[str, Statement] | None:
+    """Return the part of a stage whose values use other bits of mantissa, and differ by no more, with the reason."""
     if not has_equal_lists(pair.reference, pair.candidate):
         return None
-    parts = (
-        (name, _beside(ours.training, theirs.training, f"{stage} {name}"))
-        for stage, name in curve_leg_parts(ours, theirs)
-        if stage == place
-    )
-    found = first_other(parts)
+    differing = (name for stage, name in curve_leg_parts(ours, theirs) if stage == place)
+    parts = {name: _beside(ours.training, theirs.training, f"{place} {name}") for name in differing}
+    passed = {name: _counts(ours.training, theirs.training, f"passed {name}") for name, _ in theirs.training.outputs}
+    # Parts differ in the order of the backward pass.
+    found = first_other(backwards(passed, dict(reversed(parts.items()))) if place == "gradient" else parts.items())
     if found is None:
         return None
     name, (reference, bits) = found
-    return "precision", fact("curve-legs.mantissa", name=_place(name), stage=place, bits=bits, reference=reference)
+    return name, fact("curve-legs.mantissa", name=_place(name), stage=place, bits=bits, reference=reference)
 
 
 def _beside(ours: PortableStep, theirs: PortableStep, key: str) -> Beside:
@@ -95,8 +97,11 @@ def _beside(ours: PortableStep, theirs: PortableStep, key: str) -> Beside:
     error = math.dist(left, right) / size if size and len(left) == len(right) else None
     # A dropout's input has no sketch.
     error = 0.0 if not left and not right else error
-    counts = dict(ours.mantissas).get(key, ()), dict(theirs.mantissas).get(key, ())
-    return Beside(counts, error)
+    return Beside(_counts(ours, theirs, key), error)
+
+
+def _counts(ours: PortableStep, theirs: PortableStep, key: str) -> tuple[MantissaCounts, MantissaCounts]:
+    return dict(ours.mantissas).get(key, ()), dict(theirs.mantissas).get(key, ())
 
 
 def _place(name: str) -> str:

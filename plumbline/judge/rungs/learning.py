@@ -103,9 +103,9 @@ def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Sta
     for ours, theirs, known, other in fed:
         if ours.rows_sha256 != theirs.rows_sha256 or known == other:
             continue
-        if known[0] != other[0]:
-            return _of_evaluation(ours.step, fact("learning.evaluated-labels"), where, "data.labels")
-        return _of_evaluation(ours.step, fact("learning.evaluated-inputs"), where)
+        if known[1] != other[1]:  # of other hidden tokens, the labels are others, too
+            return _of_evaluation(ours.step, fact("learning.evaluated-inputs"), where)
+        return _of_evaluation(ours.step, fact("learning.evaluated-labels"), where, "data.labels")
     return None
 
 

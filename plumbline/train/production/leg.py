@@ -8,7 +8,7 @@ error is gone: that choice is at fault.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,7 +60,7 @@ class _ProductionObserver(Observer):
 
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
         self.engine, self._tapped = engine, tapped
-        self.book, self.steps = TapBook(), list[ProductionStep]()
+        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), dict[str, tuple[int, ...]]()
         self._update = UpdateCheck(engine, engine.spec.optimizer) if checked else None
         self._taps: ModuleTaps | None = None
         self._step = 0
@@ -72,7 +72,7 @@ class _ProductionObserver(Observer):
     def starts(self, step: int) -> None:
         self._step, self._logits, self._labels = step, [], []
         if step == 0 and self._tapped:
-            self._taps = module_taps(self.engine, self.book, step)
+            self._taps = module_taps(self.engine, self.book, step, self.passed)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         self._labels.append(host_array(local["labels"]))
@@ -145,6 +145,8 @@ class _Pass:
 
     book: TapBook
     steps: tuple[ProductionStep, ...]
+    passed: Mapping[str, tuple[int, ...]]
+    """Bits of mantissa of the gradient of each output, by module."""
     operators: tuple[str, ...] = ()
     is_cut: bool = False
     """Whether batches were cut at their longest row, or packed."""
@@ -210,7 +212,7 @@ class ProductionLeg:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine, observer._update  # noqa: SLF001 - of this module
         names = tuple(sorted(mode.names)) if mode else ()
-        return _Pass(observer.book, tuple(observer.steps), names, is_cut=engine.padding != "fixed")
+        return _Pass(observer.book, tuple(observer.steps), observer.passed, names, is_cut=engine.padding != "fixed")
 
     def _hold_rate(self, engine: Engine) -> None:
         for group in engine.optimizer.param_groups:
@@ -283,6 +285,7 @@ class ProductionLeg:
                 yield ProductionTap(
                     stage=tap.stage, name=tap.name, kind=tap.kind, dtype=tap.dtype, norm=tap.norm, sha256=tap.sha256,
                     error=errors[key], envelope=envelope.get(key), mantissa=tap.mantissa,
+                    passed=run.passed.get(tap.name, ()) if tap.stage == "forward" else (),
                 )  # fmt: skip
 
     def _excesses(self, run: _Pass, envelope: dict[tuple[str, str], float | None]) -> Iterator[_Excess]:

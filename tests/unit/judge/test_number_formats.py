@@ -175,6 +175,28 @@ def test_a_different_formula_is_no_format_though_its_bits_differ() -> None:
     assert [code for code, _ in named(before, in_use(wrong | {"mantissa": FP32}, later))] == ["operator"]
 
 
+@pytest.mark.parametrize(("error", "found"), [(2e-3, ("precision", "norm")), (0.5, ("gradient", "norm.weight"))])
+def test_the_gradient_of_an_output_shows_a_format_that_no_parameter_does(error: float, found: tuple[str, str]) -> None:
+    """A parameter's gradient is a sum of many rows; a lost residual changes the bits of a gradient and far more."""
+    weight = NORM | {"stage": "gradient", "name": "norm.weight", "mantissa": FP32}
+    ours = in_use(NORM | {"mantissa": FP32, "passed": FP32}, weight)
+    theirs = in_use(
+        NORM | {"mantissa": FP32, "passed": BF16_BITS}, weight | {"error": error, "envelope": 1.0, "sha256": "b" * 64}
+    )
+    assert named(ours, theirs) == [found]
+
+
+def test_a_replay_that_does_not_repeat_itself_is_named_before_the_rung_that_shows_it() -> None:
+    left, wrong = in_use(NORM | {"mantissa": FP32}), NORM | {"mantissa": FP32, "error": 0.5, "sha256": "b" * 64}
+
+    def unsteady(content: Content) -> None:
+        content["evidence"]["speed"]["production"]["repeated"] = False
+
+    assert named(left, edit(in_use(wrong), unsteady)) == [("nondeterminism", "norm")]
+    # So is the reference's: their kernels sum in no fixed order.
+    assert named(edit(left, unsteady), edit(in_use(wrong), unsteady)) == [("operator", "norm")]
+
+
 def test_a_tensor_of_few_values_differs_first_and_does_not_show_the_format() -> None:
     """The gradient of a head's bias comes first; a wrong formula there is not excused by a format behind it."""
     few, many = NORM | {"name": "bias", "stage": "gradient"}, NORM | {"stage": "gradient"}
@@ -225,11 +247,16 @@ def test_the_probe_names_the_format_of_an_output_between_two_modules() -> None:
     assert formats(Pair(left, right), STEP, values=False) is None
 
 
-def leg(mark: str, mantissa: Counts, size: float = 1.0) -> Content:
-    """Return a leg of a learning curve with one output."""
-    name, sketch = "layer.norm", (size, *[1.0] * 7)
-    digests = {"gradients": [], "weights": [], "outputs": [(name, mark * 16)]}
-    more = {"sketches": [(f"forward {name}", sketch)], "mantissas": [(f"forward {name}", mantissa)]}
+def leg(mark: str, mantissa: Counts, size: float = 1.0, *, passed: Counts = (), wrong: float = 1.0) -> Content:
+    """Return a leg of a learning curve with one output and one gradient, `wrong` times its value."""
+    name, weight = "layer.norm", "layer.norm.weight"
+    digests = {
+        "gradients": [(weight, ("a" if wrong == 1 else "b") * 16)], "weights": [], "outputs": [(name, mark * 16)],
+    }  # fmt: skip
+    more = {
+        "sketches": [(f"forward {name}", (size, *[1.0] * 7)), (f"gradient {weight}", (wrong, *[1.0] * 7))],
+        "mantissas": [(f"forward {name}", mantissa), (f"gradient {weight}", FP32), (f"passed {name}", passed)],
+    }
     step = {"step": 0, "loss": "0x1p-1"} | digests | more
     return {"at": 0, "training": step, "clipped": [], "evaluation": evaluation(0), "evaluated": []}
 
@@ -243,6 +270,10 @@ def test_a_leg_of_the_curve_names_the_format_that_the_replay_of_speed_names(wron
     ]
     assert [named(side, side) for side in sides] == [[("operator", "layer.norm")], [("precision", "layer.norm")]]
     assert named(curve(leg("a", FP32)), curve(leg("b", FP8, wrong))) == [(code, "layer.norm")]
+    code = "gradient" if wrong > 2 else "precision"
+    name = "layer.norm" if code == "precision" else "layer.norm.weight"
+    passed = [curve(leg("a", FP32, **more)) for more in ({"passed": FP32}, {"passed": FP8, "wrong": wrong})]
+    assert named(*passed) == [(code, name)]
 
 
 def curve(place: Content, ranks: Sequence[Content] = ()) -> LoadedRecord:
