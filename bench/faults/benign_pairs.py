@@ -106,7 +106,7 @@ def _bits(record: LoadedRecord) -> dict[str, Any]:
     probe, speed, learn = evidence.probe, evidence.speed, evidence.learn
     return {
         "probe": probe and [step.weights_sha256 for step in probe.steps] + [step.loss for step in probe.steps],
-        "speed": speed and speed.trail and [*speed.trail.losses[:16], *speed.trail.weights[:1]],
+        "speed": speed and speed.trail and [*speed.trail.losses[:16], *speed.trail.weights[:16]],
         "learn": learn and [*learn.losses, learn.weights_sha256],
     }
 

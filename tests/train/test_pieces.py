@@ -34,9 +34,26 @@ from plumbline.train.numerics import (
     restore_states,
 )
 from plumbline.train.optimizers import schedule_factor
+from plumbline.train.trail import checksum
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop
 from tests.train.fake_memory import sized
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(513, 64), (30, 128), (7, 5), (1,), (64, 64)])
+def test_a_checksum_of_weights_sees_every_move(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Also of whole rows, as of a table that is read two rows late."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    cpu = torch.device("cpu")
+    sums = checksum([values], cpu)
+    assert torch.equal(sums, checksum([values.clone()], cpu))
+    if len(values) > 1:
+        swapped = values[[1, 0, *range(2, len(values))]]
+        ends = values[[-1, *range(1, len(values) - 1), 0]]
+        for moved in (values.roll(2, 0), values.roll(1, -1), values.flip(0), swapped, ends):
+            assert not torch.equal(sums, checksum([moved], cpu))
+    assert not torch.equal(checksum([values, 2 * values], cpu), checksum([2 * values, values], cpu))
 
 
 @pytest.mark.parametrize(

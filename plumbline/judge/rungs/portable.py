@@ -37,9 +37,12 @@ def portable_legs(pair: Pair) -> tuple[PortableEvidence, PortableEvidence] | Non
 
 
 def device(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if a device's portable leg differs from its own repetition."""
+    """Return a mismatch if a device's portable leg differs from its own repetition.
+
+    Processes that read different batches repeat nothing: a batch that differs from the reference's is named alone.
+    """
     legs = portable_legs(pair)
-    if legs is None or all(leg.repeated for leg in legs):
+    if legs is None or all(leg.repeated for leg in legs) or _reads_otherwise(pair):
         return None
     side = " and ".join(name for name, leg in zip(("reference", "candidate"), legs, strict=True) if not leg.repeated)
     finding = Finding(
@@ -50,6 +53,10 @@ def device(pair: Pair) -> Mismatch | None:
     evidence = (fact("portable.one-result"),)
     at = Divergence(stage="forward", step=0, at="device")
     return Mismatch("forward", at, (finding,), (Suspicion("device", why, evidence, shown=True),), basis="given")
+
+
+def _reads_otherwise(pair: Pair) -> bool:
+    return any(left.batch != right.batch for left, right in pair.common[:1])
 
 
 def proven_steps(pair: Pair) -> int:
