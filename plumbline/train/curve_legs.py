@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from plumbline.train.portable.leg import short_digest
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import mantissa_counts, watch_gradient
+from plumbline.train.summaries import PassedGradients, mantissa_counts
 from plumbline.train.taps import first_tensor, named_gradients
 
 _ROWS = 4
@@ -71,6 +70,7 @@ class _Outputs:
     formats: dict[str, str] = field(default_factory=dict)
     """Number formats other than fp32."""
     mantissas: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    passed: PassedGradients = field(default_factory=PassedGradients)
     _calls: dict[str, int] = field(default_factory=dict)
 
     def feeds(self) -> None:
@@ -108,8 +108,7 @@ class _Outputs:
             if np.isfinite(array).all():
                 self.sketches.setdefault(f"forward {key}", _sampled(array))
             self._measure(key, value)
-            if f"passed {key}" not in self.mantissas:
-                watch_gradient(value, partial(self.mantissas.__setitem__, f"passed {key}"))
+            self.passed.watch(f"passed {key}", value)
 
         return hook
 
@@ -268,7 +267,9 @@ class LegRunner:
                 step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
                 gradients=observer.gradients, weights=weights,
                 sketches=(*observer.outputs.sketches.items(), *observer.sketches),
-                mantissas=(*observer.outputs.mantissas.items(), *observer.mantissas),
+                mantissas=(
+                    *observer.outputs.mantissas.items(), *observer.mantissas, *observer.outputs.passed.read().items(),
+                ),
             ),
             clipped=observer.clipped_gradient,
             evaluation=evaluation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -218,16 +218,39 @@ class Summaries:
 
 def mantissa_counts(values: torch.Tensor) -> tuple[int, ...]:
     """Return the `MantissaCounts` of a tensor; wait for its device."""
+    return _read(_counts(values))
+
+
+def _counts(values: torch.Tensor) -> torch.Tensor:
     with summarizing():
         sample = Sample(values.numel())
         sample.add(values)
-        return tuple(map(int, sample.counts().tolist()))
+        return sample.counts()
 
 
-def watch_gradient(value: torch.Tensor, keep: Callable[[tuple[int, ...]], None]) -> None:
-    """Give `keep` the `MantissaCounts` of the gradient that the backward pass computes for `value`, if it does."""
-    if value.requires_grad:
-        value.register_hook(lambda gradient: keep(mantissa_counts(gradient)))
+def _read(counts: torch.Tensor) -> tuple[int, ...]:
+    with summarizing():
+        return tuple(map(int, counts.tolist()))
+
+
+class PassedGradients:
+    """Bits of mantissa of the gradients that the backward pass gives to outputs, by name; nothing waits for a device.
+
+    A parameter's gradient is a sum over many rows, and does not show the format of its terms.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, torch.Tensor] = {}
+
+    def watch(self, name: str, value: torch.Tensor) -> None:
+        """Measure the gradient of the first value of this name."""
+        if value.requires_grad and name not in self._counts:
+            self._counts[name] = torch.empty(0)
+            value.register_hook(lambda gradient: self._counts.__setitem__(name, _counts(gradient)))
+
+    def read(self) -> dict[str, tuple[int, ...]]:
+        """Return the `MantissaCounts` of each gradient that was computed."""
+        return {name: _read(counts) for name, counts in self._counts.items() if counts.numel()}
 
 
 def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:

@@ -6,7 +6,6 @@ Each tensor is summarised as soon as its module has computed it, so that no outp
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize, watch_gradient
+from plumbline.train.summaries import DigestKind, PassedGradients, Summaries, Summary, summarize
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -139,7 +138,7 @@ class ModuleTaps:
 
     def __init__(
         self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int,
-        passed: dict[str, tuple[int, ...]] | None = None,
+        passed: PassedGradients | None = None,
     ) -> None:  # fmt: skip
         self._passed = passed
         self._ranks, self._book, self._step, self._parts = ranks, book, step, micro_batches
@@ -169,8 +168,8 @@ class ModuleTaps:
                 num_pieces = self._parts * self._ranks.world if has_rows else 1
                 found = self._outputs[key] = _Output(kind, value, leaf=leaf, num_pieces=num_pieces)
                 found.tensor = self._summaries.open(value, found.shape)
-            if self._passed is not None and not found.num_seen:
-                watch_gradient(value, partial(self._passed.__setitem__, key))
+            if self._passed is not None:
+                self._passed.watch(key, value)
             if found.num_pieces > 1 or not found.num_seen:
                 self._add(key, found, value)
             found.num_seen += 1
@@ -256,10 +255,8 @@ class ModuleTaps:
             handle.remove()
 
 
-def module_taps(
-    engine: Engine, book: TapBook, step: int, passed: dict[str, tuple[int, ...]] | None = None
-) -> ModuleTaps:
-    """Return hooks on the engine's model for one step; `passed` gets the counts of the outputs' gradients, by name."""
+def module_taps(engine: Engine, book: TapBook, step: int, passed: PassedGradients | None = None) -> ModuleTaps:
+    """Return hooks on the engine's model for one step; `passed` watches the outputs' gradients."""
     micro_batches = engine.spec.optimizer.accumulation_steps
     return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=micro_batches, passed=passed)
 

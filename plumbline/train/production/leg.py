@@ -30,7 +30,7 @@ from plumbline.train.production.cancellation import Contributions, of_single_seq
 from plumbline.train.production.choices import Choices, compile_model, make_engine, plain_choices
 from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import is_summarizing, summarize, summarizing
+from plumbline.train.summaries import PassedGradients, is_summarizing, summarize, summarizing
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 _LEAST_DECAY = 64 * 2.0**-24
@@ -60,7 +60,7 @@ class _ProductionObserver(Observer):
 
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
         self.engine, self._tapped = engine, tapped
-        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), dict[str, tuple[int, ...]]()
+        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), PassedGradients()
         self._update = UpdateCheck(engine, engine.spec.optimizer) if checked else None
         self._taps: ModuleTaps | None = None
         self._step = 0
@@ -212,7 +212,9 @@ class ProductionLeg:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine, observer._update  # noqa: SLF001 - of this module
         names = tuple(sorted(mode.names)) if mode else ()
-        return _Pass(observer.book, tuple(observer.steps), observer.passed, names, is_cut=engine.padding != "fixed")
+        return _Pass(
+            observer.book, tuple(observer.steps), observer.passed.read(), names, is_cut=engine.padding != "fixed"
+        )
 
     def _hold_rate(self, engine: Engine) -> None:
         for group in engine.optimizer.param_groups:
