@@ -80,6 +80,8 @@ _WORDS = {
     "eager-for-avx2": "Kernels for AVX2, and harmless variables.",
     "fp16-without-vector-isa": "Kernels without vector instructions.",
     "compiled-beside-variables": "Harmless variables.",
+    "bf16-without-vector-isa": "Kernels without vector instructions, and harmless variables.",
+    "compiled-by-one-thread": "The compiler works with one thread, beside harmless variables.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

@@ -15,6 +15,7 @@ from bench.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
 from bench.faults.held_out_ninth import NINTH, NINTH_CONTROLS
 from bench.faults.held_out_seventh import SEVENTH, SEVENTH_CONTROLS
 from bench.faults.held_out_sixth import SIXTH, SIXTH_CONTROLS
+from bench.faults.held_out_tenth import TENTH, TENTH_CONTROLS
 
 __all__ = ["SETS", "HeldOut"]
 
@@ -280,5 +281,6 @@ SETS = (
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
     HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
+    HeldOut(10, "", TENTH, TENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

@@ -179,6 +179,9 @@ sight.""",
     9: """
 at production settings, by a third writer under the same rules, after the judge was changed with the eighth set in
 sight.""",
+    10: """
+faults and controls at production settings, by a fourth writer who had not read the judge, its tests, docs/MATH.md,
+docs/FAULTS.md or any result; causes committed first; judged once.""",
 }
 
 
