@@ -281,6 +281,6 @@ SETS = (
     HeldOut(7, "243d045", SEVENTH, SEVENTH_CONTROLS, seen=False),
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
     HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
-    HeldOut(10, "", TENTH, TENTH_CONTROLS, seen=False),
+    HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""
