@@ -31,7 +31,7 @@ __all__ = ["Result", "run_all", "two_cores"]
 
 _BUDGET = 8
 _PROCESSES = {"apart": 1, "two processes": 2}
-"""Number of processes, each in an interpreter of its own, by an entry's setting."""
+"""Number of separate Python processes that train the candidate, by the entry's setting."""
 
 
 @dataclass

@@ -150,7 +150,7 @@ def learn_rate_halved_after_an_evaluation() -> None:
 
 
 def learn_rare_tokens_drawn_anew() -> None:
-    """The curve starts with rare tokens of its own, as after a table was made larger."""
+    """Draw the embeddings of rare tokens anew before `learn`, as code that enlarges the table does."""
 
     def wrap(load: Any) -> Any:
         def loaded(model: Any, weights: Any) -> None:
