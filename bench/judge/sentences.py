@@ -109,6 +109,9 @@ def main() -> None:
     result = {
         "all_reworded": failed, "random": {code: counts[code] for code in codes},
         "read_by_more_than_ten_tests": {code: counts[code] for code in often}, "most": max(counts.values()),
+        "failing_tests_that_read_it": {
+            code: len(readers[code]) for code in sorted(readers, key=lambda code: (-len(readers[code]), code))
+        },
         "seed": arguments.seed, "num_sentences": len(sentences.templates()),
         "seconds": round(time.perf_counter() - began),
     }  # fmt: skip
