@@ -40,6 +40,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _calls: Counter[tuple[Path, str]] = Counter()
 _CODE = re.compile(r"[a-z][\w-]*(?:\.[\w-]+)+(?= )")
+_KEPT = re.compile(r"\b[a-z][\w-]*\.[a-z][\w-]*|[+-]?\d[\d.]*(?:e[+-]?\d+)?%?")
+"""What is kept of a detail that is a sentence and no fact: its codes and numbers."""
 _LEFT_OUT = {
     "schema_version", "experiment_id", "unit", "description", "record_id", "metric", "runs_on", "suspects",
 }  # fmt: skip
@@ -147,6 +149,8 @@ def _plain(value: Any) -> Any:
         return " ".join([value["code"], *(f"{name}={_plain(item)}" for name, item in value["values"].items())])
     if isinstance(value, Mapping):
         plain = {str(key): _plain(item) for key, item in value.items()}
+        if isinstance(sentence := value.get("detail"), str):
+            plain["detail"] = " ".join(_KEPT.findall(sentence))
         return {key: item for key, item in plain.items() if item not in (None, [], {}, "")}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]

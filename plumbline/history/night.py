@@ -21,7 +21,7 @@ from plumbline.history.series import CallEntry
 from plumbline.history.series_state import advance, decide
 from plumbline.schema.verdict import Finding
 
-_REASON_TEXTS: Mapping[str, str] = {
+REASON_TEXTS: Mapping[str, str] = {
     "quiet": "no detector reports a loss",
     "learning": "too few nights for a reference",
     "missing": "no finite value tonight",
@@ -196,7 +196,7 @@ def sentence(judged: LineDecision) -> str:
     elif decision.question is not None and decision.question.asked < len(history.times) - 1:
         index = decision.question.since
         parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
-    parts.append(_REASON_TEXTS[judged.reason])
+    parts.append(REASON_TEXTS[judged.reason])
     if decision.detections:
         detected = (
             f"{detection.kind} {detection.score:.3g} (limit {detection.limit:.3g})" for detection in decision.detections
@@ -218,7 +218,7 @@ def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
         parts.append(_interval(history.metric, entry.size, entry.low, entry.high))
     if entry.since is not None:
         parts.append(f"since {datetime.fromtimestamp(entry.since, timezone.utc):%Y-%m-%d}")
-    return "; ".join([*parts, _REASON_TEXTS.get(entry.reason, entry.reason)])
+    return "; ".join([*parts, REASON_TEXTS.get(entry.reason, entry.reason)])
 
 
 def _size(judged: LineDecision) -> str:
