@@ -51,16 +51,13 @@ class Beside:
 
         A module that computes something else may give another format, too.
         """
-        return self.bits[0] != self.bits[1] and self.is_within(self.rounding)
+        explained = max(self.limit, self.rounding)
+        return self.bits[0] != self.bits[1] and self.error is not None and self.error <= explained
 
     @property
     def rounding(self) -> float:
         """Return the relative error of a rounding to the shorter of both formats."""
         return float(2.0 ** -min(self.bits))
-
-    def is_within(self, rounding: float) -> bool:
-        """Return whether a rounding error explains that of the tensor."""
-        return self.error is not None and self.error <= max(self.limit, rounding)
 
     @property
     def is_other(self) -> bool:
@@ -80,7 +77,7 @@ def first_other(tensors: Iterable[tuple[T, Beside]]) -> tuple[T, Bits] | None:
             return tensor, beside.bits
         if beside.may_be_other:
             before = max(before, beside.rounding)
-        elif beside.differs and not beside.is_within(before):
+        elif beside.differs and (beside.error is None or beside.error > before):
             return None
     return None
 

@@ -14,6 +14,8 @@ from plumbline.schema.verdict import Divergence, Finding
 
 _PRODUCTS = ("linear", "matmul", "bmm")
 """Operators that every precision computes in its own format; autocast leaves others in fp32."""
+_FACTORS = (*_PRODUCTS, "linear weights", "attention", "attention queries", "attention keys")
+"""Factors of products; fused attention is at production settings alone."""
 
 
 def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
@@ -61,7 +63,7 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
     ours, theirs = _kept(left, part), _kept(right, part)
     is_alike = has_equal_lists(pair.reference, pair.candidate)
     for name in (name for name in ours if name in theirs):
-        bits, is_product = ours[name], name in (*_PRODUCTS, "attention")
+        bits, is_product = ours[name], name in _FACTORS
         is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
         if abs(theirs[name] - bits) >= limits.FEWER_BITS and (is_product or is_alike) and not is_permitted:
             why = fact("spec-precision.other", name=name, kept=theirs[name], reference=bits, part=part)

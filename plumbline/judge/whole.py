@@ -14,7 +14,7 @@ from plumbline.judge.whole_parts import missing_curve, missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps, wrong_mantissas
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence, ProbeEvidence
+from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
@@ -177,12 +177,6 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     left, right = reference.record.evidence, candidate.record.evidence
     yield from unequal_taps(left, right)
     yield from unequal_rows(reference, candidate)
-    if left.learn and right.learn and not _other_rows(_end(left.probe), _end(right.probe)):
-        ours, theirs = left.learn.evaluations[-1:], right.learn.evaluations[-1:]
-        if ours and theirs and _other_rows(ours[0], theirs[0]):
-            text = fact("gap.last-evaluation-rows")
-            gap = counts("learn.evaluation", text, theirs[0].num_rows, ours[0].num_rows)
-            yield "candidate", gap.finding("candidate")
     if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
         gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs"))
         yield "candidate", gap.finding("candidate")
@@ -202,11 +196,3 @@ def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
     # The places between may depend on the number of rows, whose difference is a finding of its own.
     ends = {0, left.steps - 1} & {leg.at for leg in known.legs}
     return not ended and not ends <= {leg.at for leg in found.legs}
-
-
-def _end(probe: ProbeEvidence | None) -> EvaluationEvidence | None:
-    return probe.evaluation if probe else None
-
-
-def _other_rows(left: EvaluationEvidence | None, right: EvaluationEvidence | None) -> bool:
-    return left is not None and right is not None and left.num_rows != right.num_rows

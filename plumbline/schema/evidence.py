@@ -280,6 +280,8 @@ class CurveLeg(Model):
 
     at: Step
     """The step of the curve before which the leg ran."""
+    fed: NamedDigests = ()
+    """(field, digest) of the leg's batch, by `BATCH_FIELDS`; empty in records of releases without it."""
     training: PortableStep
     """The training step, `step` 0; its loss is that of the leg's rows."""
     clipped: NamedDigests

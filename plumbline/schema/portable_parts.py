@@ -76,6 +76,8 @@ def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...
 
 def curve_leg_parts(ours: CurveLeg, theirs: CurveLeg) -> Iterator[tuple[Stage, str]]:
     """Yield (stage, name) of each difference of two legs of a learning curve, with their evaluations."""
+    if ours.fed and theirs.fed:
+        yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
     clipped = tuple(differing(ours.clipped, theirs.clipped))
     yield from step_parts(ours.training, theirs.training, clipped)
     yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))

@@ -20,7 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_json
-from plumbline.schema.evidence import CurveLeg, CurveLegs, EvaluationEvidence, PortableStep, RankDifference
+from plumbline.schema.evidence import (
+    BATCH_FIELDS,
+    CurveLeg,
+    CurveLegs,
+    EvaluationEvidence,
+    PortableStep,
+    RankDifference,
+)
 from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
@@ -139,12 +146,15 @@ class _LegObserver(Observer):
     def __init__(self, engine: Engine, *, is_clipped: bool) -> None:
         self._engine, self._is_clipped = engine, is_clipped
         self.outputs = _Outputs(engine.bare)
+        self.fed: dict[str, list[str | None]] = {}
         self.gradients: tuple[tuple[str, str | None], ...] = ()
         self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
         self.sketches: list[tuple[str, tuple[float, ...]]] = []
         self.mantissas: list[tuple[str, tuple[int, ...]]] = []
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        for name in (name for name in BATCH_FIELDS if name in local):
+            self.fed.setdefault(name, []).append(short_digest(host_array(local[name])))
         self.outputs.feeds()
 
     def backward_done(self) -> None:
@@ -263,6 +273,7 @@ class LegRunner:
                 evaluation, arrays = self._setting.evaluate(engine, step)
         return CurveLeg(
             at=step,
+            fed=tuple((name, _joined(found)) for name, found in observer.fed.items()),
             training=PortableStep(
                 step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
                 gradients=observer.gradients, weights=weights,

@@ -10,6 +10,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,6 +24,10 @@ _FEWEST, _MOST = 2, 52
 Size = tuple[int, int, int, int]
 
 
+_LARGER = 1.75
+"""A number beyond every `1 + 2**-k`, which any format of two bits has."""
+_HEAD = 64
+"""Numbers of one head of attention: a size that every fused kernel computes."""
 _FP64_BITS = 52
 _FP64_INFINITY = 2047
 
@@ -82,7 +88,7 @@ def _kept_bits(steps: Iterable[float]) -> int:
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of the training's products, whose rows each show another step.
 
-    A library chooses its kernel, and so its precision, by size.
+    A library chooses its kernel, and so its precision, by size, and may round each factor to a format of its own.
     """
     functional = torch.nn.functional
     operators: tuple[tuple[str, Callable[..., torch.Tensor]], ...] = (
@@ -92,24 +98,62 @@ def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]
     )
     for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes, strict=False):
         right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
-        kept: list[float] = []
-        for first in range(0, _MOST, rows):  # a product of fewer rows shows some of the steps
-            values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
-            left = torch.ones((matrices, rows, inner), dtype=torch.float64, device=device)
-            left[:, : len(values)] = torch.tensor(values, dtype=torch.float64, device=device)[:, None]
-            product = multiply(left.to(dtype), right).reshape(-1, columns)
-            kept += [_kept(product[row, :1], value) for row, value in enumerate(values)]
-        yield name, _kept_bits(kept)
+        yield name, _kept_by_rows((matrices, rows, inner), dtype, device, partial(_product, multiply, right))
+    for _, rows, inner, columns in sizes[:1]:
+        left = torch.eye(rows, inner, dtype=dtype, device=device)
+        linear = lambda weights, left=left: functional.linear(left, weights[0]).t()  # noqa: E731
+        yield "linear weights", _kept_by_rows((1, columns, inner), dtype, device, linear)
+
+
+def _product(multiply: Callable[..., torch.Tensor], right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+    return multiply(left, right).reshape(-1, right.shape[-1])
+
+
+def _kept_by_rows(
+    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device,
+    multiply: Callable[[torch.Tensor], torch.Tensor],
+) -> int:  # fmt: skip
+    """Return the bits that `multiply` keeps of a factor [matrices, rows, inner] whose rows each show another step.
+
+    Behind its step a row has larger numbers, which a format with a scale for each row or tensor takes its scale from.
+    """
+    rows, kept = shape[1], list[float]()
+    for first in range(0, _MOST, rows):  # a factor of fewer rows shows some of the steps
+        values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
+        factor = torch.full(shape, _LARGER, dtype=torch.float64, device=device)
+        factor[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
+        product = multiply(factor.to(dtype))
+        kept += [_kept(product[row, :1], value) for row, value in enumerate(values)]
+    return _kept_bits(kept)
 
 
 def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Yield the bits that fused attention keeps of its values: of a single key, its output is the value."""
+    """Yield the bits that fused attention keeps of its values, of its queries and of its keys."""
     # As linear layers of mixed precision leave them.
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+    attend = torch.nn.functional.scaled_dot_product_attention
     steps = torch.arange(1, _MOST + 1, dtype=torch.float64, device=device)
-    values = torch.nn.functional.pad(1 + 2.0**-steps, (0, 64 - _MOST), value=1.0).to(dtype).reshape(1, 1, 1, 64)
-    found = torch.nn.functional.scaled_dot_product_attention(values, values, values).reshape(-1)
+    values = torch.nn.functional.pad(1 + 2.0**-steps, (0, _HEAD - _MOST), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
+    found = attend(values, values, values).reshape(-1)  # of a single key, the output is the value
     yield "attention", _kept_bits(_kept(found[step - 1 : step], 1 + 2.0**-step) for step in range(1, _MOST + 1))
+    bits = round(-math.log2(torch.finfo(dtype).eps))
+    for name, is_query in (("attention queries", True), ("attention keys", False)):
+        scores = (_score(attend, dtype, device, step, is_query=is_query) for step in range(1, bits + 1))
+        yield name, _kept_bits(float(round(score) == 1) for score in scores)
+
+
+def _score(attend: Any, dtype: torch.dtype, device: torch.device, step: int, *, is_query: bool) -> float:
+    """Return the score of `1 + 2**-step` beside `1`, from whose difference a factor of `2**step` makes one.
+
+    The other of two keys has a score of zero, so that the score is the logit of the first key's weight.
+    """
+    shown, factor = (torch.zeros((1, 1, 2, _HEAD), dtype=dtype, device=device) for _ in range(2))
+    shown[..., 0, :2] = torch.tensor([1 + 2.0**-step, 1.0], dtype=torch.float64, device=device)
+    factor[..., 0, :2] = torch.tensor([2.0**step, -(2.0**step)], dtype=torch.float64, device=device)
+    value = torch.zeros_like(shown)
+    value[..., 0, 0] = 1.0
+    query, key = (shown, factor) if is_query else (factor, shown)
+    return float(torch.logit(attend(query[..., :1, :], key, value, scale=1.0).double()[0, 0, 0, 0]))
 
 
 def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:

@@ -244,9 +244,15 @@ class PassedGradients:
 
     def watch(self, name: str, value: torch.Tensor) -> None:
         """Measure the gradient of the first value of this name."""
-        if value.requires_grad and name not in self._counts:
-            self._counts[name] = torch.empty(0)
-            value.register_hook(lambda gradient: self._counts.__setitem__(name, _counts(gradient)))
+        if not value.requires_grad or name in self._counts:
+            return
+        self._counts[name] = torch.empty(0)
+
+        def measure(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:  # a function of its own may pass none on
+                self._counts[name] = _counts(gradient)
+
+        value.register_hook(measure)
 
     def read(self) -> dict[str, tuple[int, ...]]:
         """Return the `MantissaCounts` of each gradient that was computed."""

@@ -8,7 +8,9 @@ import math
 import os
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -212,7 +214,7 @@ def test_a_step_that_is_rounded_up_is_not_kept() -> None:
 def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that rounds only large products is not missed."""
     sizes = ((1, 128, 64, 96), (1, 96, 128, 64), (4, 64, 32, 64))
-    exact = ("linear", "matmul", "bmm", "gelu", "softmax", "layer_norm", "embedding", "cross_entropy")
+    exact = ("linear", "matmul", "bmm", "linear weights", "gelu", "softmax", "layer_norm", "embedding", "cross_entropy")
     assert measure_mantissa_bits(torch.device("cpu"), "fp32", sizes) == {**dict.fromkeys(exact, 23), "tanh": 22}
     assert measure_mantissa_bits(torch.device("cpu"), "fp64", sizes)["bmm"] == 52
     assert measure_mantissa_bits(torch.device("cpu"), "bf16", sizes)["matmul"] == 7
@@ -224,6 +226,25 @@ def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatc
     # A kernel that leaves its input as it was computes something else: it keeps no format, and says nothing.
     monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda value, *_: value)
     assert "layer_norm" not in measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("fp32", 23), ("bf16", 7)])
+def test_each_factor_of_a_product_is_measured(precision: Any, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels with weights, queries or keys of four bits have a scale for each row, and round outputs as before."""
+    attend, linear = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.linear
+
+    def short(value: torch.Tensor) -> torch.Tensor:
+        level = value.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 7
+        return ((value / level).round() * level).to(value.dtype)
+
+    factors = ("linear", "linear weights", "attention", "attention queries", "attention keys")
+    measure = partial(measure_mantissa_bits, torch.device("cpu"), precision, ((1, 128, 64, 96),), fused_attention=True)
+    assert [measure()[name] for name in factors] == [bits] * 5
+    monkeypatch.setattr(torch.nn.functional, "linear", lambda left, right, *_: linear(left, short(right)))
+    fused = lambda query, key, value, **named: attend(short(query), short(key), value, **named)  # noqa: E731
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
+    found = measure()
+    assert [found[name] for name in factors] == [bits, 2, bits, 3, 3]
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:

@@ -8,18 +8,13 @@ from collections.abc import Sequence
 from plumbline import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 from plumbline.sketch import marks_of
-
-_CODES: tuple[tuple[tuple[str, ...], CauseCode], ...] = (
-    (("row_ids",), "data.order"),
-    (("input_ids", "attention_mask", "token_type_ids"), "tokenization"),
-    (("labels",), "data.labels"),
-)
 
 _APART: dict[str, tuple[CauseCode, Stage]] = {
     "learning rate": ("schedule", "schedule"),
@@ -34,7 +29,8 @@ def batch_difference(pair: Pair) -> GateResult | None:
     if right is None:
         return None
     own = _own_batches(pair.candidate, right)
-    return own if own is not None or left is None else _batches(left, right)
+    masked = not pair.candidate.record.spec.has_row_labels
+    return own if own is not None or left is None else _batches(left, right, masked=masked)
 
 
 def start_difference(pair: Pair) -> GateResult | None:
@@ -86,17 +82,16 @@ def _own_batches(side: LoadedRecord, trail: SpeedTrail) -> GateResult | None:
     steps = min(len(trail.num_rows), spec.speed.steps, *(len(values) for values in batches.values()))
     expected = marks_of({name: values[:steps] for name, values in batches.items()})
     rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
-    return _different(expected, rows, trail, fact("trail.own-probe"))
+    return _different(expected, rows, trail, fact("trail.own-probe"), masked=not spec.has_row_labels)
 
 
-def _batches(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
-    return _different(
-        {name: list(marks) for name, marks in left.marks.items()}, list(left.num_rows), right, fact("trail.reference")
-    )
+def _batches(left: SpeedTrail, right: SpeedTrail, *, masked: bool) -> GateResult | None:
+    expected = {name: list(marks) for name, marks in left.marks.items()}
+    return _different(expected, list(left.num_rows), right, fact("trail.reference"), masked=masked)
 
 
 def _different(
-    expected: dict[str, list[str]], rows: list[int], trail: SpeedTrail, whose: Statement
+    expected: dict[str, list[str]], rows: list[int], trail: SpeedTrail, whose: Statement, *, masked: bool
 ) -> GateResult | None:
     for step, (ours, theirs) in enumerate(zip(rows, trail.num_rows, strict=False)):
         names = tuple(
@@ -109,9 +104,8 @@ def _different(
             why = fact("batch.num-rows", num=theirs, reference=ours)
             return _drift("data.order", Divergence(stage="batch", step=step, at="row_ids"), why, whose)
         if names:
-            code = next(code for fields, code in _CODES if set(fields) & set(names))
             return _drift(
-                code,
+                code_of_fields(names, masked=masked),
                 Divergence(stage="batch", step=step, at=names[0]),
                 fact("trail.fields", fields=", ".join(names)),
                 whose,

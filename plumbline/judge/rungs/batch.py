@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 _HIDDEN = -100
 
@@ -45,6 +46,18 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
         suspicions=(suspicion,),
         basis="given",
     )
+
+
+def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:
+    """Return the cause of the fields of a batch whose digests differ, where their values are not recorded.
+
+    Hidden tokens are drawn, and are ids and labels.
+    """
+    if "row_ids" in differing:
+        return "data.order"
+    if set(differing) <= {"labels"}:
+        return "data.labels"
+    return "rng" if masked and "labels" in differing else "tokenization"
 
 
 def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) -> Suspicion:

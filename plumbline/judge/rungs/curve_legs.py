@@ -14,6 +14,7 @@ from dataclasses import replace
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.number_formats import Beside, backwards, bits_apart, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
@@ -53,12 +54,19 @@ def curve_legs(pair: Pair) -> Mismatch | None:
         if place is not None and not _is_order(pair, ours, theirs, place[0]):
             stage, name = place
             types = other_formats(ours, theirs, stage, name)
-            code, why = _named(stage, name, types)
+            fields = tuple(other for part, other in curve_leg_parts(ours, theirs) if part == "batch")
+            code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
             if types is None and (found := _other_format(pair, ours, theirs, stage)) is not None:
                 code, (name, why) = "precision", found
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
             return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
+
+
+def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
+    """Return cause and reason of a leg that was given a different batch."""
+    code = code_of_fields(fields, masked=not pair.reference.record.spec.has_row_labels)
+    return code, fact("curve-legs.batch", fields=", ".join(fields))
 
 
 def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[CauseCode, Statement]:
@@ -123,8 +131,9 @@ def _rank(pair: Pair) -> Mismatch | None:
     curves = _curves(pair)
     for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
         for found in curve.legs.ranks[:1] if curve.legs is not None else ():
-            stage: Stage = found.stage if found.stage in _CODES else "forward"
-            code, part = _named(stage, found.name, found.formats)
+            stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
+            is_fed = stage == "batch"
+            code, part = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
             if found.formats is None and (bits := bits_apart(*found.mantissas)) is not None:
                 code, name = "precision", _place(found.name)
                 part = fact("curve-legs.mantissa", name=name, stage=stage, bits=bits[1], reference=bits[0])

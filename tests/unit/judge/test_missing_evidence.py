@@ -282,25 +282,6 @@ def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:
     return [(finding.check, finding.observed, finding.limit) for finding in found]
 
 
-@pytest.mark.parametrize("size", [EVALUATION_ROWS - 2, EVALUATION_ROWS + 2])
-def test_two_last_evaluations_have_equally_many_rows(size: int) -> None:
-    def ends(first: int, last: int) -> Change:
-        found = [evaluation(4, first), evaluation(8, last)]
-        return lambda content: content["evidence"]["learn"].update(evaluations=found)
-
-    other = edit(whole(), ends(EVALUATION_ROWS, size))
-    assert unequal(whole(), other) == [("learn.evaluation", size, EVALUATION_ROWS)]
-    assert unequal(other, whole()) == [("learn.evaluation", EVALUATION_ROWS, size)]
-    assert unequal(whole(), edit(whole(), ends(size, EVALUATION_ROWS))) == []
-    # Where the probe's evaluations differ as well, `evaluation` is the cause.
-    both = edit(whole(), ends(EVALUATION_ROWS, size), evaluated(num_rows=size))
-    assert unequal(whole(), both) == unequal(both, whole()) == []
-    for lost in (lambda c: probe(c).update(evaluation=None), without("probe")):
-        assert unequal(whole(), edit(other, lost)) == [("learn.evaluation", size, EVALUATION_ROWS)]
-    none = edit(whole(), lambda content: content["evidence"]["learn"].update(evaluations=[]))
-    assert unequal(whole(), none) == unequal(none, whole()) == []
-
-
 def test_taps_that_only_one_architecture_has_are_not_compared() -> None:
     fewer = taps_where(lambda tap: (tap["step"], tap["name"]) != (2, "layer.linear.weight"))
     digest: Change = lambda content: content["evidence"]["model"].update(architecture_sha256="9" * 64)  # noqa: E731

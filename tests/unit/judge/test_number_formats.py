@@ -197,6 +197,15 @@ def test_a_replay_that_does_not_repeat_itself_is_named_before_the_rung_that_show
     assert named(edit(left, unsteady), edit(in_use(wrong), unsteady)) == [("operator", "norm")]
 
 
+def test_a_gradient_that_rounds_otherwise_comes_before_one_that_is_rounding_only() -> None:
+    """As of a backward pass in fp64: the gradient of a key's bias is residues of sums, of few bits by chance."""
+    key, bias = (NORM | {"name": name, "stage": "gradient", "mantissa": FP32} for name in ("key.bias", "head.bias"))
+    changed = {"error": 1.1e-3, "sha256": "b" * 64}
+    assert named(in_use(key | {"mantissa": FP16}, bias), in_use(key | changed, bias | changed)) == [
+        ("gradient", "head.bias")
+    ]
+
+
 def test_a_tensor_of_few_values_differs_first_and_does_not_show_the_format() -> None:
     """The gradient of a head's bias comes first; a wrong formula there is not excused by a format behind it."""
     few, many = NORM | {"name": "bias", "stage": "gradient"}, NORM | {"stage": "gradient"}

@@ -172,11 +172,15 @@ def fewer(num_rows: int, *, probe_too: bool = False) -> Callable[[Content], None
     return change
 
 
-def test_an_evaluation_of_one_row_is_no_pass() -> None:
-    judgement = compare(whole(), whole(fewer(1)))
-    assert judgement.verdict == "invalid"
-    assert [finding.check for finding in judgement.findings] == ["learn.evaluation"]
+@pytest.mark.parametrize("rows", [1, EVALUATION_ROWS - 1, EVALUATION_ROWS + 1])
+def test_a_curve_that_evaluates_fewer_or_more_rows_is_a_drift_of_the_evaluation(rows: int) -> None:
+    """As one that leaves out a last batch: the record is complete, and its evaluation is wrong."""
+    found = [evaluation(step, rows) for step in (4, 8)]
+    judgement = compare(whole(), whole(lambda content: content["evidence"]["learn"].update(evaluations=found)))
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["evaluation"])
 
+
+def test_an_evaluation_of_one_row_is_no_pass() -> None:
     assert compare(whole(fewer(1)), whole(fewer(1))).verdict == "invalid"
     assert not stands_alone(whole(fewer(1)))
 
