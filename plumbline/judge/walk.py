@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, without
+from plumbline.judge.number_formats import bits_apart
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.bits import RUNGS as BITS
@@ -128,8 +129,20 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
 
 
 def _changed_between(pair: Pair) -> float:
-    """Return the first step whose weights changed after the step before; infinity if there is none."""
-    return next((step for step in range(len(pair.common)) if between_steps(pair, step) is not None), math.inf)
+    """Return the first step that begins with weights of another format, or changed since the step before; or infinity.
+
+    Values show the format of their weights, too.
+    """
+    steps = range(len(pair.common))
+    return next(
+        (step for step in steps if between_steps(pair, step) is not None or _other_weights(pair, step)), math.inf
+    )
+
+
+def _other_weights(pair: Pair, step: int) -> bool:
+    """Return whether the weights at the begin of a step use other bits of mantissa, as far as they were measured."""
+    updated = pair.errors(step - 1, "weight") if step else []
+    return any(bits_apart(each.reference.mantissa, each.candidate.mantissa) for each in updated)
 
 
 def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:
