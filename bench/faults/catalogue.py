@@ -82,6 +82,10 @@ _WORDS = {
     "compiled-beside-variables": "Harmless variables.",
     "bf16-without-vector-isa": "Kernels without vector instructions, and harmless variables.",
     "compiled-by-one-thread": "The compiler works with one thread, beside harmless variables.",
+    "eager-without-vector-isa": "Kernels without vector instructions, and harmless variables.",
+    "fp32-by-mkl-for-avx2": "MKL uses kernels for AVX2.",
+    "compiled-without-a-cache": "The compiler reads no code of earlier runs, beside harmless variables.",
+    "bf16-of-two-processes": "Two processes share each batch.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bench.faults.catalogue import Entry
 from bench.faults.held_out_eighth import EIGHTH, EIGHTH_CONTROLS
+from bench.faults.held_out_eleventh import ELEVENTH, ELEVENTH_CONTROLS
 from bench.faults.held_out_fifth import FIFTH, FIFTH_CONTROLS
 from bench.faults.held_out_fourth import FOURTH, FOURTH_CONTROLS
 from bench.faults.held_out_ninth import NINTH, NINTH_CONTROLS
@@ -282,5 +283,6 @@ SETS = (
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
     HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
     HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
+    HeldOut(11, "0000000", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

@@ -182,6 +182,9 @@ sight.""",
     10: """
 faults and controls at production settings, by a fourth writer who had not read the judge, its tests, docs/MATH.md,
 docs/FAULTS.md or any result; causes committed first; judged once.""",
+    11: """
+faults and controls at production settings, by a fifth writer who had not read the judge, its tests, docs/MATH.md,
+docs/FAULTS.md or any result; causes committed first; judged once.""",
 }
 
 

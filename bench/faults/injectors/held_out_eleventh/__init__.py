@@ -1,0 +1,1 @@
+"""Injectors of the tenth held-out set."""
