@@ -283,6 +283,6 @@ SETS = (
     HeldOut(8, "899d8b5", EIGHTH, EIGHTH_CONTROLS, seen=False),
     HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
     HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
-    HeldOut(11, "0000000", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
+    HeldOut(11, "1dca3cb", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""
