@@ -65,8 +65,8 @@ class Beside:
         return self.may_be_other and (self.dtypes[0] != self.dtypes[1] or bits_apart(*self.counts) is not None)
 
 
-def first_other(tensors: Iterable[tuple[T, Beside]]) -> tuple[T, Bits] | None:
-    """Return the first tensor of another format, with its bits; `None` if a different formula may come before it.
+def first_other(tensors: Iterable[tuple[T, Beside]]) -> tuple[T, Beside] | None:
+    """Return the first tensor of another format; `None` if a different formula may come before it.
 
     A tensor of few values, such as a head's bias, differs by its format first, and does not show it; nor does a sum of
     such values, whose error the format of a tensor before it explains.
@@ -74,7 +74,7 @@ def first_other(tensors: Iterable[tuple[T, Beside]]) -> tuple[T, Bits] | None:
     before = 0.0
     for tensor, beside in tensors:
         if beside.is_other:
-            return tensor, beside.bits
+            return tensor, beside
         if beside.may_be_other:
             before = max(before, beside.rounding)
         elif beside.differs and (beside.error is None or beside.error > before):

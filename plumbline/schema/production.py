@@ -31,6 +31,11 @@ class SpeedTrail(Model):
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
     """Norm of each step's gradients before clipping; empty in records of releases without it."""
+    gradient_mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(
+        default=(), max_length=_MAX_TAPS, fail_fast=True
+    )
+    """(parameter, bits of mantissa in use) of the first step's gradients, as the processes have exchanged them; empty
+    with FSDP, and in records of releases without it."""
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
     checksum: int = Field(default=1, ge=1, le=CHECKSUM)

@@ -42,7 +42,7 @@ from plumbline.train.portable.leg import short_digest
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import PassedGradients, mantissa_counts
+from plumbline.train.summaries import GradientFormats, mantissa_counts
 from plumbline.train.taps import first_tensor, named_gradients
 
 _ROWS = 4
@@ -77,7 +77,7 @@ class _Outputs:
     formats: dict[str, str] = field(default_factory=dict)
     """Number formats other than fp32."""
     mantissas: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    passed: PassedGradients = field(default_factory=PassedGradients)
+    passed: GradientFormats = field(default_factory=GradientFormats)
     _calls: dict[str, int] = field(default_factory=dict)
 
     def feeds(self) -> None:

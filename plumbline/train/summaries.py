@@ -233,8 +233,8 @@ def _read(counts: torch.Tensor) -> tuple[int, ...]:
         return tuple(map(int, counts.tolist()))
 
 
-class PassedGradients:
-    """Bits of mantissa of the gradients that the backward pass gives to outputs, by name; nothing waits for a device.
+class GradientFormats:
+    """Bits of mantissa of gradients, by name: of those that outputs get, or of parameters; nothing waits for a device.
 
     A parameter's gradient is a sum over many rows, and does not show the format of its terms.
     """
@@ -253,6 +253,12 @@ class PassedGradients:
                 self._counts[name] = _counts(gradient)
 
         value.register_hook(measure)
+
+    def measure(self, model: torch.nn.Module) -> None:
+        """Measure the gradients of a model's parameters, of which no process has a shard."""
+        for name, value in model.named_parameters():
+            if value.grad is not None and not hasattr(value.grad, "full_tensor"):
+                self._counts[name] = _counts(value.grad)
 
     def read(self) -> dict[str, tuple[int, ...]]:
         """Return the `MantissaCounts` of each gradient that was computed."""

@@ -19,7 +19,7 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import DigestKind, PassedGradients, Summaries, Summary, summarize
+from plumbline.train.summaries import DigestKind, GradientFormats, Summaries, Summary, summarize
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -138,7 +138,7 @@ class ModuleTaps:
 
     def __init__(
         self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int,
-        passed: PassedGradients | None = None,
+        passed: GradientFormats | None = None,
     ) -> None:  # fmt: skip
         self._passed = passed
         self._ranks, self._book, self._step, self._parts = ranks, book, step, micro_batches
@@ -255,7 +255,7 @@ class ModuleTaps:
             handle.remove()
 
 
-def module_taps(engine: Engine, book: TapBook, step: int, passed: PassedGradients | None = None) -> ModuleTaps:
+def module_taps(engine: Engine, book: TapBook, step: int, passed: GradientFormats | None = None) -> ModuleTaps:
     """Return hooks on the engine's model for one step; `passed` watches the outputs' gradients."""
     micro_batches = engine.spec.optimizer.accumulation_steps
     return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=micro_batches, passed=passed)

@@ -19,6 +19,7 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
+from plumbline.train.summaries import GradientFormats
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
@@ -136,6 +137,8 @@ class TrailObserver(Observer):
         self._rates: list[float] = []
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
+        self._model: nn.Module | None = None
+        self._gradients = GradientFormats()
         self._generators: list[str] = []
 
     def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
@@ -161,6 +164,11 @@ class TrailObserver(Observer):
             self._keys[place] = whole[first:].to(values.device)
         return self._keys[place]
 
+    def backward_done(self) -> None:
+        """Measure the first step's gradients, whose exchange between processes no replay has."""
+        if not self._num_rows and self._model is not None:
+            self._gradients.measure(self._model)
+
     def done(self, outcome: StepOutcome) -> None:
         """Keep the step's sums, losses and learning rate."""
         if self._fed is None:
@@ -174,7 +182,7 @@ class TrailObserver(Observer):
 
     def weigh(self, model: nn.Module, step: int) -> None:
         """Add checksums of weights and random generators after `step` steps; outside of the measured steps."""
-        self._weights = self._weights or WeightsTrail(model)
+        self._weights, self._model = self._weights or WeightsTrail(model), model
         self._weights.add()
         self._steps.append(step)
         states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
@@ -199,6 +207,7 @@ class TrailObserver(Observer):
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
             gradient_norms=norms,
+            gradient_mantissas=tuple(self._gradients.read().items()),
             weights=tuple(zip(self._steps, weights, strict=True)),
             checksum=CHECKSUM,
             apart=(apart,) if apart else (),

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
+from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, trail_of
 from plumbline.judge.number_formats import Beside, backwards, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
@@ -57,7 +57,7 @@ def _first_excess(pair: Pair) -> GateResult | None:
 
 def _other_format(pair: Pair) -> GateResult | None:
     """Return an operator, an output or a gradient in another number format than the reference's."""
-    measured, tensor = other_format(pair, "speed"), _other_tensor(pair)
+    measured, tensor = other_format(pair, "speed"), _other_tensor(pair) or _other_exchange(pair)
     if measured is not None:
         finding, why, at = measured.findings[0], measured.suspicions[0].why, measured.at
     elif tensor is not None:
@@ -107,7 +107,21 @@ def _other_tensor(pair: Pair) -> tuple[Stage, str, Beside] | None:
     ordered: list[tuple[_Place, Beside]] = [(("forward", name), beside) for name, beside in found["forward"].items()]
     ordered += [(("gradient", name), beside) for name, beside in backwards(passed, found["gradient"])]
     other = first_other(ordered)
-    return (*other[0], dict(ordered)[other[0]]) if other is not None else None
+    return (*other[0], other[1]) if other is not None else None
+
+
+def _other_exchange(pair: Pair) -> tuple[Stage, str, Beside] | None:
+    """Return the first gradient that the processes exchanged in another format; a replay exchanges none."""
+    left, right = trail_of(pair.reference), trail_of(pair.candidate)
+    if left is None or right is None or not left.gradient_norms or not right.gradient_norms:
+        return None
+    known, error = dict(left.gradient_mantissas), relative(left.gradient_norms[0], right.gradient_norms[0])
+    found = first_other(
+        (name, Beside((known.get(name, ()), counts), error, differs=False))
+        for name, counts in reversed(right.gradient_mantissas)
+        if _is_comparable(pair, "gradient", "")
+    )
+    return ("gradient", *found) if found is not None else None
 
 
 def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *, are_due: bool) -> Beside:

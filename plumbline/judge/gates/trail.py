@@ -25,7 +25,7 @@ _APART: dict[str, tuple[CauseCode, Stage]] = {
 
 def batch_difference(pair: Pair) -> GateResult | None:
     """Return the first batch of `speed` that is not that of the record's own probe, or of the reference."""
-    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if right is None:
         return None
     own = _own_batches(pair.candidate, right)
@@ -35,7 +35,7 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 def start_difference(pair: Pair) -> GateResult | None:
     """Return different weights before the first step: all machines load the same file."""
-    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if left is None or right is None or _parted_at(left, right) != 0:
         return None
     place = Divergence(stage="weights", step=0, at="weights")
@@ -44,7 +44,7 @@ def start_difference(pair: Pair) -> GateResult | None:
 
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
     """Return the first difference behind the batches: of a process, of a learning rate, or of bits that are due."""
-    left, right = (_trail(side) for side in (pair.reference, pair.candidate))
+    left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     parted = _parted_process(right) if right is not None else None
     if parted is not None or left is None or right is None:
         return parted
@@ -69,7 +69,8 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
     return _drift(code, place, why, fact("trail.first-process"))
 
 
-def _trail(side: LoadedRecord) -> SpeedTrail | None:
+def trail_of(side: LoadedRecord) -> SpeedTrail | None:
+    """Return what a record's `speed` trained, if it did."""
     speed = side.record.evidence.speed
     return speed.trail if speed is not None else None
 

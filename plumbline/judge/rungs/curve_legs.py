@@ -95,7 +95,7 @@ def _other_format(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: Stage) ->
     found = first_other(backwards(passed, dict(reversed(parts.items()))) if place == "gradient" else parts.items())
     if found is None:
         return None
-    name, (reference, bits) = found
+    name, (reference, bits) = found[0], found[1].bits
     return name, fact("curve-legs.mantissa", name=_place(name), stage=place, bits=bits, reference=reference)
 
 

@@ -64,7 +64,7 @@ def _bits(pair: Pair, step: int) -> Mismatch | None:
     found = first_other((each.reference, _beside(each, are_due=are_due)) for each in ordered)
     if found is None:
         return None
-    tap, (limit, observed) = found
+    tap, (limit, observed) = found[0], found[1].bits
     finding = Finding(
         check="probe.mantissa", outcome="drift", observed=observed, limit=limit,
         metric=fact("forward.bits-in-use", stage=tap.stage, name=tap.name, step=step),

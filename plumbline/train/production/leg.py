@@ -30,7 +30,7 @@ from plumbline.train.production.cancellation import Contributions, of_single_seq
 from plumbline.train.production.choices import Choices, compile_model, make_engine, plain_choices
 from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import PassedGradients, is_summarizing, summarize, summarizing
+from plumbline.train.summaries import GradientFormats, is_summarizing, summarize, summarizing
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 
 _LEAST_DECAY = 64 * 2.0**-24
@@ -60,7 +60,7 @@ class _ProductionObserver(Observer):
 
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
         self.engine, self._tapped = engine, tapped
-        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), PassedGradients()
+        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), GradientFormats()
         self._update = UpdateCheck(engine, engine.spec.optimizer) if checked else None
         self._taps: ModuleTaps | None = None
         self._step = 0

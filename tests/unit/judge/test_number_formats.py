@@ -19,7 +19,7 @@ from .conftest import make_record, other_kernel
 from .made_records import Content, edit, evaluation, in_spec, whole
 from .rung_numbers import STEP, scaled
 from .rung_records import side
-from .test_withheld import replay
+from .test_withheld import replay, trail
 
 Counts = tuple[int, ...]
 BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
@@ -184,6 +184,21 @@ def test_the_gradient_of_an_output_shows_a_format_that_no_parameter_does(error: 
         NORM | {"mantissa": FP32, "passed": BF16_BITS}, weight | {"error": error, "envelope": 1.0, "sha256": "b" * 64}
     )
     assert named(ours, theirs) == [found]
+
+
+@pytest.mark.parametrize(("norm", "found"), [(0.501, [("precision", "head.weight")]), (0.9, [])])
+def test_gradients_that_processes_exchange_in_fewer_bits_are_named(norm: float, found: list[tuple[str, str]]) -> None:
+    """As by a hook that compresses them to bf16: a replay has one process, and exchanges none."""
+
+    def exchanged(counts: Counts, norm: float) -> Any:
+        changes = {"gradient_norms": [norm], "gradient_mantissas": [("head.weight", counts), ("head.bias", FP32)]}
+        return lambda content: trail(content).update(changes)
+
+    sides = [
+        edit(in_use(NORM | {"mantissa": FP32}, **machine), exchanged(counts, size))
+        for counts, size, machine in ((FP32, 0.5, {}), (BF16_BITS, norm, {"fingerprint": other_kernel()}))
+    ]
+    assert named(*sides) == found
 
 
 def test_a_replay_that_does_not_repeat_itself_is_named_before_the_rung_that_shows_it() -> None:
