@@ -103,6 +103,14 @@ class ProductionTrial(Model):
     limit: Number
 
 
+class ProcessReplay(Model):
+    """Replay of the first steps in one more process of a training, whose numbers are beyond their limits."""
+
+    rank: int = Field(ge=1, le=100_000)
+    steps: tuple[ProductionStep, ...] = Field(max_length=1000, fail_fast=True)
+    taps: tuple[ProductionTap, ...] = Field(max_length=_MAX_TAPS, fail_fast=True)
+
+
 class ProductionEvidence(Model):
     """Replay of the first steps at the settings of `speed`, without dropout."""
 
@@ -119,5 +127,7 @@ class ProductionEvidence(Model):
     learning_rate: Number = 0.0
     """Learning rate of every step of the replay."""
     trials: tuple[ProductionTrial, ...] = Field(default=(), max_length=_MAX_TRIALS, fail_fast=True)
+    processes: tuple[ProcessReplay, ...] = Field(default=(), max_length=100, fail_fast=True)
+    """Replays of other processes than the first that are beyond a limit: each process replays the same steps alone."""
     lost: Text = ""
     """Why there is no replay."""

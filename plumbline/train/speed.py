@@ -172,13 +172,19 @@ class SpeedRun:
             return
         lost: dict[str, str] = {}
         context.release()
+        replayed, own = ProductionLeg(context, speed, probe.probe, leg), None
         with auxiliary("production", context, lost):
             if context.ranks.is_first:
-                replayed = ProductionLeg(context, speed, probe.probe, leg)
                 replayed.run()
-                self._production = replayed.evidence
+            else:
+                own = replayed.alone()
         if lost:
             self._production = ProductionEvidence(lost=lost["production"])
+            return
+        everyone = context.ranks.gather(own)
+        if context.ranks.is_first:
+            replayed.add_processes(everyone)
+            self._production = replayed.evidence
 
     def _measure_machine(self) -> dict[str, float]:
         """Return the machine's rates; none where the parent needs none."""

@@ -228,25 +228,27 @@ def test_a_training_of_which_the_system_kills_one_process_was_not_judged(worksho
 
 @contextlib.contextmanager
 def without_decay_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
-    """Train without weight decay in the second process alone."""
-    plain = engine.make_optimizer
+    """Train without weight decay in the second process alone, after the probe."""
+    plain = engine.Engine.step
 
-    def make(*given: Any, **options: Any) -> torch.optim.Optimizer:
-        optimizer = plain(*given, **options)
-        optimizer.param_groups[0].update(weight_decay=0.0 if rank else optimizer.param_groups[0]["weight_decay"])
-        return optimizer
+    def step(self: engine.Engine, *given: Any) -> Any:
+        if rank and self.part != "probe":
+            self.optimizer.param_groups[0]["weight_decay"] = 0.0
+        return plain(self, *given)
 
-    engine.make_optimizer = make
+    engine.Engine.step = step  # type: ignore[method-assign]
     yield
 
 
 def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Workshop, tmp_path: Path) -> None:
-    spec = workshop.spec(probe=None, learn=LEARN)
+    spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
     codes, trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
     assert codes == [0, 0]
     found = trained.record.evidence.learn.legs.ranks[0]
     assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
+    assert [replay.rank for replay in trained.record.evidence.speed.production.processes] == [1]
     loaded = load_record(trained.folder)
-    cause = compare(loaded, loaded).causes[0]
-    assert cause.code == "optimizer"
-    assert said(cause.why).startswith("process 1 of the reference differs from its other processes: ")
+    curve, speed = compare(loaded, loaded).causes
+    assert (curve.code, speed.code) == ("optimizer", "optimizer")
+    assert said(curve.why).startswith("process 1 of the reference differs from its other processes: ")
+    assert said(speed.why).startswith("process 1: at production settings the update is not AdamW's")

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, trail_of
-from plumbline.judge.number_formats import Beside, backwards, first_other, has_equal_lists
+from plumbline.judge.gates.production_formats import (
+    first_format,
+    format_finding,
+    is_comparable,
+    is_over,
+    other_exchange,
+)
+from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
@@ -34,6 +40,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     if off is None and (off := _other_format(pair) or _first_excess(pair)) is not None and _is_unsteady(pair):
         cause = Cause(code="nondeterminism", sure="likely", why=fact("production.unsteady"))
         off = replace(off, causes=(cause,), unexplained=None)
+    off = off or _off_process(pair)
     if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
     return off or GateResult(tuple(_proven(pair)))
@@ -44,7 +51,7 @@ _ORDER: tuple[Stage, ...] = ("forward", "loss", "gradient", "optimizer")
 
 def _first_excess(pair: Pair) -> GateResult | None:
     """Return the first rung beyond its limit; where bits are due, a different bit of an earlier rung comes first."""
-    over, bit = next(_excesses(pair), None), _different_bit(pair)
+    over, bit = next(_excesses(pair, _vouched(pair)), None), _different_bit(pair)
     if over is None or bit is None or over.at is None or bit.at is None:
         return over or bit
     if _ORDER.index(over.at.stage) <= _ORDER.index(bit.at.stage):
@@ -57,92 +64,20 @@ def _first_excess(pair: Pair) -> GateResult | None:
 
 def _other_format(pair: Pair) -> GateResult | None:
     """Return an operator, an output or a gradient in another number format than the reference's."""
-    measured, tensor = other_format(pair, "speed"), _other_tensor(pair) or _other_exchange(pair)
+    measured = other_format(pair, "speed")
+    left, replay, spec = _replay(pair.reference), _vouched(pair), pair.candidate.record.spec.speed
+    tensor = None
+    if left is not None and replay is not None and spec is not None:
+        tensor = first_format(left, replay, spec.precision, partial(is_comparable, pair), are_due=_bits_due(pair))
+    tensor = tensor or other_exchange(pair)
     if measured is not None:
         finding, why, at = measured.findings[0], measured.suspicions[0].why, measured.at
     elif tensor is not None:
-        finding, why, at = _format_finding(*tensor)
+        finding, why, at = format_finding(*tensor)
     else:
         return None
-    replay = _replay(pair.candidate)
     trials = replay.trials if replay is not None else ()
     return _drift(finding, "precision", why, at, trials=[each for each in trials if each.stage == trials[0].stage])
-
-
-def _format_finding(stage: Stage, name: str, beside: Beside) -> tuple[Finding, Statement, Divergence]:
-    """Return finding, reason and place of a tensor in another format."""
-    at, (limit, observed) = Divergence(stage=stage, step=0, at=name), beside.dtypes
-    if limit != observed:
-        metric = fact("production.dtype-of", name=name)
-        why = fact("production.dtype", name=name, dtype=observed, reference=limit)
-    else:
-        metric, (limit, observed) = fact("production.mantissa-of", stage=stage, name=name), map(str, beside.bits)
-        why = fact("production.mantissa", stage=stage, name=name, bits=beside.bits[1], reference=beside.bits[0])
-    finding = Finding(check="production.format", outcome="drift", metric=metric, observed=observed, limit=limit)
-    return finding, why, at
-
-
-_Place = tuple[Stage, str]
-
-
-def _other_tensor(pair: Pair) -> tuple[Stage, str, Beside] | None:
-    """Return the first output or gradient in another format, unless something else differs before it.
-
-    The bits that its values use show a format that its type hides.
-    """
-    left, right = _replay(pair.reference), _vouched(pair)
-    spec = pair.candidate.record.spec.speed
-    if left is None or right is None or spec is None:
-        return None
-    known, are_due = {(tap.stage, tap.name): tap for tap in left.taps}, _bits_due(pair)
-    found: dict[Stage, dict[str, Beside]] = {"forward": {}, "gradient": {}}
-    passed = dict[str, tuple[MantissaCounts, MantissaCounts]]()
-    for tap in right.taps:
-        if (ours := known.get((tap.stage, tap.name))) is None:
-            continue
-        if _is_comparable(pair, tap.stage, tap.kind):
-            found[tap.stage][tap.name] = _beside(ours, tap, spec.precision, are_due=are_due)
-        if tap.stage == "forward" and _is_comparable(pair, "gradient", tap.kind):
-            passed[tap.name] = (ours.passed, tap.passed)
-    ordered: list[tuple[_Place, Beside]] = [(("forward", name), beside) for name, beside in found["forward"].items()]
-    ordered += [(("gradient", name), beside) for name, beside in backwards(passed, found["gradient"])]
-    other = first_other(ordered)
-    return (*other[0], other[1]) if other is not None else None
-
-
-def _other_exchange(pair: Pair) -> tuple[Stage, str, Beside] | None:
-    """Return the first gradient that the processes exchanged in another format; a replay exchanges none."""
-    left, right = trail_of(pair.reference), trail_of(pair.candidate)
-    if left is None or right is None or not left.gradient_norms or not right.gradient_norms:
-        return None
-    known, error = dict(left.gradient_mantissas), relative(left.gradient_norms[0], right.gradient_norms[0])
-    found = first_other(
-        (name, Beside((known.get(name, ()), counts), error, differs=False))
-        for name, counts in reversed(right.gradient_mantissas)
-        if _is_comparable(pair, "gradient", "")
-    )
-    return ("gradient", *found) if found is not None else None
-
-
-def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *, are_due: bool) -> Beside:
-    limit = production_limit(theirs.envelope, theirs.stage, precision)
-    differs = _is_over(theirs, precision) or (are_due and theirs.sha256 != ours.sha256)
-    return Beside((ours.mantissa, theirs.mantissa), theirs.error, limit, differs, (ours.dtype, theirs.dtype))
-
-
-def _is_comparable(pair: Pair, stage: Stage, kind: str) -> bool:
-    """Return whether both sides give a tensor the same format, whichever kernels compute it."""
-    if stage == "forward" and kind == "Linear":
-        return True
-    compiled = [_is_compiled(side) for side in (pair.reference, pair.candidate)]
-    is_fused = any(compiled) and not (all(compiled) and stage == "forward")
-    return has_equal_lists(pair.reference, pair.candidate) and not is_fused
-
-
-def _is_compiled(side: LoadedRecord) -> bool:
-    speed, spec = side.record.evidence.speed, side.record.spec.speed
-    asked = spec is not None and spec.compile
-    return bool(speed.trail.settings.get("compiled", asked) if speed is not None and speed.trail is not None else asked)
 
 
 def _by_consequence(replay: ProductionEvidence) -> list[ProductionTap]:
@@ -161,17 +96,40 @@ def _vouched(pair: Pair) -> ProductionEvidence | None:
 
     A fault of what both runs of a replay share would widen its own limit.
     """
-    replay, reference = _replay(pair.candidate), _replay(pair.reference)
-    if replay is None or reference is None or reference.lost:
+    replay = _replay(pair.candidate)
+    return _vouched_by(pair, replay) if replay is not None else None
+
+
+def _vouched_by(pair: Pair, replay: ProductionEvidence) -> ProductionEvidence:
+    reference = _replay(pair.reference)
+    if reference is None or reference.lost:
         return replay
     known = {(tap.stage, tap.name): tap.envelope for tap in reference.taps}
     taps = tuple(tap.replace(envelope=known.get((tap.stage, tap.name)) or tap.envelope) for tap in replay.taps)
     return replay.replace(taps=taps, loss_envelope=reference.loss_envelope or replay.loss_envelope)
 
 
-def _excesses(pair: Pair) -> Iterator[GateResult]:
-    """Yield what the replay shows without equal bits, in the order of consequence."""
-    spec, replay = pair.candidate.record.spec, _vouched(pair)
+def _off_process(pair: Pair) -> GateResult | None:
+    """Return what the replay of one more process of the candidate's shows by itself, beside that of its first."""
+    replay, spec = _replay(pair.candidate), pair.candidate.record.spec.speed
+    if replay is None or spec is None:
+        return None
+    for other in replay.processes:
+        alone = replay.replace(steps=other.steps, taps=other.taps, loss_error=None, trials=(), processes=())
+        found = first_format(replay, alone, spec.precision, lambda *_: True, are_due=False)
+        off = next(_excesses(pair, _vouched_by(pair, alone)), None)
+        if found is not None:
+            finding, why, at = format_finding(*found)
+            off = _drift(finding, "precision", why, at)
+        if off is not None:
+            why = fact("production.process", rank=other.rank, part=off.causes[0].why)
+            return replace(off, causes=(off.causes[0].replace(why=why),))
+    return None
+
+
+def _excesses(pair: Pair, replay: ProductionEvidence | None) -> Iterator[GateResult]:
+    """Yield what a replay of the candidate's shows without equal bits, in the order of consequence."""
+    spec = pair.candidate.record.spec
     if spec.speed is None or replay is None or replay.lost:
         return
     precision = spec.speed.precision
@@ -186,7 +144,7 @@ def _beyond(replay: ProductionEvidence, stage: Stage, precision: Precision) -> I
     """Yield the first tensor of a stage beyond its limit: outputs forwards, gradients from the loss backwards."""
     taps = [tap for tap in replay.taps if tap.stage == stage]
     ordered = taps if stage == "forward" else list(reversed(taps))
-    over = [tap for tap in ordered if _is_over(tap, precision)]
+    over = [tap for tap in ordered if is_over(tap, precision)]
     if not over:
         return
     first = over[0]
@@ -204,11 +162,6 @@ def _beyond(replay: ProductionEvidence, stage: Stage, precision: Precision) -> I
     at = next((trial.name for trial in replay.trials if trial.stage == stage), first.name)
     chosen = trials or [trial for trial in replay.trials if trial.stage == stage]
     yield _drift(finding, codes[stage], why, Divergence(stage=stage, step=0, at=at), evidence=evidence, trials=chosen)
-
-
-def _is_over(tap: ProductionTap, precision: Precision) -> bool:
-    limit = production_limit(tap.envelope, tap.stage, precision)
-    return tap.error is None or not tap.error <= limit
 
 
 def _losses(replay: ProductionEvidence, precision: Precision) -> Iterator[GateResult]:
@@ -232,7 +185,8 @@ def _losses(replay: ProductionEvidence, precision: Precision) -> Iterator[GateRe
             check="production.loss", outcome="drift", metric=fact("production.loss", step=0),
             observed=replay.loss_error, limit=limit,
         )  # fmt: skip
-        yield _drift(finding, "loss", fact("production.loss-exact"), Divergence(stage="loss", step=0))
+        at = Divergence(stage="forward", step=0, at="logits")  # the loss is that of its own logits
+        yield _drift(finding, "operator", fact("production.loss-exact"), at)
 
 
 def _head_noise(replay: ProductionEvidence, precision: Precision) -> float:

@@ -8,15 +8,21 @@ error is gone: that choice is at fault.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plumbline.judge.tolerance import production_limit
-from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
+from plumbline.judge.tolerance import floor_of, production_limit, relative
+from plumbline.schema.production import (
+    ProcessReplay,
+    ProductionEvidence,
+    ProductionStep,
+    ProductionTap,
+    ProductionTrial,
+)
 from plumbline.schema.spec import ProbeSpec, SpeedSpec
 from plumbline.sketch import relative_error
 from plumbline.train.batches import Batch, of_one_process
@@ -38,6 +44,7 @@ _LEAST_DECAY = 64 * 2.0**-24
 _ZERO = 1e-9
 """Share of the largest gradient below which the portable leg shows a gradient that is zero by mathematics, such as that
 of attention's key biases: at production settings it is rounding only."""
+_MOST_PROCESSES = 8
 _MOST_KINDS = 4
 """Maximum number of classes of modules that are exchanged one after the other."""
 
@@ -184,6 +191,7 @@ class ProductionLeg:
         }
         decay = context.spec.optimizer.weight_decay
         self._rate = max(context.spec.optimizer.learning_rate, min(_LEAST_DECAY / decay, 0.01) if decay else 0.0)
+        self._envelopes: dict[tuple[str, str], float | None] = {}
         self.evidence: ProductionEvidence | None = None
 
     def _pass(self, choices: Choices, *, steps: int = 1, tapped: bool = True, listed: bool = False) -> _Pass:
@@ -221,12 +229,31 @@ class ProductionLeg:
             group["lr"] = group["initial_lr"] = self._rate
         engine.schedule = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, lambda _: 1.0)
 
+    def alone(self) -> _Pass:
+        """Replay the steps in this process, whichever it is: each trains the whole global batch."""
+        steps = self._speed.production_steps
+        return self._pass(Choices(self._speed), steps=steps, tapped=not self._speed.compile)
+
+    def add_processes(self, passes: Sequence[_Pass | None]) -> None:
+        """Keep the replays of other processes, by rank, that are beyond a limit of the first process."""
+        assert self.evidence is not None  # noqa: S101 - this process has replayed
+        found = tuple(
+            ProcessReplay(rank=rank, steps=run.steps, taps=tuple(self._taps(run, self._envelopes)))
+            for rank, run in enumerate(passes)
+            if run is not None and self._is_off(run)
+        )
+        self.evidence = self.evidence.replace(processes=found[:_MOST_PROCESSES])
+
+    def _is_off(self, run: _Pass) -> bool:
+        limit = floor_of("loss", "fp32")
+        wrong = any(not relative(step.loss_reference, step.loss) <= limit for step in run.steps if not step.skipped)
+        return wrong or next(self._excesses(run, self._envelopes), None) is not None
+
     def run(self) -> None:
         """Replay, measure what the format explains, and exchange choices where that is exceeded."""
-        choices, compiled = Choices(self._speed), self._speed.compile
-        found = self._pass(choices, steps=self._speed.production_steps, tapped=not compiled)
+        choices, compiled, found = Choices(self._speed), self._speed.compile, self.alone()
         again = self._pass(choices, tapped=False, listed=not compiled)
-        envelope = self._envelope(plain_choices(self._speed))
+        envelope = self._envelopes = self._envelope(plain_choices(self._speed))
         loss = self._loss_error(found)
         self.evidence = ProductionEvidence(
             steps=found.steps,

@@ -14,8 +14,9 @@ from plumbline.records import LoadedRecord
 from plumbline.rounds.gathered import GatheredRecords
 from plumbline.rounds.judging import judge_harvest
 from plumbline.rounds.plan import MAIN, Assignment
+from tests.said import said
 
-from .conftest import GENERATORS, STEPS, make_record
+from .conftest import GENERATORS, STEPS, make_record, other_kernel
 from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole
 from .test_wrong_reference import NAMES, make_round
 
@@ -196,6 +197,25 @@ def replay(**changes: Any) -> Change:
         "loss_envelope": 1e-7,
     }  # fmt: skip
     return lambda content: content["evidence"]["speed"].update(production=whole_replay | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"error": 0.9}, "operator"),
+        ({"stage": "gradient", "error": 2.0}, "gradient"),
+        ({"dtype": "bfloat16"}, "precision"),
+    ],
+)
+def test_a_process_whose_replay_is_off_is_named_whatever_the_machine(changes: Content, code: str) -> None:
+    made = whole(replay())
+    content = made.record.evidence.speed.production.to_json()
+    other = {"rank": 1, "steps": content["steps"], "taps": [content["taps"][0] | {"error": 1e-7} | changes]}
+    loss = {"rank": 2, "steps": [content["steps"][0] | {"loss": 0.6}], "taps": content["taps"]}
+    for processes, named, rank in (([other], code, 1), ([loss], "loss", 2)):
+        judgement = compare(made, whole(replay(processes=processes), fingerprint=other_kernel()))
+        assert [cause.code for cause in judgement.causes] == [named]
+        assert said(judgement.causes[0].why).startswith(f"process {rank}: ")
 
 
 def test_a_whole_replay_passes() -> None:
