@@ -28,6 +28,7 @@ _LARGER = 1.75
 """A number beyond every `1 + 2**-k`, which any format of two bits has."""
 _HEAD = 64
 """Numbers of one head of attention: a size that every fused kernel computes."""
+_SCORE_BITS = 10
 _FP64_BITS = 52
 _FP64_INFINITY = 2047
 
@@ -140,6 +141,18 @@ def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[st
     for name, is_query in (("attention queries", True), ("attention keys", False)):
         scores = (_score(attend, dtype, device, step, is_query=is_query) for step in range(1, bits + 1))
         yield name, _kept_bits(float(round(score) == 1) for score in scores)
+    # Beyond, it is the exponential function that rounds.
+    weights = (_weights_apart(attend, dtype, device, step) for step in range(1, min(bits, _SCORE_BITS) + 1))
+    yield "attention scores", _kept_bits(float(round(apart) == 1) for apart in weights)
+
+
+def _weights_apart(attend: Any, dtype: torch.dtype, device: torch.device, step: int) -> float:
+    """Return the difference of the weights of two keys whose scores are `1 + 2**-step` and 1, times `2**(step + 1)`."""
+    query, keys, values = (torch.zeros((1, 1, rows, _HEAD), dtype=dtype, device=device) for rows in (1, 2, 2))
+    query[..., :2] = keys[..., 0] = 1.0
+    keys[..., 0, 1] = 2.0**-step
+    values[..., 0, 0], values[..., 1, 0] = 2.0 ** (step + 1), -(2.0 ** (step + 1))
+    return float(attend(query, keys, values, scale=1.0)[0, 0, 0, 0])
 
 
 def _score(attend: Any, dtype: torch.dtype, device: torch.device, step: int, *, is_query: bool) -> float:

@@ -237,14 +237,20 @@ def test_each_factor_of_a_product_is_measured(precision: Any, bits: int, monkeyp
         level = value.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 7
         return ((value / level).round() * level).to(value.dtype)
 
-    factors = ("linear", "linear weights", "attention", "attention queries", "attention keys")
+    factors = ("linear", "linear weights", "attention", "attention queries", "attention keys", "attention scores")
     measure = partial(measure_mantissa_bits, torch.device("cpu"), precision, ((1, 128, 64, 96),), fused_attention=True)
-    assert [measure()[name] for name in factors] == [bits] * 5
+    assert [measure()[name] for name in factors] == [*[bits] * 5, min(bits, 10)]
     monkeypatch.setattr(torch.nn.functional, "linear", lambda left, right, *_: linear(left, short(right)))
     fused = lambda query, key, value, **named: attend(short(query), short(key), value, **named)  # noqa: E731
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
     found = measure()
-    assert [found[name] for name in factors] == [bits, 2, bits, 3, 3]
+    assert [found[name] for name in factors[:5]] == [bits, 2, bits, 3, 3]
+    coarse = lambda query, key, value, **named: (  # noqa: E731
+        (query @ key.transpose(-1, -2) * named["scale"]).to(torch.float8_e4m3fn).to(query.dtype).softmax(-1) @ value
+        if "scale" in named else attend(query, key, value)
+    )  # fmt: skip
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", coarse)
+    assert measure()["attention scores"] == 3
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:
