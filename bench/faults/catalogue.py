@@ -86,6 +86,9 @@ _WORDS = {
     "fp32-by-mkl-for-avx2": "MKL uses kernels for AVX2.",
     "compiled-without-a-cache": "The compiler reads no code of earlier runs, beside harmless variables.",
     "bf16-of-two-processes": "Two processes share each batch.",
+    "bf16-for-avx2": "Kernels for AVX2, and harmless variables.",
+    "eager-by-onednn-for-avx2": "oneDNN uses kernels for AVX2.",
+    "fp32-of-two-processes": "Two processes share each batch.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

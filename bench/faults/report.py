@@ -185,6 +185,9 @@ docs/FAULTS.md or any result; causes committed first; judged once.""",
     11: """
 faults and controls at production settings, by a fifth writer who had not read the judge, its tests, docs/MATH.md,
 docs/FAULTS.md or any result; causes committed first; judged once.""",
+    12: """
+faults and controls at production settings, by a sixth writer who had not read the judge, its tests, docs/MATH.md,
+docs/FAULTS.md or any result; causes committed first; judged once.""",
 }
 
 

@@ -1,0 +1,1 @@
+"""Injectors of the twelfth held-out set."""
