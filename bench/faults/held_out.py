@@ -285,6 +285,6 @@ SETS = (
     HeldOut(9, "d5bf4aa", NINTH, NINTH_CONTROLS, seen=False),
     HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
     HeldOut(11, "1dca3cb", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
-    HeldOut(12, "0000000", TWELFTH, TWELFTH_CONTROLS, seen=False),
+    HeldOut(12, "824dfe2", TWELFTH, TWELFTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""
