@@ -140,10 +140,15 @@ def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[st
     bits = round(-math.log2(torch.finfo(dtype).eps))
     for name, is_query in (("attention queries", True), ("attention keys", False)):
         scores = (_score(attend, dtype, device, step, is_query=is_query) for step in range(1, bits + 1))
-        yield name, _kept_bits(float(round(score) == 1) for score in scores)
+        yield name, _kept_bits(_is_one(score) for score in scores)
     # Beyond, it is the exponential function that rounds.
     weights = (_weights_apart(attend, dtype, device, step) for step in range(1, min(bits, _SCORE_BITS) + 1))
-    yield "attention scores", _kept_bits(float(round(apart) == 1) for apart in weights)
+    yield "attention scores", _kept_bits(_is_one(apart) for apart in weights)
+
+
+def _is_one(number: float) -> bool:
+    """Return whether a step is rather kept than lost; a number that is not finite is neither."""
+    return math.isclose(number, 1.0, rel_tol=0.0, abs_tol=0.5)
 
 
 def _weights_apart(attend: Any, dtype: torch.dtype, device: torch.device, step: int) -> float:

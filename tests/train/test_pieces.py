@@ -251,6 +251,10 @@ def test_each_factor_of_a_product_is_measured(precision: Any, bits: int, monkeyp
     )  # fmt: skip
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", coarse)
     assert measure()["attention scores"] == 3
+    for wrong in (math.inf, math.nan, 0.0):
+        broken = lambda query, key, value, wrong=wrong, **_: attend(query, key, value) * wrong  # noqa: E731
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", broken)
+        assert not {name for name in measure() if name.startswith("attention")}
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:
