@@ -212,7 +212,8 @@ def test_a_signed_link_opens_the_object_and_no_other(store: Store) -> None:
     answer = requests.get(link, timeout=10)
     assert answer.content == b"<!DOCTYPE html>page"
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    for wrong in (link.replace("report", "secret"), link.replace("Expires=600", "Expires=601"), link[:-2] + "00"):
+    forged = link[:-1] + ("1" if link.endswith("0") else "0")
+    for wrong in (link.replace("report", "secret"), link.replace("Expires=600", "Expires=601"), forged):
         assert requests.get(wrong, timeout=10).status_code == 403
 
 
