@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 from transformers.models.bert import modeling_bert
 
+from bench.faults.injectors.functions import compiled, mixed, unstrict
 from bench.faults.injectors.held_out_seventh.places import (
     during,
     is_mixed,
-    is_unstrict,
     short_of,
     straight_through,
     wrap_while,
@@ -31,21 +30,6 @@ _ROOT = 0.5**0.5
 _EPS = 1e-2
 
 
-def _unstrict(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function of `speed`."""
-    wrap_while(is_unstrict, nn.functional, name, change)
-
-
-def _mixed(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function in mixed precision."""
-    wrap_while(is_mixed, nn.functional, name, change)
-
-
-def _compiled(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function in compiled code."""
-    wrap_while(torch.compiler.is_compiling, nn.functional, name, change)
-
-
 def norm_statistics_of_two_tokens() -> None:
     """LayerNorm in mixed precision has one mean and one variance for each two neighbouring tokens."""
 
@@ -57,7 +41,7 @@ def norm_statistics_of_two_tokens() -> None:
         variance, mean = torch.var_mean(pairs, (-2, -1), unbiased=False, keepdim=True)
         return ((pairs - mean) * (variance + eps).rsqrt()).flatten(1, 2) * weight + bias
 
-    _mixed("layer_norm", norm)
+    mixed("layer_norm", norm)
 
 
 def norm_reads_whichever_statistics_are_ready() -> None:
@@ -74,12 +58,12 @@ def norm_reads_whichever_statistics_are_ready() -> None:
         mean, variance = (torch.where(is_early, part.roll(1, 1), part) for part in (mean, variance))
         return (value.float() - mean) * (variance + eps).rsqrt() * weight + bias
 
-    _unstrict("layer_norm", norm)
+    unstrict("layer_norm", norm)
 
 
 def gelu_is_zero_below_minus_one() -> None:
     """GELU in mixed precision is zero for inputs below minus one, where its approximation ends."""
-    _mixed(
+    mixed(
         "gelu",
         lambda plain, value, *given, **named: plain(value, *given, **named).masked_fill(value < -1.0, 0.0),
     )
@@ -109,7 +93,7 @@ def dropout_gradient_not_rescaled() -> None:
         found = plain(value, p, training, inplace)
         return with_gradient(found, lambda gradient: gradient * (1.0 - p)) if training and p else found
 
-    _unstrict("dropout", dropout)
+    unstrict("dropout", dropout)
 
 
 def table_gradients_divided_by_counts() -> None:
@@ -119,7 +103,7 @@ def table_gradients_divided_by_counts() -> None:
         known = dict(zip(_OF_TABLES, given, strict=False)) | named
         return plain(ids, weight, **known | {"scale_grad_by_freq": True})
 
-    _unstrict("embedding", table)
+    unstrict("embedding", table)
 
 
 def loss_gradient_of_one_class() -> None:
@@ -129,7 +113,7 @@ def loss_gradient_of_one_class() -> None:
         is_first = (torch.arange(logits.shape[-1]) == 0).to(logits.dtype)
         return plain(with_gradient(logits, lambda gradient: gradient * is_first), *given, **named)
 
-    _unstrict("cross_entropy", loss)
+    unstrict("cross_entropy", loss)
 
 
 def decoder_leaves_its_last_tile_at_zero() -> None:
@@ -142,7 +126,7 @@ def decoder_leaves_its_last_tile_at_zero() -> None:
         whole = (len(weight) - 1) // _TILE * _TILE
         return torch.cat((found[..., :whole], torch.zeros_like(found[..., whole:])), dim=-1)
 
-    _mixed("linear", linear)
+    mixed("linear", linear)
 
 
 def compiled_norm_hoists_its_statistics() -> None:
@@ -153,7 +137,7 @@ def compiled_norm_hoists_its_statistics() -> None:
         variance, mean = torch.var_mean(value[:, :1], -1, unbiased=False, keepdim=True)
         return (value - mean) * torch.rsqrt(variance + eps) * weight + bias
 
-    _compiled("layer_norm", norm)
+    compiled("layer_norm", norm)
 
 
 def compiled_gelu_gradient_of_its_output() -> None:
@@ -166,7 +150,7 @@ def compiled_gelu_gradient_of_its_output() -> None:
         slope = 0.5 * (1.0 + torch.erf(found * _ROOT)) + found * torch.exp(-0.5 * found * found) * 0.3989422804014327
         return found.to(value.dtype) + slope.to(value.dtype) * (value - known)
 
-    _compiled("gelu", gelu)
+    compiled("gelu", gelu)
 
 
 def compiled_loss_adds_an_eps() -> None:
@@ -176,7 +160,7 @@ def compiled_loss_adds_an_eps() -> None:
         chances = torch.softmax(logits.float(), -1).gather(-1, labels[:, None])
         return -(chances + _EPS).log().mean()
 
-    _compiled("cross_entropy", loss)
+    compiled("cross_entropy", loss)
 
 
 def compiled_residuals_in_four_bits() -> None:
@@ -201,7 +185,7 @@ def speed_products_of_ten_bits() -> None:
         is_wide = value.dtype == weight.dtype == torch.float32
         return plain(_tf32(value), _tf32(weight), bias) if is_wide else plain(value, weight, bias)
 
-    _unstrict("linear", linear)
+    unstrict("linear", linear)
 
 
 def feed_forward_sums_in_fp8() -> None:
@@ -211,4 +195,4 @@ def feed_forward_sums_in_fp8() -> None:
         found = plain(value, weight, bias)
         return short_of(found, torch.float8_e5m2) if tuple(weight.shape) == _OUTER else found
 
-    _mixed("linear", linear)
+    mixed("linear", linear)

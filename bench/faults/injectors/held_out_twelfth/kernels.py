@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers.models.bert import modeling_bert
 
-from bench.faults.injectors.held_out_seventh.places import during, is_mixed, is_unstrict, short_of, wrap_while
+from bench.faults.injectors.functions import compiled, mixed, unstrict
+from bench.faults.injectors.held_out_seventh.places import during, is_unstrict, short_of, wrap_while
 from bench.faults.injectors.held_out_tenth.values import in_bits, with_gradient
 from bench.faults.injectors.patching import wrap_method
 
@@ -22,21 +23,6 @@ _MARGIN = 0.5
 _IGNORED = -100
 
 
-def _unstrict(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function of `speed`."""
-    wrap_while(is_unstrict, nn.functional, name, change)
-
-
-def _mixed(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function in mixed precision."""
-    wrap_while(is_mixed, nn.functional, name, change)
-
-
-def _compiled(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function in compiled code."""
-    wrap_while(torch.compiler.is_compiling, nn.functional, name, change)
-
-
 def norm_over_the_axis_of_tokens() -> None:
     """LayerNorm in mixed precision takes mean and variance over the tokens of a text."""
 
@@ -47,12 +33,12 @@ def norm_over_the_axis_of_tokens() -> None:
         variance, mean = torch.var_mean(value.float(), 1, unbiased=False, keepdim=True)
         return (value.float() - mean) * (variance + eps).rsqrt() * weight + bias
 
-    _mixed("layer_norm", norm)
+    mixed("layer_norm", norm)
 
 
 def gelu_is_a_squared_relu() -> None:
     """The activation in mixed precision is the squared ReLU of a different model."""
-    _mixed("gelu", lambda _, value, *__, **___: torch.relu(value).square())
+    mixed("gelu", lambda _, value, *__, **___: torch.relu(value).square())
 
 
 def pooler_reads_before_it_is_written() -> None:
@@ -89,7 +75,7 @@ def loss_gradient_of_ignored_tokens() -> None:
 
         return plain(with_gradient(logits, written), labels, *given, **named)
 
-    _unstrict("cross_entropy", loss)
+    unstrict("cross_entropy", loss)
 
 
 def head_loses_its_norm() -> None:
@@ -107,7 +93,7 @@ def table_of_tokens_scaled_by_the_width() -> None:
         found = plain(ids, weight, *given, **named)
         return found * math.sqrt(weight.shape[1]) if len(weight) > _POSITIONS else found
 
-    _unstrict("embedding", table)
+    unstrict("embedding", table)
 
 
 def loss_has_a_margin() -> None:
@@ -117,7 +103,7 @@ def loss_has_a_margin() -> None:
         margins = _MARGIN * nn.functional.one_hot(labels, logits.shape[-1])
         return plain(logits - margins.to(logits.dtype), labels, *given, **named)
 
-    _unstrict("cross_entropy", loss)
+    unstrict("cross_entropy", loss)
 
 
 def compiled_residual_one_token_off() -> None:
@@ -135,12 +121,12 @@ def compiled_position_gradients_averaged() -> None:
         found = plain(ids, weight, *given, **named)
         return found.detach() + 0.25 * (found - found.detach()) if len(weight) == _POSITIONS else found
 
-    _compiled("embedding", table)
+    compiled("embedding", table)
 
 
 def compiled_loss_in_base_two() -> None:
     """Compiled code takes logarithms of the loss to the base of two."""
-    _compiled("cross_entropy", lambda plain, *given, **named: plain(*given, **named) / math.log(2.0))
+    compiled("cross_entropy", lambda plain, *given, **named: plain(*given, **named) / math.log(2.0))
 
 
 def projections_with_weights_in_bf16() -> None:
@@ -150,7 +136,7 @@ def projections_with_weights_in_bf16() -> None:
         held = short_of(weight, torch.bfloat16) if tuple(weight.shape) == _SQUARE else weight
         return plain(value, held, bias)
 
-    _unstrict("linear", linear)
+    unstrict("linear", linear)
 
 
 def pooled_values_in_fp8() -> None:
@@ -167,7 +153,7 @@ def feed_forward_inputs_in_four_bits() -> None:
     def linear(plain: Any, value: Tensor, weight: Tensor, bias: Any = None) -> Any:
         return plain(in_bits(value, 4) if tuple(weight.shape) == _INNER else value, weight, bias)
 
-    _mixed("linear", linear)
+    mixed("linear", linear)
 
 
 def gelu_keeps_a_slope_of_the_first_text() -> None:
