@@ -89,7 +89,7 @@ def _kept_bits(steps: Iterable[float]) -> int:
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of the training's products, whose rows each show another step.
 
-    A library chooses its kernel, and so its precision, by size, and may round each factor to a format of its own.
+    A library chooses its kernel, and so its precision, by size. A kernel may round each factor to a different format.
     """
     functional = torch.nn.functional
     operators: tuple[tuple[str, Callable[..., torch.Tensor]], ...] = (

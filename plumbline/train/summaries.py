@@ -249,7 +249,7 @@ class GradientFormats:
         self._counts[name] = torch.empty(0)
 
         def measure(gradient: torch.Tensor | None) -> None:
-            if gradient is not None:  # a function of its own may pass none on
+            if gradient is not None:  # a custom autograd function may return no gradient
                 self._counts[name] = _counts(gradient)
 
         value.register_hook(measure)

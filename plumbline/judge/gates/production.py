@@ -185,7 +185,7 @@ def _losses(replay: ProductionEvidence, precision: Precision) -> Iterator[GateRe
             check="production.loss", outcome="drift", metric=fact("production.loss", step=0),
             observed=replay.loss_error, limit=limit,
         )  # fmt: skip
-        at = Divergence(stage="forward", step=0, at="logits")  # the loss is that of its own logits
+        at = Divergence(stage="forward", step=0, at="logits")  # the loss agrees with its own logits
         yield _drift(finding, "operator", fact("production.loss-exact"), at)
 
 

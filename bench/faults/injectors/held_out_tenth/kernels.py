@@ -184,7 +184,7 @@ def feed_forward_weights_in_four_bits() -> None:
 
 
 def speed_pooler_under_autocast() -> None:
-    """The pooler of `speed` computes in bf16 where the task says fp32, under an autocast of its own."""
+    """The pooler of `speed` computes under autocast to bf16, where the task says fp32."""
 
     def pooled(plain: Any, *given: Any) -> Any:
         with torch.autocast("cpu", dtype=torch.bfloat16):
