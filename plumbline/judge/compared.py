@@ -9,7 +9,7 @@ from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.curve_legs import curve_legs, own_state, with_legs
-from plumbline.judge.rungs.learning import evaluating, learning, logged
+from plumbline.judge.rungs.learning import evaluating, learning, logged, miscounted
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.suspects import differences
@@ -80,12 +80,10 @@ class Compared:
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
             apart = with_legs(apart, curve_formula(self.pair))
-        if apart is None:
-            return ()
         evaluated = evaluating(self.pair) if bits else None
-        if evaluated is None or evaluated.suspicions[0].code == apart.suspicions[0].code:
-            return (apart,)
-        return apart, evaluated
+        evaluated = evaluated or miscounted(self.pair, loss=apart is None and not is_explained)
+        found = [mismatch for mismatch in (apart, evaluated) if mismatch is not None]
+        return tuple(found[: len({mismatch.suspicions[0].code for mismatch in found})])
 
 
 def curve_formula(pair: Pair) -> Mismatch | None:

@@ -2,10 +2,11 @@
 
 The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
 evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
-neither side's bits, the candidate does not agree with itself. If it gives the candidate's bits, a suspect that the
-records show is restored by its definition. If that does not help, the reference traces the same steps, and the search
-ends in the tests of both traces, which are those of two probes. If the reference's rerun does not give the reference's
-bits, the reference is the side that differs: the candidate is not accused.
+neither side's bits, the candidate does not agree with itself, unless a second rerun repeats the first and the records
+name a cause: then the curve depends on the parts before it, which no rerun has. If it gives the candidate's bits, a
+suspect that the records show is restored by its definition. If that does not help, the reference traces the same steps,
+and the search ends in the tests of both traces, which are those of two probes. If the reference's rerun does not give
+the reference's bits, the reference is the side that differs: the candidate is not accused.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class WindowSearch:
     """Whether the unchanged rerun gave the candidate's bits again."""
     defined: bool = False
     """Whether the suspect's value was restored by its definition."""
+    control: LoadedRecord | None = None
+    """A first unchanged rerun that has neither side's bits."""
     own: LoadedRecord | None = None
     """The candidate's trace of `window`."""
     other: LoadedRecord | None = None
@@ -143,6 +146,12 @@ class WindowSearch:
         step = self.mismatch.at.step
         if was_interrupted(self.candidate, step) and has_equal_bits(self.reference, record, self.window.until):
             return self._close(fact("rerun.uninterrupted"), sure="confirmed")
+        is_named = self.mismatch.suspicions[0].code != "unattributed" and not was_interrupted(self.candidate, step)
+        if self.control is not None and has_equal_bits(self.control, record, self.window.until):
+            return self._close(fact("rerun.alone"))
+        is_chance = self.control is not None or has_equal_bits(self.reference, record, self.window.until)
+        if is_named and not is_chance and self.spent < self.budget:
+            return replace(self, control=record)
         return replace(self, closed=self._unsteady("candidate"))
 
     def _restored(self, request: Request, record: LoadedRecord) -> WindowSearch:

@@ -157,6 +157,9 @@ class EnvelopeSample(Model):
     fp64_loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class EvaluationEvidence(Model):
     """Rung 10: one pass over fixed rows, without dropout."""
 
@@ -167,7 +170,7 @@ class EvaluationEvidence(Model):
     predictions_sha256: Sha256
     logits_sha256: Sha256
     loss: Number | None
-    accuracy: float | None = Field(ge=0, le=1)
+    accuracy: Share | None
     """Accuracy of labels, or of hidden tokens in masked language modelling."""
 
 
@@ -209,6 +212,19 @@ class PortableStep(Model):
     those of the gradient of a module's output."""
 
 
+class RankDifference(Model):
+    """First place at which the leg of one process differs from the legs of most others."""
+
+    rank: int = Field(ge=0, le=100_000)
+    at: Step
+    stage: Stage
+    name: Label
+    formats: tuple[Label, Label] | None = None
+    """Number formats of most processes and of this one, if they differ there."""
+    mantissas: tuple[MantissaCounts, MantissaCounts] = ((), ())
+    """Bits of mantissa in use there, in the legs of most others and in its own."""
+
+
 class PortableEvidence(Model):
     """Portable leg: the probe's first steps in portable arithmetic."""
 
@@ -218,6 +234,8 @@ class PortableEvidence(Model):
     """Whether the first step, repeated on each device of the run, gave the same bits."""
     unportable: Text = ""
     """The operation without a portable form at which the leg stopped."""
+    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Processes whose leg differs from those of most others."""
 
 
 class ProbeEvidence(Model):
@@ -292,19 +310,8 @@ class CurveLeg(Model):
     """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
     formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
     """Number format of each output of the training step that is not in fp32, by name."""
-
-
-class RankDifference(Model):
-    """First place at which the leg of one process differs from the legs of most others."""
-
-    rank: int = Field(ge=0, le=100_000)
-    at: Step
-    stage: Stage
-    name: Label
-    formats: tuple[Label, Label] | None = None
-    """Number formats of most processes and of this one, if they differ there."""
-    mantissas: tuple[MantissaCounts, MantissaCounts] = ((), ())
-    """Bits of mantissa in use there, in the legs of most others and in its own."""
+    is_mirrored: bool = False
+    """Whether each row's logits were reduced by the opposite row's in `evaluation`; never in records of before."""
 
 
 class Inconsistency(Model):
@@ -359,6 +366,9 @@ class LearnEvidence(Model):
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Digests of each evaluation's labels and of its ids, masks and segments; empty in records of releases without
     them."""
+    recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Loss and accuracy of each evaluation, counted by their definitions from the model's logits; empty in records of
+    releases without them."""
     legs: CurveLegs | None = None
     """`None` in experiments, and in records of releases without them."""
 

@@ -81,7 +81,7 @@ def curve_leg_parts(ours: CurveLeg, theirs: CurveLeg) -> Iterator[tuple[Stage, s
     clipped = tuple(differing(ours.clipped, theirs.clipped))
     yield from step_parts(ours.training, theirs.training, clipped)
     yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
-    if ours.evaluation != theirs.evaluation:
+    if ours.evaluation != theirs.evaluation and ours.is_mirrored == theirs.is_mirrored:
         yield "evaluation", "evaluation"
 
 

@@ -40,6 +40,7 @@ class Progress:
     rows: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     evaluated: list[tuple[str, str]] = field(default_factory=list)
+    recounted: list[tuple[float | None, float | None]] = field(default_factory=list)
     legs: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, str] = field(default_factory=dict)
     """Digests of the state at `step`, before it was saved."""

@@ -38,7 +38,7 @@ from plumbline.train.engine import Engine, Observer, Observers
 from plumbline.train.model import named_once
 from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
-from plumbline.train.portable.leg import short_digest
+from plumbline.train.portable.leg import short_digest, unlike_most
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.ranks import Ranks
@@ -237,15 +237,9 @@ class LegRunner:
 
     def _compare_ranks(self, leg: CurveLeg) -> None:
         """Keep the first difference of each process whose leg differs from most others'."""
-        digests = self._ranks.gather(digest_json(leg.to_json()))
-        usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
-        if len(set(digests)) == 1:
-            return
-        legs = [CurveLeg.model_validate(each) for each in self._ranks.gather(leg.to_json())]
-        known = legs[digests.index(usual)]
-        for rank, (digest, other) in enumerate(zip(digests, legs, strict=True)):
+        for rank, known, other in unlike_most(self._ranks, leg):
             place = next(curve_leg_parts(known, other), None)
-            if digest != usual and place is not None:
+            if place is not None:
                 stage, name = place
                 found = tuple(dict(each.training.mantissas).get(f"{stage} {name}", ()) for each in (known, other))
                 formats = other_formats(known, other, stage, name)
@@ -269,7 +263,7 @@ class LegRunner:
             with observer.outputs.watching():
                 outcome = engine.step(step, few)
             weights, loss = observer.weights(), outcome.loss(alone)
-            with evaluated.watching():
+            with evaluated.watching(), _mirrored(engine.bare):
                 evaluation, arrays = self._setting.evaluate(engine, step)
         return CurveLeg(
             at=step,
@@ -285,7 +279,7 @@ class LegRunner:
             clipped=observer.clipped_gradient,
             evaluation=evaluation,
             evaluated=(*_fed(arrays), *evaluated.named()),
-            formats=observer.outputs.formats,
+            formats=observer.outputs.formats, is_mirrored=True,
         )  # fmt: skip
 
     def evidence(self) -> CurveLegs:
@@ -294,6 +288,23 @@ class LegRunner:
             legs=tuple(CurveLeg.model_validate(each) for each in self._found), unportable=self._unportable,
             lost=self._lost.get("leg", ""), ranks=tuple(self._differing),
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _mirrored(model: torch.nn.Module) -> Iterator[None]:
+    """Subtract from each row's logits those of the opposite row of its batch.
+
+    Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
+    """
+
+    def hook(_model: torch.nn.Module, _given: Any, outputs: Any) -> None:
+        outputs.logits = outputs.logits - outputs.logits.flip(0)
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextlib.contextmanager

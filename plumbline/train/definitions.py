@@ -36,15 +36,21 @@ def reference_loss(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> f
 def autocast_loss(
     logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
 ) -> float | None:
-    """Return the reference loss nearest to `loss`: in fp64, or with log-probabilities rounded to the logits' `dtype`.
+    """Return the reference loss nearest to `loss`, see `nearest_loss`."""
+    return nearest_loss(_losses(logits, labels), float(np.abs(logits).max(initial=0.0)), dtype, loss)
 
-    Under CUDA's autocast torch computes the latter: its cross entropy names a format for the log-softmax, which
-    autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go either way.
+
+def nearest_loss(losses: NDArray[np.float64], largest: float, dtype: torch.dtype, loss: float) -> float | None:
+    """Return the mean nearest to `loss`: of fp64 losses, or of log-probabilities rounded to the logits' `dtype`.
+
+    `largest` is the largest logit. Under CUDA's autocast torch computes the latter: its cross entropy names a format
+    for the log-softmax, which autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go
+    either way.
     """
-    exact, losses = reference_loss(logits, labels), _losses(logits, labels)
+    exact = float(losses.mean()) if losses.size else None
     if exact is None or dtype in (torch.float32, torch.float64) or not np.isfinite(losses).all():
         return exact
-    slack = _FP32 * (1 + float(np.abs(logits).max()))
+    slack = _FP32 * (1 + largest)
     least, most = (torch.from_numpy(losses + off).to(dtype).double().mean().item() for off in (-slack, slack))
     rounded = min(max(loss, least), most)
     return min(exact, rounded, key=lambda value: abs(value - loss))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from plumbline.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.spec import Precision
 from plumbline.train.batches import Batch, EvaluationRows, make_loader
-from plumbline.train.definitions import IGNORED, reference_loss
+from plumbline.train.definitions import IGNORED, nearest_loss, reference_loss
 from plumbline.train.digests import finite, host_array
 from plumbline.train.families import input_fields
 from plumbline.train.numerics import autocast
@@ -81,6 +83,45 @@ def _evidence(
         loss=finite(loss / terms) if terms else None,
         accuracy=right / terms if terms else None,
     )
+
+
+class Recount:
+    """Loss and accuracy by their definitions, counted from the labels and logits of a model's forward passes.
+
+    An evaluation's own numbers are compared with them, on any machine: rounding changes the logits, not what follows.
+    """
+
+    def __init__(self) -> None:
+        self._right, self._terms, self._loss = 0, 0, 0.0
+
+    @contextlib.contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Count the forward passes of `model`."""
+        handle = model.register_forward_hook(self._add, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
+        wanted = named["labels"].reshape(-1)
+        is_counted = wanted != IGNORED
+        labels, logits = wanted[is_counted], outputs.logits.reshape(-1, outputs.logits.shape[-1])[is_counted]
+        if not len(labels):
+            return
+        scores = logits.double()
+        highest = scores.amax(dim=-1)
+        own = scores.gather(1, labels[:, None])[:, 0]
+        losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)
+        loss = nearest_loss(losses, float(scores.abs().max()), logits.dtype, float(outputs.loss.double()))
+        self._right += int((scores.argmax(dim=-1) == labels).sum())
+        self._loss += (loss or 0.0) * len(labels)
+        self._terms += len(labels)
+
+    def metrics(self) -> tuple[float | None, float | None]:
+        """Return loss and accuracy; `None` without a label."""
+        terms = self._terms
+        return (finite(self._loss / terms), self._right / terms) if terms else (None, None)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.evaluation import RESULTS, evaluate
+from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
@@ -162,12 +162,13 @@ class LearnRun:
     def _evaluate(self, engine: Engine, step: int) -> None:
         if not self.context.ranks.is_first:
             return
-        evidence, self.evaluation = self._evaluated(
-            engine, step, self.context.evaluation_rows(self.learn.evaluation_rows)
-        )
+        rows, recount = self.context.evaluation_rows(self.learn.evaluation_rows), Recount()
+        with recount.watching(engine.bare):
+            evidence, self.evaluation = self._evaluated(engine, step, rows)
         self._progress.evaluations.append(evidence.to_json())
         if "labels" in self.evaluation:
             self._progress.evaluated.append(_fed(self.evaluation))
+            self._progress.recounted.append(recount.metrics())
 
     def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
         """Evaluate `rows` after `step` steps."""
@@ -301,6 +302,7 @@ class LearnRun:
             resumed_at=tuple(progress.resumed_at),
             resumed_wrongly=tuple(dict.fromkeys(progress.resumed_wrongly)),
             evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
+            recounted=tuple((loss, accuracy) for loss, accuracy in progress.recounted),
             inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
             legs=self._legs.evidence() if self._legs else None,
         )

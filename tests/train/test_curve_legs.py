@@ -144,6 +144,17 @@ def half_evaluation(patch: Patch) -> None:
     patch.setattr(evaluation, "autocast", lambda _, device: plain("bf16", device))
 
 
+def margin(patch: Patch) -> None:
+    """Answer with the second class only if it leads by far."""
+    plain = evaluation._answers
+
+    def careful(logits: Any, labels: Any) -> Any:
+        best = (logits[:, 1] - logits[:, 0] > 0.5).astype(labels.dtype)
+        return best, plain(logits, labels)[1], int((best == labels).sum())
+
+    patch.setattr(evaluation, "_answers", careful)
+
+
 def moments_lost(patch: Patch) -> None:
     """Lose the second moments where a checkpoint is saved, between the legs."""
     plain = learn_module.save_checkpoint
@@ -159,7 +170,7 @@ def moments_lost(patch: Patch) -> None:
 FAULTS = {
     "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens), "precision": (bf16_softmax,),
     "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
-    "data.labels": (reversed_labels,), "evaluation": (half_evaluation,),
+    "data.labels": (reversed_labels,), "evaluation": (half_evaluation, margin),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
+from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.rungs.portable import reordered
 from plumbline.records import LoadedRecord, load_record
@@ -220,23 +221,34 @@ def test_a_limit_of_time_ends_the_leg_with_fewer_steps(monkeypatch: pytest.Monke
 
 
 def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> None:
-    """Each of two trains the whole batch; one that disagrees is a device that computes wrongly."""
+    """Each of two trains the whole batch; one that disagrees is named by the first part that differs."""
     spec = shipped_spec("sequence-classification")
+    later = right.steps[1].replace(loss="0x1p+0")
 
     class Two(Ranks):
+        other: PortableEvidence
+
         def gather(self, value: Any) -> list[Any]:
-            return [value, value if self.rank == 0 else "other"]
+            other = self.other.to_json()
+            return [value, other if isinstance(value, dict) else digest_json(other)]
 
         def anyone(self, flag: bool) -> bool:
             return flag
 
-    for rank, repeated in ((0, True), (1, False)):
-        trained = PortableLeg(_Drawn(spec, Two(rank, 2), _weights(spec)), ProbeSpec.model_validate(spec.probe))
-        trained.run()
+    two = Two(0, 2)
+    trained = PortableLeg(_Drawn(spec, two, _weights(spec)), ProbeSpec.model_validate(spec.probe))
+    trained.run()
+    assert trained.evidence is not None
+    assert trained.evidence.steps == right.steps
+    for changes, found in (
+        ({}, []), ({"steps": (right.steps[0], later)}, [(1, 1, "forward", "logits")]),
+        ({"steps": right.steps[:1]}, []), ({"unportable": "aten.sin"}, [(1, 3, "forward", "aten.sin")]),
+    ):  # fmt: skip
+        two.other = trained.evidence.replace(ranks=(), **changes)
         trained.compare_processes()
-        assert trained.evidence is not None
-        assert trained.evidence.steps == right.steps
-        assert trained.evidence.repeated is repeated
+        assert trained.evidence.repeated
+        assert [(each.rank, each.at, each.stage, each.name) for each in trained.evidence.ranks] == found
+        trained.evidence = trained.evidence.replace(ranks=())
 
 
 @pytest.mark.parametrize("fault", [False, True])

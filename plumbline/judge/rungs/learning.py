@@ -6,12 +6,15 @@ learning rates, evaluations. Every other cause is named by a trace (`confirm_lea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from plumbline import limits
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
+from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -114,6 +117,36 @@ def _of_evaluation(step: int, why: Statement, where: Statement, code: CauseCode 
     finding = Finding(check="learn.evaluation", outcome="drift", metric=metric, detail=why)
     at = Divergence(stage="evaluation", step=step, at="evaluation")
     return Mismatch("evaluation", at, (finding,), (Suspicion(code, why),), basis="given")
+
+
+def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
+    """Return the mismatch of an evaluation whose numbers are not those of its own logits and labels, on either side.
+
+    `loss`: compare the loss, too, which a different loss function of the training changes.
+    """
+    for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
+        for step, name, number, own in _recounts(record):
+            # A loss changes by at most the change of its logits, and a small loss has no smaller logits.
+            limit = limit_of(None, "loss", "fp32") * max(abs(own or 0.0), 1.0) if name == "loss" else limits.EXACT
+            is_equal = number is own if number is None or own is None else abs(number - own) <= limit
+            if not is_equal and (loss or name != "loss"):
+                why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=step)
+                return _of_evaluation(step, why, fact("learning.whatever-rounding"))
+    return None
+
+
+def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, float | None]]:
+    """Yield (step, name, number, recounted number) of a curve's evaluations, as far as the record has them."""
+    curve = record.record.evidence.learn
+    if curve is None or not curve.evaluations:
+        return
+    # A curve that continued a checkpoint of an earlier release has no recounts of the evaluations before it.
+    recounted = curve.recounted if len(curve.recounted) == len(curve.evaluations) else ()
+    for found, (loss, accuracy) in zip(curve.evaluations, recounted, strict=False):
+        yield from ((found.step, "accuracy", found.accuracy, accuracy), (found.step, "loss", found.loss, loss))
+    if (right := record.answers.get("right")) is not None and right.size:
+        last = curve.evaluations[-1]
+        yield last.step, "accuracy", last.accuracy, float(right.sum()) / right.size
 
 
 def evaluating(pair: Pair) -> Mismatch | None:

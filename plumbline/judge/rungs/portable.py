@@ -9,6 +9,7 @@ decide.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -37,13 +38,15 @@ def portable_legs(pair: Pair) -> tuple[PortableEvidence, PortableEvidence] | Non
 
 
 def device(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if a device's portable leg differs from its own repetition.
+    """Return a mismatch if a process's portable leg differs from its own repetition, or from the other processes'.
 
     Processes that read different batches repeat nothing: a batch that differs from the reference's is named alone.
     """
     legs = portable_legs(pair)
-    if legs is None or all(leg.repeated for leg in legs) or _reads_otherwise(pair):
+    if legs is None or _reads_otherwise(pair):
         return None
+    if all(leg.repeated for leg in legs):
+        return _of_process(pair, legs)
     side = " and ".join(name for name, leg in zip(("reference", "candidate"), legs, strict=True) if not leg.repeated)
     finding = Finding(
         check="probe.device", outcome="drift", metric=fact("portable.repetitions"), observed=0,
@@ -53,6 +56,18 @@ def device(pair: Pair) -> Mismatch | None:
     evidence = (fact("portable.one-result"),)
     at = Divergence(stage="forward", step=0, at="device")
     return Mismatch("forward", at, (finding,), (Suspicion("device", why, evidence, shown=True),), basis="given")
+
+
+def _of_process(pair: Pair, legs: tuple[PortableEvidence, PortableEvidence]) -> Mismatch | None:
+    """Return the first difference of one process from the others of its run, if the first processes agree."""
+    if next(leg_parts(*legs), None) is not None and excused(pair) is None:
+        return None
+    for side, leg in zip(("reference", "candidate"), legs, strict=True):
+        for found in leg.ranks[:1] if leg.ranks and leg.ranks[0].stage in _WHAT else ():
+            apart = _mismatch(found.stage, found.at, found.name, legs)
+            why = fact("curve-legs.rank", rank=found.rank, side=side, part=apart.suspicions[0].why)
+            return replace(apart, suspicions=(replace(apart.suspicions[0], why=why),), basis="given")
+    return None
 
 
 def _reads_otherwise(pair: Pair) -> bool:
@@ -80,7 +95,11 @@ def portable(pair: Pair) -> Mismatch | None:
     difference = next(leg_parts(*legs), None)
     if difference is None or excused(pair) is not None:
         return None
-    stage, step, name = difference
+    return _mismatch(*difference, legs)
+
+
+def _mismatch(stage: Stage, step: int, name: str, legs: tuple[PortableEvidence, PortableEvidence]) -> Mismatch:
+    """Return the mismatch of a part whose portable bits differ."""
     code, text = _WHAT[stage]
     finding = Finding(
         check="probe.portable", outcome="drift", metric=fact("portable.bits", stage=stage, step=step), observed=name,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plumbline.digest import digest_array, digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableStep, TapStage
-from plumbline.schema.portable_parts import probe_places
+from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep, RankDifference, TapStage
+from plumbline.schema.portable_parts import leg_parts, probe_places
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.sketch import reduced
 from plumbline.train.batches import Batch, of_probe
@@ -224,11 +224,29 @@ class PortableLeg:
         )  # fmt: skip
 
     def compare_processes(self) -> None:
-        """Compare the bits of all processes, after each has trained: different bits mean a wrong device, too."""
+        """Keep the first difference of each process from most others, and whether all repeat their own bits."""
         assert self.evidence is not None  # noqa: S101 - the leg has run
-        ranks = self._context.ranks
-        digests = [self.evidence.unportable, *(digest_json(step.to_json()) for step in self.evidence.steps)]
-        # A limit of time may end one process's leg earlier.
-        pairs = [pair for other in ranks.gather(digests) for pair in zip(digests, other, strict=False)]
-        agrees = self.evidence.repeated and all(ours == theirs for ours, theirs in pairs)
-        self.evidence = self.evidence.replace(repeated=not ranks.anyone(not agrees))
+        ranks, found = self._context.ranks, list[RankDifference]()
+        for rank, known, other in unlike_most(ranks, self.evidence):
+            stops = (other.unportable or known.unportable) if other.unportable != known.unportable else ""
+            place = next(leg_parts(known, other), ("forward", len(other.steps), stops) if stops else None)
+            # A limit of time may end one process's leg earlier.
+            if place is not None:
+                stage, step, name = place
+                found.append(RankDifference(rank=rank, at=step, stage=stage, name=name))
+        repeats = not ranks.anyone(not self.evidence.repeated)
+        self.evidence = self.evidence.replace(repeated=repeats, ranks=tuple(found))
+
+
+_Leg = TypeVar("_Leg", PortableEvidence, CurveLeg)
+
+
+def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:
+    """Yield (rank, leg of most others, its leg) of each process whose leg differs from those of most others."""
+    digests = ranks.gather(digest_json(leg.to_json()))
+    usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
+    if len(set(digests)) > 1:
+        legs = [type(leg).model_validate(each) for each in ranks.gather(leg.to_json())]
+        known = legs[digests.index(usual)]
+        places = enumerate(zip(digests, legs, strict=True))
+        yield from ((rank, known, other) for rank, (digest, other) in places if digest != usual)

@@ -57,6 +57,44 @@ def test_a_curve_that_shows_its_own_state_to_be_wrong_is_a_drift_on_any_machine(
     )
 
 
+def counted(*numbers: tuple[float | None, float | None]) -> Content:
+    return {"evaluations": [END | {"step": step} for step in (4, 8)], "recounted": list(numbers)}
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize(
+    ("second", "codes"),
+    [
+        ((0.5, 0.5), []), ((0.5 + 1e-7, 0.5), []), ((0.51, 0.5), ["evaluation"]), ((0.5, 0.625), ["evaluation"]),
+        ((None, None), ["evaluation"]),
+    ],
+)  # fmt: skip
+def test_an_evaluation_that_its_own_logits_contradict_is_a_drift_on_any_machine(
+    second: tuple[float | None, float | None], codes: list[str], *, other: bool
+) -> None:
+    """The past may have no such numbers."""
+    for before in (counted((0.5, 0.5), (0.5, 0.5)), counted()):
+        judgement = judged(counted((0.5, 0.5), second), before, other=other)
+        assert [cause.code for cause in judgement.causes] == codes
+        assert (judgement.verdict == "drift") is bool(codes)
+        assert not codes or "after step 8" in said(judgement.causes[0].why)
+
+
+def test_a_loss_function_that_differs_explains_the_loss_of_an_evaluation_and_no_count_of_answers() -> None:
+    legs = [{"legs": {"legs": [LEG | {"training": LEG["training"] | {"loss": loss}}]}} for loss in ("0x1p-1", "0x1p-2")]
+    for share, codes in ((0.5, ["loss"]), (0.625, ["loss", "evaluation"])):
+        judgement = judged(counted((0.5, 0.5), (0.7, share)) | legs[1], counted() | legs[0], other=True)
+        assert [cause.code for cause in judgement.causes] == codes
+
+
+def test_an_evaluation_of_close_answers_is_compared_with_its_like_alone() -> None:
+    """Legs of an earlier release evaluate the logits as they are."""
+    mirrored = LEG | {"is_mirrored": True, "evaluation": LEG["evaluation"] | {"accuracy": 0.25}}
+    for before, verdict in ((LEG, "pass"), (LEG | {"is_mirrored": True}, "drift")):
+        judgement = judged({"legs": {"legs": [mirrored]}}, {"legs": {"legs": [before]}}, other=True)
+        assert judgement.verdict == verdict
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_a_process_that_starts_from_weights_of_its_own_is_named_by_them(*, other: bool) -> None:
     found = [{"step": step, "rank": 1, "part": "weights", "event": "processes"} for step in (4, 0)]

@@ -47,18 +47,24 @@ def test_rows_that_do_not_tell_two_runs_apart_are_no_drift() -> None:
 @pytest.mark.parametrize(
     "answers",
     [
-        {"row_ids": np.arange(4), "right": np.array([1, 1, 1, 1], np.uint8)},  # another accuracy than the evidence's
         {"row_ids": np.arange(4), "right": np.array([2, 0, 0, 0], np.uint8)},
         {"row_ids": np.arange(3), "right": np.array([1, 1, 0, 0], np.uint8)},
         {"row_ids": np.arange(4), "right": np.array([1.0, 1.0, 0.0, 0.0])},
         {"right": np.array([1, 1, 0, 0], np.uint8)},
     ],
 )
-def test_answers_that_contradict_the_accuracy_are_corrupt(answers: dict[str, Any]) -> None:
+def test_answers_that_are_none_are_corrupt(answers: dict[str, Any]) -> None:
     made = answered([1, 1, 0, 0], (0.7, 0.5), "a")
     assert made.answers["right"].sum() == 2
     with pytest.raises(CorruptDataError):
         _ = LoadedRecord(made.record, made.folder, {**made.arrays, "answers": answers}).answers
+
+
+def test_answers_that_contradict_the_accuracy_are_a_drift_of_the_evaluation() -> None:
+    made = answered([1, 1, 0, 0], (0.7, 0.5), "a")
+    more = {"row_ids": np.arange(4), "right": np.array([1, 1, 1, 0], np.uint8)}
+    off = LoadedRecord(made.record, made.folder, {**made.arrays, "answers": more})
+    assert [cause.code for cause in compare(made, off).causes] == ["evaluation"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ SAME, HEALED, THIRD = "candidate", "reference", "third"
         ({"dropout": [0.2]}, SAME, HEALED, "rng", "confirmed", ["dropout"]),
         ({"dropout": [0.2]}, SAME, SAME, "rng", "likely", ["dropout"]),
         ({"dropout": [0.2]}, HEALED, None, "nondeterminism", "confirmed", []),
-        ({"dropout": [0.2]}, THIRD, None, "nondeterminism", "confirmed", []),
+        ({"dropout": [0.2]}, THIRD, HEALED, "nondeterminism", "confirmed", []),
         ({"learning_rates": [1e-3, 1e-3]}, SAME, HEALED, "schedule", "confirmed", ["schedule"]),
         ({"learning_rates": [1e-3, 1e-3], "resumed_at": [1]}, HEALED, None, "schedule", "confirmed", []),
         ({"resumed_at": [1]}, HEALED, None, "optimizer", "confirmed", []),

@@ -38,7 +38,12 @@ WEIGHTS = tuple(digest_json(step)[:16] for step in range(CURVE + 1))
 def curve(parted: int | None = None, **changes: Any) -> LoadedRecord:
     """Return a training of eight steps whose losses differ from step `parted` on."""
     losses = tuple(loss if parted is None or step < parted else loss + 1 for step, loss in enumerate(LOSSES))
-    given = {"steps": CURVE, "batches": [f"{step:016x}" for step in range(CURVE)], "dropout": [0.1]} | changes
+    given = {
+        "steps": CURVE,
+        "learning_rates": [1e-3] * CURVE,
+        "batches": [f"{step:016x}" for step in range(CURVE)],
+        "dropout": [0.1],
+    } | changes
     return learned(0.85, losses, "a" if parted is None else "b", **given)
 
 
@@ -251,6 +256,24 @@ def test_a_reference_that_does_not_repeat_its_bits_is_no_measure(
     cause = state.reference_cause or state.judgement.causes[0]
     assert (cause.code, cause.sure) == code
     assert "reference" in said(cause.why) + " ".join(said(cause.tried))
+
+
+@pytest.mark.parametrize(
+    ("reruns", "cause"),
+    [
+        ((4, 4), ("schedule", "likely")), ((4, 3), ("nondeterminism", "confirmed")),
+        ((None,), ("nondeterminism", "confirmed")),
+    ],
+)  # fmt: skip
+def test_a_curve_that_depends_on_the_parts_before_it_is_named_by_its_record(
+    reruns: tuple[int | None, ...], cause: tuple[str, str]
+) -> None:
+    """Its reruns alone agree with each other, not with the training; chance would have given the reference's bits."""
+    parted = iter(reruns)
+    state, asked = confirm(
+        curve(), curve(5, learning_rates=[1e-3] * 5 + [2e-3] * 3), lambda request: trace(curve(next(parted)), request)
+    )
+    assert (named(state), len(asked)) == ([cause], len(reruns))
 
 
 def test_traces_that_agree_leave_the_cause_open() -> None:

@@ -107,6 +107,26 @@ def test_a_device_that_disagrees_with_itself_is_named(reference: LoadedRecord) -
     assert "candidate" in said(judgement.causes[0].why)
 
 
+@pytest.mark.parametrize(
+    ("stage", "name", "code"),
+    [("forward", "layer.norm", "operator"), ("loss", "loss", "loss"), ("gradient", "clipped head", "gradient")],
+)
+def test_a_process_that_differs_from_the_others_is_named_with_its_rung(stage: str, name: str, code: str) -> None:
+    """Unless the first process differs from the reference's: then the others may be those that are right."""
+
+    def in_second(**plan: Any) -> LoadedRecord:
+        made = make_record(leg=True, **plan)
+        content = made.record.model_dump()
+        content["evidence"]["probe"]["portable"]["ranks"] = [{"rank": 1, "at": 1, "stage": stage, "name": name}]
+        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+    cause, *others = compare(make_record(leg=True), in_second()).causes
+    assert (cause.code, others) == (code, [])
+    assert said(cause.why).startswith("process 1 of the candidate differs from its other processes: ")
+    first = compare(make_record(leg=True), in_second(portable={"0/gradients/head.weight": "f" * 16})).causes[0]
+    assert (first.code, "process" in said(first.why)) == ("gradient", False)
+
+
 def test_an_operation_without_a_portable_form_is_named_and_never_a_pass(reference: LoadedRecord) -> None:
     judgement = judge(reference, unportable="aten.sin.default", fingerprint=other_kernel())
     assert judgement.verdict == "inconclusive"

@@ -142,19 +142,19 @@ def answers(right: list[int], accuracy: float, num_rows: int) -> LoadedRecord:
 
 
 @pytest.mark.parametrize(
-    ("right", "accuracy", "num_rows"),
-    [([1, 0, 1, 1], 0.5, 4), ([1, 0], 0.5, 4), ([1, 0, 0, 1], 0.5, 3), ([], 0.5, 4)],
+    ("right", "num_rows"),
+    [([1, 0], 4), ([1, 0, 0, 1], 3), ([], 4)],
 )
-def test_answers_give_the_accuracy_of_the_last_evaluation(right: list[int], accuracy: float, num_rows: int) -> None:
+def test_answers_are_of_the_rows_of_the_last_evaluation(right: list[int], num_rows: int) -> None:
     assert len(answers([1, 0, 1, 1], 0.75, 4).answers["right"]) == 4
-    with pytest.raises(CorruptDataError, match="do not give the accuracy"):
-        _ = answers(right, accuracy, num_rows).answers
+    with pytest.raises(CorruptDataError, match="not those of the last evaluation"):
+        _ = answers(right, 0.5, num_rows).answers
 
 
 def test_answers_without_a_last_evaluation_are_refused() -> None:
     made = answers([1, 0], 0.5, 2)
     without = edit(made, lambda content: content["evidence"].update(learn=None))
-    with pytest.raises(CorruptDataError, match="do not give the accuracy"):
+    with pytest.raises(CorruptDataError, match="not those of the last evaluation"):
         _ = without.answers
 
 
