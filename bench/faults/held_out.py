@@ -287,6 +287,6 @@ SETS = (
     HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
     HeldOut(11, "1dca3cb", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
     HeldOut(12, "824dfe2", TWELFTH, TWELFTH_CONTROLS, seen=False),
-    HeldOut(13, "0000000", THIRTEENTH, THIRTEENTH_CONTROLS, seen=False),
+    HeldOut(13, "f7eca2e", THIRTEENTH, THIRTEENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""
