@@ -28,8 +28,10 @@ from bench.faults.held_out import SETS
 from bench.faults.portable_bits import bits_of
 from bench.faults.trainer import Side
 from bench.faults.world import World
+from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.production import ProductionEvidence, ProductionStep, SpeedTrail
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import read_spec, write_spec
 
@@ -43,7 +45,7 @@ _OWN: dict[str, tuple[str, ...]] = {
     "weights.init": ("values", "learn.losses"),
     "rng": ("rng", "forward", "batch.labels", "learn.losses"),
     "precision": (*_STEP, "learn.losses"),
-    "operator": ("forward", "logits", "learn.losses"),
+    "operator": ("forward", "logits", "speed.loss", "learn.losses"),
     "kernel": _STEP,
     "loss": ("definition", "learn.losses"),
     "gradient": ("gradients", "clipped", "learn.losses"),
@@ -52,10 +54,13 @@ _OWN: dict[str, tuple[str, ...]] = {
     "evaluation": ("evaluation", "learn.evaluations"),
     "nondeterminism": ("batch.row_ids", *_STEP, "learn.losses"),
 }
-"""Kinds of evidence of which at least one differs under a fault of this cause."""
+"""Kinds of evidence of which at least one differs under a fault of this cause.
+
+The replay of packed rows has no outputs of modules: an operator shows in the loss of `speed` alone.
+"""
 
 
-def _definition(step: StepEvidence) -> bool:
+def _definition(step: StepEvidence | ProductionStep) -> bool:
     """Return whether a step's loss differs from its definition."""
     loss, expected = step.loss, step.loss_reference
     return loss is not None and expected is not None and not math.isclose(loss, expected, rel_tol=1e-5)
@@ -112,6 +117,38 @@ def _of_probe(left: ProbeEvidence, right: ProbeEvidence) -> Iterator[tuple[str, 
         yield "evaluation", len(left.steps)
 
 
+def _of_trail(left: SpeedTrail, right: SpeedTrail) -> Iterator[tuple[str, int]]:
+    """Yield the kind and step of the first difference of each kind in what `speed` trained."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "loss": (left.losses, right.losses), "rates": (left.learning_rates, right.learning_rates),
+        "gradients": (left.gradient_norms, right.gradient_norms), "rng": (left.generators, right.generators),
+        "weights": (left.weights, right.weights), "apart": (left.apart, right.apart),
+    }  # fmt: skip
+    pairs |= {f"batch.{name}": (marks, right.marks.get(name, ())) for name, marks in left.marks.items()}
+    for name, (mine, others) in pairs.items():
+        # The last weights and generators are those after a number of steps that the machine decides.
+        is_numbered = name in {"weights", "rng"}
+        known = [(one, two) for one, two in zip(mine, others, strict=False) if not is_numbered or one[0] == two[0]]
+        places = [place for place, (one, two) in enumerate(known) if one != two]
+        if places:
+            yield ("values" if name == "weights" and not places[0] else name), places[0]
+
+
+def _of_replay(left: ProductionEvidence, right: ProductionEvidence) -> Iterator[tuple[str, int]]:
+    """Yield what differs in the replay of the first steps of `speed`."""
+    digests = {(tap.stage, tap.name): tap.sha256 for tap in right.taps}
+    for tap in left.taps:
+        if digests.get((tap.stage, tap.name)) != tap.sha256:
+            yield ("forward" if tap.stage == "forward" else "gradients"), 0
+    for mine, other in zip(left.steps, right.steps, strict=False):
+        if _definition(mine) != _definition(other):
+            yield "definition", mine.step
+        if mine.gradient_norm_clipped != other.gradient_norm_clipped:
+            yield "clipped", mine.step
+        if (mine.update_excess or 0.0) <= 1.0 < (math.inf if other.update_excess is None else other.update_excess):
+            yield "update", mine.step
+
+
 def differences(left: LoadedRecord, right: LoadedRecord) -> dict[str, int]:
     """Return the first step of each kind of evidence that differs."""
     first = dict.fromkeys(_of_inputs(left, right), 0)
@@ -119,6 +156,13 @@ def differences(left: LoadedRecord, right: LoadedRecord) -> dict[str, int]:
     if ours.probe and theirs.probe:
         for kind, step in _of_probe(ours.probe, theirs.probe):
             first.setdefault(kind, step)
+    found: list[tuple[str, int]] = []
+    if ours.speed and theirs.speed and ours.speed.trail and theirs.speed.trail:
+        found += _of_trail(ours.speed.trail, theirs.speed.trail)
+    if ours.speed and theirs.speed and ours.speed.production and theirs.speed.production:
+        found += _of_replay(ours.speed.production, theirs.speed.production)
+    for kind, step in found:
+        first.setdefault(f"speed.{kind}", step)
     if ours.learn and theirs.learn:
         first |= dict(_of_learn(ours.learn, theirs.learn))
     return first
@@ -133,6 +177,10 @@ def _error(left: LoadedRecord, right: LoadedRecord) -> float:
     if all(probes):
         for ours, theirs in zip(probes[0].steps, probes[1].steps, strict=False):
             pairs += [(ours.loss, theirs.loss), (ours.gradient_norm, theirs.gradient_norm)]
+    speeds = [item.record.evidence.speed for item in (left, right)]
+    trails = [speed.trail for speed in speeds if speed and speed.trail]
+    if len(trails) == len(speeds):
+        pairs += zip(trails[0].losses[:10], trails[1].losses[:10], strict=False)
     if all(curves):
         pairs += zip(curves[0].losses, curves[1].losses, strict=False)
     return max(math.inf if None in pair else abs(pair[0] - pair[1]) / abs(pair[0]) for pair in pairs)
@@ -141,7 +189,7 @@ def _error(left: LoadedRecord, right: LoadedRecord) -> float:
 def _verdict(entry: Entry, first: dict[str, int], error: float) -> bool:
     if not entry.expected:
         return error < 1e-4
-    return all(any(kind in first for kind in _OWN[code]) for code in entry.causes)
+    return all(any(kind in first or f"speed.{kind}" in first for kind in _OWN[code]) for code in entry.causes)
 
 
 class Bench:
@@ -163,6 +211,13 @@ class Bench:
 
     def _train(self, side: Side, name: str) -> LoadedRecord | None:
         out = self._root / name
+        if side.processes:
+            run_training(
+                side.spec, out, data=side.data, cache=self._root / "cache", platform=side.platform, record_id=name,
+                environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300,
+                num_processes=side.processes,
+            )  # fmt: skip
+            return load_record(out) if (out / RECORD_NAME).is_file() else None
         job = {
             "arguments": [
                 str(side.spec), str(out), "--data", side.data, "--cache", str(self._root / "cache"),
@@ -176,21 +231,27 @@ class Bench:
 
     def check(self, entry: Entry) -> dict[str, Any]:
         """Return what differs under one fault."""
-        clean = Side(self._spec(entry.workload), self._world.data, "left")
-        if entry.workload not in self._references:
-            reference = self._train(clean, f"reference-{entry.workload}")
+        processes = 2 if entry.setting == "two processes" else 0
+        # A fault is compared with a training of as many processes, a control with one of a single process.
+        key = f"{entry.workload}-{processes if entry.expected else 0}"
+        clean = Side(self._spec(entry.workload), self._world.data, "left", processes=processes if entry.expected else 0)
+        if key not in self._references:
+            reference = self._train(clean, f"reference-{key}")
             assert reference is not None
-            self._references[entry.workload] = reference
-        reference = self._references[entry.workload]
+            self._references[key] = reference
+        reference = self._references[key]
         data = clean.data
         if entry.alter:
             read = reference.rows["row_id"].tolist()
             data = self._world.altered(entry.name, entry.workload, _function(entry.alter), read, self._seed)
-        side = replace(clean, data=data, platform="right", inject=entry.inject, environment=entry.environment)
+        side = replace(
+            clean, data=data, platform="right", inject=entry.inject, environment=entry.environment, processes=processes
+        )
         result = self._train(side, entry.name)
         if result is None:
-            log = (self._root / f"{entry.name}.log").read_text(encoding="utf-8")
-            return {"name": entry.name, "applies": False, "why": log.strip().splitlines()[-1][:300]}
+            log = self._root / f"{entry.name}.log"
+            lines = log.read_text(encoding="utf-8").strip().splitlines() if log.is_file() else ["no record"]
+            return {"name": entry.name, "applies": False, "why": lines[-1][:300]}
         if entry.expected == "nondeterminism":
             again = self._train(side, f"{entry.name}-again")
             reference = again or reference

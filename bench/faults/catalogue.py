@@ -89,6 +89,9 @@ _WORDS = {
     "bf16-for-avx2": "Kernels for AVX2, and harmless variables.",
     "eager-by-onednn-for-avx2": "oneDNN uses kernels for AVX2.",
     "fp32-of-two-processes": "Two processes share each batch.",
+    "fp32-for-avx2": "Kernels for AVX2, and harmless variables.",
+    "compiled-in-small-chunks": "The compiler splits loops into smaller chunks, beside harmless variables.",
+    "eager-of-two-processes": "Two processes share each batch.",
     "packed-without-vector-isa": "Kernels without vector instructions for packed rows, and harmless variables.",
 }
 

@@ -17,6 +17,7 @@ from bench.faults.held_out_ninth import NINTH, NINTH_CONTROLS
 from bench.faults.held_out_seventh import SEVENTH, SEVENTH_CONTROLS
 from bench.faults.held_out_sixth import SIXTH, SIXTH_CONTROLS
 from bench.faults.held_out_tenth import TENTH, TENTH_CONTROLS
+from bench.faults.held_out_thirteenth import THIRTEENTH, THIRTEENTH_CONTROLS
 from bench.faults.held_out_twelfth import TWELFTH, TWELFTH_CONTROLS
 
 __all__ = ["SETS", "HeldOut"]
@@ -286,5 +287,6 @@ SETS = (
     HeldOut(10, "801d66a", TENTH, TENTH_CONTROLS, seen=False),
     HeldOut(11, "1dca3cb", ELEVENTH, ELEVENTH_CONTROLS, seen=False),
     HeldOut(12, "824dfe2", TWELFTH, TWELFTH_CONTROLS, seen=False),
+    HeldOut(13, "f7eca2e", THIRTEENTH, THIRTEENTH_CONTROLS, seen=False),
 )
 """The second was written once the judge had been mended with the first in sight."""

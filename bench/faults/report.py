@@ -188,6 +188,9 @@ docs/FAULTS.md or any result; causes committed first; judged once.""",
     12: """
 faults and controls at production settings, by a sixth writer who had not read the judge, its tests, docs/MATH.md,
 docs/FAULTS.md or any result; causes committed first; judged once.""",
+    13: """
+faults and controls at production settings, by a seventh writer who had not read the judge, its tests, docs/MATH.md,
+docs/FAULTS.md or any result; causes committed first; judged once.""",
 }
 
 

@@ -1,0 +1,1 @@
+"""Injectors of the thirteenth held-out set."""
