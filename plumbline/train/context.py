@@ -104,7 +104,7 @@ class Context:
         self.operations[part] = measure_operations(engine, evaluated, at_once or self.spec.batch_size)
         found = measure_mantissa_bits(
             self.ranks.device, engine.precision, training_products(of_probe(self.spec)),
-            list(layer_shapes(engine.bare)[0].values()), compiled=compiled,
+            [(inner, columns) for inner, columns in layer_shapes(engine.bare)[0].values()], compiled=compiled,
         )  # fmt: skip
         attend = attention_function(engine.bare) if part == "speed" else None
         if attend is not None:

@@ -53,13 +53,11 @@ def _values(shape: tuple[int, ...], salt: int, device: torch.device, scale: floa
     return (values * exact).requires_grad_()
 
 
-def layer_shapes(
-    model: nn.Module,
-) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, ...]], dict[str, tuple[int, int]]]:
+def layer_shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
     """Return the distinct shapes of linear layers, normalisations and tables, by name."""
-    linear: dict[str, tuple[int, int]] = {}
+    linear: dict[str, tuple[int, ...]] = {}
     norm: dict[str, tuple[int, ...]] = {}
-    table: dict[str, tuple[int, int]] = {}
+    table: dict[str, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear):
             linear[f"{module.in_features}x{module.out_features}"] = (module.in_features, module.out_features)

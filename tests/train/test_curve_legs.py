@@ -185,7 +185,8 @@ def moments_lost(patch: Patch) -> None:
 
 
 FAULTS = {
-    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens), "precision": (bf16_softmax, bf16_queries),
+    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens),
+    "precision": (bf16_softmax, bf16_queries),
     "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
     "data.labels": (reversed_labels,), "evaluation": (half_evaluation, margin),
 }  # fmt: skip

@@ -9,7 +9,6 @@ import os
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest

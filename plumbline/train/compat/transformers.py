@@ -37,10 +37,10 @@ def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
     name, source = attention_of(model), _source(model)
     if _classes(model):
         sdpa = nn.functional.scaled_dot_product_attention
-        return (lambda *given: sdpa(*given[:3], scale=given[3])) if name == "sdpa" else None
+        return (lambda query, key, value, scale: sdpa(query, key, value, scale=scale)) if name == "sdpa" else None
     function = source.eager_attention_forward if name == "eager" else source.ALL_ATTENTION_FUNCTIONS[name]
     module = next((module for module in model.modules() if hasattr(module, "is_causal")), model)
-    return lambda *given: function(module, *given[:3], None, scaling=given[3], dropout=0.0)[0]
+    return lambda query, key, value, scale: function(module, query, key, value, None, scaling=scale, dropout=0.0)[0]
 
 
 def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
