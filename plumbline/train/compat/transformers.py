@@ -35,10 +35,13 @@ def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
     Until 4.57 only `sdpa` is a function; `None` for others.
     """
     name, source = attention_of(model), _source(model)
-    if _classes(model):
+    functions = getattr(source, "ALL_ATTENTION_FUNCTIONS", None)
+    if functions is None or _classes(model):
         sdpa = nn.functional.scaled_dot_product_attention
         return (lambda query, key, value, scale: sdpa(query, key, value, scale=scale)) if name == "sdpa" else None
-    function = source.eager_attention_forward if name == "eager" else source.ALL_ATTENTION_FUNCTIONS[name]
+    function = getattr(source, "eager_attention_forward", None) if name == "eager" else functions.get(name)
+    if function is None:
+        return None
     module = next((module for module in model.modules() if hasattr(module, "is_causal")), model)
     return lambda query, key, value, scale: function(module, query, key, value, None, scaling=scale, dropout=0.0)[0]
 
