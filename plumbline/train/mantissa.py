@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 import torch
 
@@ -28,8 +27,8 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Te
 _LARGER = (1.75, 14.0)
 """Numbers beyond every `1 + 2**-k`, which any format of two bits has.
 
-A format of integers takes its scale from them: beside the first, one of four bits keeps a step; beside the second, one
-of eight bits keeps fewer steps than bf16.
+A format with a scale for each row or tensor takes it from them. Beside the first, integers of four bits keep a step.
+Beside the second, integers of eight bits keep fewer steps than bf16.
 """
 _HEAD = 64
 """Numbers of one head of attention: a size that every fused kernel computes."""
@@ -94,81 +93,50 @@ def _kept_bits(steps: Iterable[float]) -> int:
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of general and batched products, whose rows each show another step.
 
-    A library chooses its kernel, and so its precision, by size. A kernel may round each factor to a different format.
+    A library chooses its kernel, and so its precision, by size.
     """
     operators: tuple[tuple[str, Callable[..., torch.Tensor]], ...] = (
         ("matmul", lambda left, right: torch.matmul(left[0], right[0])),
-        ("bmm", torch.bmm),
+        ("bmm", lambda left, right: torch.bmm(left, right)[0]),
     )
     for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes[1:], strict=False):
         right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
-        shape = (matrices, rows, inner)
-        yield from _kept_by_rows(name, shape, dtype, device, partial(_product, multiply, right))
-
-
-def _of_layers(
-    device: torch.device, dtype: torch.dtype, rows: int, shapes: Sequence[tuple[int, int]]
-) -> Iterator[tuple[str, int]]:
-    """Yield (factor, bits kept) of linear layers on `rows` rows, for each shape as (inner, columns)."""
-    linear = torch.nn.functional.linear
-    for inner, columns in shapes:
-        right = torch.eye(columns, inner, dtype=dtype, device=device)
-        left = torch.eye(rows, inner, dtype=dtype, device=device)
-        by_inputs = lambda inputs, right=right: linear(inputs[0], right)  # noqa: E731
-        by_weights = lambda weights, left=left: linear(left, weights[0]).t()  # noqa: E731
-        yield from _kept_by_rows("linear", (1, rows, inner), dtype, device, by_inputs)
-        yield from _kept_by_rows("linear weights", (1, columns, inner), dtype, device, by_weights)
-
-
-def _product(multiply: Callable[..., torch.Tensor], right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    return multiply(left, right).reshape(-1, right.shape[-1])
-
-
-def _kept_by_rows(
-    name: str, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device,
-    multiply: Callable[[torch.Tensor], torch.Tensor],
-) -> Iterator[tuple[str, int]]:  # fmt: skip
-    """Yield the name and the bits that `multiply` keeps of a factor [matrices, rows, inner], beside larger numbers."""
-    for larger in _LARGER:
         kept = list[float]()
-        for first in range(0, _MOST, shape[1]):  # a factor of fewer rows shows some of the steps
-            factor, values = _factor(shape, dtype, device, larger, first)
-            kept += map(_kept, multiply(factor)[: len(values), 0].double().tolist(), values)
+        for first in range(0, _MOST, rows):  # a factor of fewer rows shows some of the steps
+            values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
+            left = torch.full((matrices, rows, inner), _LARGER[0], dtype=dtype, device=device)
+            left[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
+            kept += map(_kept, multiply(left, right)[: len(values), 0].double().tolist(), values)
         yield name, _kept_bits(kept)
 
 
-def _factor(
-    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, larger: float, first: int = 0
-) -> tuple[torch.Tensor, list[float]]:
-    """Return a factor whose rows each show another step, from the one after `first` on, and the numbers shown.
-
-    Behind its step a row has larger numbers, which a format with a scale for each row or tensor takes its scale from.
-    """
-    values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + shape[1], _MOST))]
-    factor = torch.full(shape, larger, dtype=dtype, device=device)
-    factor[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
-    return factor, values
+def _linears(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    return [torch.nn.functional.linear(inputs, weights) for inputs, weights in pairs]
 
 
-def _of_compiled_layers(
-    device: torch.device, dtype: torch.dtype, rows: int, shapes: Sequence[tuple[int, int]]
+def _of_layers(
+    device: torch.device, dtype: torch.dtype, rows: int, shapes: Sequence[tuple[int, int]], kind: str = "linear"
 ) -> Iterator[tuple[str, int]]:
-    """Yield (factor, bits kept) of linear layers in compiled code; a factor of too few rows is left out.
+    """Yield (factor, bits kept) of linear layers on `rows` rows, for each shape as (inner, columns).
 
-    All layers are one graph, as a compiler takes seconds for each.
+    A kernel may round each factor to a different format. The first column of inputs, and each row of weights, begins
+    with all steps; a layer with no room for them is left out. A compiler takes seconds for each call, so that compiled
+    layers are one graph.
     """
-    sizes = [shape for shape in shapes if min(rows, shape[1]) >= MANTISSA_BITS["fp32"]]
-    multiply = torch.compile(lambda pairs: [torch.nn.functional.linear(*pair) for pair in pairs])
-    for larger, (name, is_weight) in itertools.product(_LARGER, (("linear", False), ("linear weights", True))):
-        pairs, shown = list[tuple[torch.Tensor, torch.Tensor]](), list[list[float]]()
-        for inner, columns in sizes:
-            factor, values = _factor((1, columns if is_weight else rows, inner), dtype, device, larger)
-            ones = torch.eye(rows if is_weight else columns, inner, dtype=dtype, device=device)
-            pairs.append((ones, factor[0]) if is_weight else (factor[0], ones))
-            shown.append(values)
-        for product, values in zip(multiply(pairs), shown, strict=True):
-            column = (product.t() if is_weight else product)[: len(values), 0]
-            yield f"compiled {name}", _kept_bits(map(_kept, column.double().tolist(), values))
+    bits = round(-math.log2(torch.finfo(dtype).eps))
+    values = [1 + 2.0**-step for step in range(1, bits + 1)]
+    steps = torch.tensor(values, dtype=torch.float64, device=device)
+    sizes = [shape for shape in shapes if min(rows, shape[0]) > bits]
+    calls, multiply = ([sizes], torch.compile(_linears)) if kind != "linear" else ([[size] for size in sizes], _linears)
+    for call, larger, name in itertools.product(calls, _LARGER, (kind, f"{kind} weights")):
+        pairs = list[tuple[torch.Tensor, torch.Tensor]]()
+        for inner, columns in call:
+            factors = [torch.eye(num, inner, dtype=dtype, device=device) for num in (rows, columns)]
+            shown = factors[name != kind].fill_(larger)
+            (shown if name != kind else shown.t())[:, :bits] = steps
+            pairs.append((factors[0], factors[1]))
+        for product in multiply(pairs):
+            yield name, _kept_bits(map(_kept, product[:bits, 0].double().tolist(), values))
 
 
 def measure_attention(attend: Attention, device: torch.device, precision: Precision) -> dict[str, int]:
@@ -269,7 +237,7 @@ def measure_mantissa_bits(
         measured = (
             _of_layers(device, dtype, rows, layers), _of_products(device, dtype, sizes),
             _computable(_of_functions(device, dtype)),
-            _computable(_of_compiled_layers(device, dtype, rows, layers)) if compiled else (),
+            _computable(_of_layers(device, dtype, rows, layers, "compiled linear")) if compiled else (),
         )  # fmt: skip
         for name, bits in itertools.chain(*measured):
             if _is_format(bits, dtype):
