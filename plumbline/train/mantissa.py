@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from plumbline.schema.mantissa import FORMATS, NUM_COUNTS, SAMPLED
-from plumbline.schema.spec import MANTISSA_BITS, Precision
+from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
 _FEWEST, _MOST = 2, 52
