@@ -131,10 +131,12 @@ def _of_layers(
     for call, larger, name in itertools.product(calls, _LARGER, (kind, f"{kind} weights")):
         pairs = list[tuple[torch.Tensor, torch.Tensor]]()
         for inner, columns in call:
-            factors = [torch.eye(num, inner, dtype=dtype, device=device) for num in (rows, columns)]
-            shown = factors[name != kind].fill_(larger)
-            (shown if name != kind else shown.t())[:, :bits] = steps
-            pairs.append((factors[0], factors[1]))
+            inputs, weights = (torch.eye(num, inner, dtype=dtype, device=device) for num in (rows, columns))
+            if name == kind:
+                inputs.fill_(larger)[:bits, 0] = steps
+            else:
+                weights.fill_(larger)[:, :bits] = steps
+            pairs.append((inputs, weights))
         for product in multiply(pairs):
             yield name, _kept_bits(map(_kept, product[:bits, 0].double().tolist(), values))
 
