@@ -7,6 +7,7 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
+from plumbline.judge.gates.production import explains_curve
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
@@ -67,17 +68,19 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         findings += [*_lost_envelope(pair, walk), *_lost_portable(pair, walk), *precision_findings(pair)]
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
-    causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in compared.curve]
+    results, curve = [gate(pair, request) for gate in GATES], compared.curve
+    if any(explains_curve(pair, result) for result in results):
+        curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
+    causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
     if not compared.curve:
         findings += leg_findings(pair)
-    results = [gate(pair, request) for gate in GATES]
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
     if checked is not None:
         findings.append(checked[0])
         explained.append(checked[1])
     open_ones = [result.unexplained for result in results if result.unexplained is not None]
-    places = [mismatch.at for mismatch in (*compared.curve[:1], *mismatches)]
+    places = [mismatch.at for mismatch in (*curve[:1], *mismatches)]
     places += [result.at for result in results if result.at is not None]
     return Judgement(
         verdict=worst([finding.outcome for finding in findings]),

@@ -29,7 +29,7 @@ from plumbline.judge.confirm_requests import (
 )
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
-from plumbline.judge.mismatches import Mismatch, is_same_place, with_kernel_last, without
+from plumbline.judge.mismatches import Mismatch, is_same_place, is_trace_of_gradient, with_kernel_last, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.own_evaluation import OwnEvaluation, deviation
 from plumbline.judge.pair import Pair
@@ -279,7 +279,8 @@ class Confirmation(ConfirmationState):
         mismatch = self.pending_mismatches[0]
         cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
         known = {other.suspicions[0].code for other in self.pending_mismatches}
-        hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in outcome.left)
+        left = (each for each in outcome.left if cause.code != "gradient" or not is_trace_of_gradient(each))
+        hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
         compared = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from plumbline.judge.tolerance import floor_of
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -51,6 +52,13 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
     Other code for an update or a module also rounds differently where its formula gives an equal result.
     """
     return rounded.rung == later.rung and (rounded.rung != "forward" or rounded.at.at == later.at.at)
+
+
+def is_trace_of_gradient(later: Mismatch) -> bool:
+    """Return whether a later output differs by rounding alone: other code for a gradient also computes the output."""
+    error = later.findings[0].observed if later.findings else None
+    is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
+    return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding
 
 
 def with_kernel_last(mismatch: Mismatch) -> Mismatch:

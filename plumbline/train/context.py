@@ -20,11 +20,11 @@ from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
 from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader, of_probe
-from plumbline.train.compat.transformers import attention_of
+from plumbline.train.compat.transformers import attention_function
 from plumbline.train.engine import Engine
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
-from plumbline.train.mantissa import measure_mantissa_bits
-from plumbline.train.native_operations import measure_operations
+from plumbline.train.mantissa import measure_attention, measure_mantissa_bits
+from plumbline.train.native_operations import layer_shapes, measure_operations
 from plumbline.train.portable.products import training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
@@ -93,7 +93,9 @@ class Context:
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def measure(self, part: str, engine: Engine, evaluation_rows: int = 0, at_once: int = 0) -> None:
+    def measure(
+        self, part: str, engine: Engine, evaluation_rows: int = 0, at_once: int = 0, *, compiled: bool = False
+    ) -> None:
         """Keep for the fingerprint how native operations round in a part's settings, and how many bits they keep.
 
         The part evaluates `at_once` rows in a batch; 0 means those of a training batch.
@@ -102,13 +104,20 @@ class Context:
         self.operations[part] = measure_operations(engine, evaluated, at_once or self.spec.batch_size)
         found = measure_mantissa_bits(
             self.ranks.device, engine.precision, training_products(of_probe(self.spec)),
-            fused_attention=attention_of(engine.bare) != "eager",
+            [(inner, columns) for inner, columns in layer_shapes(engine.bare)[0].values()], compiled=compiled,
         )  # fmt: skip
-        self.mantissa_bits |= {name if part == "probe" else f"{part}.{name}": bits for name, bits in found.items()}
+        attend = attention_function(engine.bare) if part == "speed" else None
+        if attend is not None:
+            found |= measure_attention(attend, self.ranks.device, engine.precision)
+        self.keep_bits(part, found)
         group = engine.optimizer.param_groups[0]
         self.note(part, {f"optimizer.{name}": group.get(name) for name in ("fused", "foreach")})
         if self.ranks.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def keep_bits(self, part: str, found: dict[str, int]) -> None:
+        """Keep for the fingerprint the mantissa bits that operators keep in a part's settings."""
+        self.mantissa_bits |= {name if part == "probe" else f"{part}.{name}": bits for name, bits in found.items()}
 
     def note(self, part: str, settings: dict[str, Any]) -> None:
         """Keep a part's settings for the fingerprint."""

@@ -32,9 +32,11 @@ from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts, othe
 from plumbline.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
+from plumbline.train.compat.transformers import attention_function
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, Observers
+from plumbline.train.mantissa import measure_attention
 from plumbline.train.model import named_once
 from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
@@ -145,6 +147,7 @@ class _LegObserver(Observer):
 
     def __init__(self, engine: Engine, *, is_clipped: bool) -> None:
         self._engine, self._is_clipped = engine, is_clipped
+        self.bits: dict[str, int] = {}
         self.outputs = _Outputs(engine.bare)
         self.fed: dict[str, list[str | None]] = {}
         self.gradients: tuple[tuple[str, str | None], ...] = ()
@@ -155,6 +158,8 @@ class _LegObserver(Observer):
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         for name in (name for name in BATCH_FIELDS if name in local):
             self.fed.setdefault(name, []).append(short_digest(host_array(local[name])))
+        if not self.bits and (attend := attention_function(self._engine.bare)) is not None:
+            self.bits = measure_attention(attend, self._engine.ranks.device, self._engine.precision)
         self.outputs.feeds()
 
     def backward_done(self) -> None:
@@ -263,6 +268,7 @@ class LegRunner:
             with observer.outputs.watching():
                 outcome = engine.step(step, few)
             weights, loss = observer.weights(), outcome.loss(alone)
+            self._context.keep_bits("learn", observer.bits)
             with evaluated.watching(), _mirrored(engine.bare):
                 evaluation, arrays = self._setting.evaluate(engine, step)
         return CurveLeg(

@@ -132,7 +132,7 @@ class LearnRun:
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
             observer=self._setter,
         )  # fmt: skip
-        context.measure("learn", engine, learn.evaluation_rows)
+        context.measure("learn", engine, learn.evaluation_rows, compiled=learn.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(learn.precision, strict=True, part="learn")
         if learn.compile:

@@ -10,8 +10,6 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
 
 import torch
 
@@ -22,10 +20,16 @@ from plumbline.train.numerics import autocast
 _FEWEST, _MOST = 2, 52
 """Mantissa bits of the shortest and the longest format: fp8's e5m2, and fp64."""
 Size = tuple[int, int, int, int]
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""Function of queries, keys and values, each [rows, heads, tokens, features], and of a scale."""
 
 
-_LARGER = 1.75
-"""A number beyond every `1 + 2**-k`, which any format of two bits has."""
+_LARGER = (1.75, 14.0)
+"""Numbers beyond every `1 + 2**-k`, which any format of two bits has.
+
+A format with a scale for each row or tensor takes it from them. Beside the first, integers of four bits keep a step.
+Beside the second, integers of eight bits keep fewer steps than bf16.
+"""
 _HEAD = 64
 """Numbers of one head of attention: a size that every fused kernel computes."""
 _SCORE_BITS = 10
@@ -67,12 +71,12 @@ def _steps(value: torch.Tensor) -> float:
     return float(value.detach().double().reshape(-1)[0])
 
 
-def _kept(product: torch.Tensor, value: float) -> float:
+def _kept(product: float, value: float) -> float:
     """Return the part of `value - 1` that a product by one kept; 0 if rounded away.
 
     Some kernels round operands to TF32 with ties away from zero, so that a too small step returns as a whole step.
     """
-    step = _steps(product) - 1
+    step = product - 1
     return step if abs(step - (value - 1)) < (value - 1) / 2 else 0.0
 
 
@@ -87,63 +91,77 @@ def _kept_bits(steps: Iterable[float]) -> int:
 
 
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
-    """Yield (operator, bits kept) of the training's products, whose rows each show another step.
+    """Yield (operator, bits kept) of general and batched products, whose rows each show another step.
 
-    A library chooses its kernel, and so its precision, by size. A kernel may round each factor to a different format.
+    A library chooses its kernel, and so its precision, by size.
     """
-    functional = torch.nn.functional
     operators: tuple[tuple[str, Callable[..., torch.Tensor]], ...] = (
-        ("linear", lambda left, right: functional.linear(left[0], right[0].t())),
         ("matmul", lambda left, right: torch.matmul(left[0], right[0])),
-        ("bmm", torch.bmm),
+        ("bmm", lambda left, right: torch.bmm(left, right)[0]),
     )
-    for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes, strict=False):
+    for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes[1:], strict=False):
         right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
-        yield name, _kept_by_rows((matrices, rows, inner), dtype, device, partial(_product, multiply, right))
-    for _, rows, inner, columns in sizes[:1]:
-        left = torch.eye(rows, inner, dtype=dtype, device=device)
-        linear = lambda weights, left=left: functional.linear(left, weights[0]).t()  # noqa: E731
-        yield "linear weights", _kept_by_rows((1, columns, inner), dtype, device, linear)
+        kept = list[float]()
+        for first in range(0, _MOST, rows):  # a factor of fewer rows shows some of the steps
+            values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
+            left = torch.full((matrices, rows, inner), _LARGER[0], dtype=dtype, device=device)
+            left[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
+            kept += map(_kept, multiply(left, right)[: len(values), 0].double().tolist(), values)
+        yield name, _kept_bits(kept)
 
 
-def _product(multiply: Callable[..., torch.Tensor], right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    return multiply(left, right).reshape(-1, right.shape[-1])
+def _linears(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+    return [torch.nn.functional.linear(inputs, weights) for inputs, weights in pairs]
 
 
-def _kept_by_rows(
-    shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device,
-    multiply: Callable[[torch.Tensor], torch.Tensor],
-) -> int:  # fmt: skip
-    """Return the bits that `multiply` keeps of a factor [matrices, rows, inner] whose rows each show another step.
+def _of_layers(
+    device: torch.device, dtype: torch.dtype, rows: int, shapes: Sequence[tuple[int, int]], kind: str = "linear"
+) -> Iterator[tuple[str, int]]:
+    """Yield (factor, bits kept) of linear layers on `rows` rows, for each shape as (inner, columns).
 
-    Behind its step a row has larger numbers, which a format with a scale for each row or tensor takes its scale from.
+    A kernel may round each factor to a different format. The first column of inputs, and each row of weights, begins
+    with all steps; a layer with no room for them is left out. A compiler takes seconds for each call, so that compiled
+    layers are one graph.
     """
-    rows, kept = shape[1], list[float]()
-    for first in range(0, _MOST, rows):  # a factor of fewer rows shows some of the steps
-        values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
-        factor = torch.full(shape, _LARGER, dtype=torch.float64, device=device)
-        factor[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
-        product = multiply(factor.to(dtype))
-        kept += [_kept(product[row, :1], value) for row, value in enumerate(values)]
-    return _kept_bits(kept)
-
-
-def _of_attention(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Yield the bits that fused attention keeps of its values, of its queries and of its keys."""
-    # As linear layers of mixed precision leave them.
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
-    attend = torch.nn.functional.scaled_dot_product_attention
-    steps = torch.arange(1, _MOST + 1, dtype=torch.float64, device=device)
-    values = torch.nn.functional.pad(1 + 2.0**-steps, (0, _HEAD - _MOST), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
-    found = attend(values, values, values).reshape(-1)  # of a single key, the output is the value
-    yield "attention", _kept_bits(_kept(found[step - 1 : step], 1 + 2.0**-step) for step in range(1, _MOST + 1))
     bits = round(-math.log2(torch.finfo(dtype).eps))
+    values = [1 + 2.0**-step for step in range(1, bits + 1)]
+    steps = torch.tensor(values, dtype=torch.float64, device=device)
+    sizes = [shape for shape in shapes if min(rows, shape[0]) > bits]
+    calls, multiply = ([sizes], torch.compile(_linears)) if kind != "linear" else ([[size] for size in sizes], _linears)
+    for call, larger, name in itertools.product(calls, _LARGER, (kind, f"{kind} weights")):
+        pairs = list[tuple[torch.Tensor, torch.Tensor]]()
+        for inner, columns in call:
+            inputs, weights = (torch.eye(num, inner, dtype=dtype, device=device) for num in (rows, columns))
+            if name == kind:
+                inputs.fill_(larger)[:bits, 0] = steps
+            else:
+                weights.fill_(larger)[:, :bits] = steps
+            pairs.append((inputs, weights))
+        for product in multiply(pairs):
+            yield name, _kept_bits(map(_kept, product[:bits, 0].double().tolist(), values))
+
+
+def measure_attention(attend: Attention, device: torch.device, precision: Precision) -> dict[str, int]:
+    """Return the mantissa bits that a model's attention keeps of its factors, in the current settings."""
+    with torch.no_grad(), autocast(precision, device):
+        # As linear layers of mixed precision leave them.
+        is_short = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if is_short else torch.float32
+        found = dict(_computable(_of_attention(attend, device, dtype)))
+    return {name: bits for name, bits in found.items() if _is_format(bits, dtype)}
+
+
+def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
+    """Yield the bits that attention keeps of its values, of its queries, of its keys and of its scores."""
+    bits = round(-math.log2(torch.finfo(dtype).eps))
+    steps = torch.tensor([2.0**-step for step in range(1, bits + 1)], dtype=torch.float64, device=device)
+    values = torch.nn.functional.pad(1 + steps, (0, _HEAD - bits), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
+    found = attend(values, values, values, 1.0).double().reshape(-1)  # of a single key, the output is the value
+    yield "attention", _kept_bits(map(_kept, found.tolist(), (1 + steps).tolist()))
     for name, is_query in (("attention queries", True), ("attention keys", False)):
-        scores = (_score(attend, dtype, device, step, is_query=is_query) for step in range(1, bits + 1))
-        yield name, _kept_bits(_is_one(score) for score in scores)
+        yield name, _kept_bits(map(_is_one, _scores(attend, dtype, steps, is_query=is_query)))
     # Beyond, it is the exponential function that rounds.
-    weights = (_weights_apart(attend, dtype, device, step) for step in range(1, min(bits, _SCORE_BITS) + 1))
-    yield "attention scores", _kept_bits(_is_one(apart) for apart in weights)
+    yield "attention scores", _kept_bits(map(_is_one, _weights_apart(attend, dtype, steps[:_SCORE_BITS])))
 
 
 def _is_one(number: float) -> bool:
@@ -151,27 +169,32 @@ def _is_one(number: float) -> bool:
     return math.isclose(number, 1.0, rel_tol=0.0, abs_tol=0.5)
 
 
-def _weights_apart(attend: Any, dtype: torch.dtype, device: torch.device, step: int) -> float:
-    """Return the difference of the weights of two keys whose scores are `1 + 2**-step` and 1, times `2**(step + 1)`."""
-    query, keys, values = (torch.zeros((1, 1, rows, _HEAD), dtype=dtype, device=device) for rows in (1, 2, 2))
+def _zeros(dtype: torch.dtype, steps: torch.Tensor, tokens: int) -> torch.Tensor:
+    return torch.zeros((len(steps), 1, tokens, _HEAD), dtype=dtype, device=steps.device)
+
+
+def _weights_apart(attend: Attention, dtype: torch.dtype, steps: torch.Tensor) -> list[float]:
+    """Return the difference of the weights of two keys whose scores are `1 + step` and 1, times `2 / step`."""
+    query, keys, values = (_zeros(dtype, steps, tokens) for tokens in (1, 2, 2))
     query[..., :2] = keys[..., 0] = 1.0
-    keys[..., 0, 1] = 2.0**-step
-    values[..., 0, 0], values[..., 1, 0] = 2.0 ** (step + 1), -(2.0 ** (step + 1))
-    return float(attend(query, keys, values, scale=1.0)[0, 0, 0, 0])
+    keys[:, 0, 0, 1] = steps.to(dtype)
+    values[:, 0, 0, 0], values[:, 0, 1, 0] = (2 / steps).to(dtype), (-2 / steps).to(dtype)
+    apart: list[float] = attend(query, keys, values, 1.0).double().reshape(len(steps), -1)[:, 0].tolist()
+    return apart
 
 
-def _score(attend: Any, dtype: torch.dtype, device: torch.device, step: int, *, is_query: bool) -> float:
-    """Return the score of `1 + 2**-step` beside `1`, from whose difference a factor of `2**step` makes one.
+def _scores(attend: Attention, dtype: torch.dtype, steps: torch.Tensor, *, is_query: bool) -> Iterator[float]:
+    """Yield the scores of `1 + step` beside `1`, from whose difference a factor of `1 / step` makes one.
 
     The other of two keys has a score of zero, so that the score is the logit of the first key's weight.
     """
-    shown, factor = (torch.zeros((1, 1, 2, _HEAD), dtype=dtype, device=device) for _ in range(2))
-    shown[..., 0, :2] = torch.tensor([1 + 2.0**-step, 1.0], dtype=torch.float64, device=device)
-    factor[..., 0, :2] = torch.tensor([2.0**step, -(2.0**step)], dtype=torch.float64, device=device)
-    value = torch.zeros_like(shown)
+    shown, factor, value = (_zeros(dtype, steps, 2) for _ in range(3))
+    shown[:, 0, 0, 0], shown[:, 0, 0, 1] = (1 + steps).to(dtype), 1.0
+    factor[:, 0, 0, 0], factor[:, 0, 0, 1] = (1 / steps).to(dtype), (-1 / steps).to(dtype)
     value[..., 0, 0] = 1.0
     query, key = (shown, factor) if is_query else (factor, shown)
-    return float(torch.logit(attend(query[..., :1, :], key, value, scale=1.0).double()[0, 0, 0, 0]))
+    for weight in attend(query[..., :1, :], key, value, 1.0).double().reshape(len(steps), -1)[:, 0].tolist():
+        yield math.log(weight / (1 - weight)) if 0 < weight < 1 else math.nan
 
 
 def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
@@ -202,16 +225,23 @@ def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[st
 
 
 def measure_mantissa_bits(
-    device: torch.device, precision: Precision, sizes: Sequence[Size], *, fused_attention: bool = False
-) -> dict[str, int]:
-    """Return the mantissa bits kept by each operator, in the current settings.
+    device: torch.device, precision: Precision, sizes: Sequence[Size], layers: Sequence[tuple[int, int]], *,
+    compiled: bool = False,
+) -> dict[str, int]:  # fmt: skip
+    """Return the mantissa bits kept by each operator, in the current settings: the fewest at any size.
 
-    `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns).
+    `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns), and `layers` the
+    shapes of all linear layers, as (inner, columns); `compiled`: also those of linear layers in compiled code.
     """
-    dtype = torch.float64 if precision == "fp64" else torch.float32
+    dtype, rows = torch.float64 if precision == "fp64" else torch.float32, sizes[0][1]
+    found = dict[str, int]()
     with torch.no_grad(), autocast(precision, device):
-        measured = _of_products(device, dtype, sizes), _computable(_of_functions(device, dtype))
-        found = dict(itertools.chain(*measured))
-        if fused_attention:
-            found |= dict(_computable(_of_attention(device, dtype)))
-        return {name: bits for name, bits in found.items() if _is_format(bits, dtype)}
+        measured = (
+            _of_layers(device, dtype, rows, layers), _of_products(device, dtype, sizes),
+            _computable(_of_functions(device, dtype)),
+            _computable(_of_layers(device, dtype, rows, layers, "compiled linear")) if compiled else (),
+        )  # fmt: skip
+        for name, bits in itertools.chain(*measured):
+            if _is_format(bits, dtype):
+                found[name] = min(bits, found.get(name, bits))
+    return found

@@ -53,7 +53,7 @@ def _values(shape: tuple[int, ...], salt: int, device: torch.device, scale: floa
     return (values * exact).requires_grad_()
 
 
-def _shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
+def layer_shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
     """Return the distinct shapes of linear layers, normalisations and tables, by name."""
     linear: dict[str, tuple[int, ...]] = {}
     norm: dict[str, tuple[int, ...]] = {}
@@ -95,7 +95,7 @@ class _Batch:
     def named(self) -> Iterator[tuple[str, Callable[[], Computed]]]:
         """Yield (name, function) of each operation."""
         model, tokens = self.engine.spec.model, (self.rows, self._length)
-        linear, norm, table = _shapes(self.engine.bare)
+        linear, norm, table = layer_shapes(self.engine.bare)
         for name, (width, out) in linear.items():
             yield f"linear {name}", partial(self._linear, tokens, width, out)
             if self.engine.spec.has_row_labels or out != self._classes:
@@ -176,7 +176,7 @@ def _update(engine: Engine, device: torch.device) -> Tensors:
     """Return the weights of the model's shapes after clipping and three updates, in which each term of AdamW counts."""
     shapes = {
         f"{kind} {name}": shape
-        for kind, sizes in zip(("linear", "norm", "table"), _shapes(engine.bare), strict=True)
+        for kind, sizes in zip(("linear", "norm", "table"), layer_shapes(engine.bare), strict=True)
         for name, shape in sizes.items()
     }
     weights = {

@@ -92,7 +92,7 @@ class SpeedRun:
             "speed",
             settings | _noted(context.spec) | {"attention": attention_of(engine.bare), "compiled": speed.compile},
         )
-        context.measure("speed", engine)
+        context.measure("speed", engine, compiled=speed.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         engine.observer = trail

@@ -91,6 +91,23 @@ def bf16_softmax(patch: Patch) -> None:
     patch.setattr(dropout, "nn", SimpleNamespace(functional=functional, Module=nn.Module, Dropout=nn.Dropout))
 
 
+def bf16_queries(patch: Patch) -> None:
+    plain, step, in_step = dropout._attention, Engine.step, [False]
+
+    def stepped(self: Engine, *given: Any) -> Any:
+        in_step[0] = True
+        try:
+            return step(self, *given)
+        finally:
+            in_step[0] = False
+
+    def narrow(module: Any, query: torch.Tensor, *given: Any, **named: Any) -> Any:
+        return plain(module, query.bfloat16().float() if in_step[0] else query, *given, **named)
+
+    patch.setattr(Engine, "step", stepped)
+    patch.setattr(dropout, "_attention", narrow)
+
+
 def hidden_tokens(patch: Patch) -> None:
     """Hide the tokens beyond the eighth, from step 6 on."""
     plain, forward, steps = Engine.step, Engine._forward, [0]
@@ -168,7 +185,8 @@ def moments_lost(patch: Patch) -> None:
 
 
 FAULTS = {
-    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens), "precision": (bf16_softmax,),
+    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens),
+    "precision": (bf16_softmax, bf16_queries),
     "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
     "data.labels": (reversed_labels,), "evaluation": (half_evaluation, margin),
 }  # fmt: skip

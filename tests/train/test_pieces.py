@@ -8,9 +8,7 @@ import math
 import os
 import random
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,6 @@ from plumbline.staging.order import Order
 from plumbline.train.batches import of_probe
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
-from plumbline.train.mantissa import _kept, measure_mantissa_bits
 from plumbline.train.numerics import (
     apply_settings,
     digest_states,
@@ -201,60 +198,6 @@ def test_every_leaf_of_fp32_precision_in_this_torch_is_covered() -> None:
             if owner is not None and hasattr(owner, "fp32_precision"):
                 leaves.add(".".join(filter(None, ("backends", path, name, "fp32_precision"))))
     assert leaves <= set(read_settings())
-
-
-def test_a_step_that_is_rounded_up_is_not_kept() -> None:
-    """TF32 with ties away from zero makes the tenth bit of an eleventh."""
-    eleventh, tenth = 1 + 2.0**-11, 1 + 2.0**-10
-    assert _kept(torch.tensor([tenth]), eleventh) == 0
-    assert _kept(torch.tensor([1.0]), eleventh) == 0
-    assert _kept(torch.tensor([tenth]), tenth) == 2.0**-10
-
-
-def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that rounds only large products is not missed."""
-    sizes = ((1, 128, 64, 96), (1, 96, 128, 64), (4, 64, 32, 64))
-    exact = ("linear", "matmul", "bmm", "linear weights", "gelu", "softmax", "layer_norm", "embedding", "cross_entropy")
-    assert measure_mantissa_bits(torch.device("cpu"), "fp32", sizes) == {**dict.fromkeys(exact, 23), "tanh": 22}
-    assert measure_mantissa_bits(torch.device("cpu"), "fp64", sizes)["bmm"] == 52
-    assert measure_mantissa_bits(torch.device("cpu"), "bf16", sizes)["matmul"] == 7
-    plain = torch.bmm
-    short = lambda left, right: plain(left.bfloat16(), right.bfloat16()).float()  # noqa: E731
-    monkeypatch.setattr(torch, "bmm", lambda left, right: (short if left.shape[1] > 32 else plain)(left, right))
-    found = measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
-    assert (found["bmm"], found["linear"]) == (7, 23)
-    # A kernel that leaves its input as it was computes something else: it keeps no format, and says nothing.
-    monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda value, *_: value)
-    assert "layer_norm" not in measure_mantissa_bits(torch.device("cpu"), "fp32", sizes)
-
-
-@pytest.mark.parametrize(("precision", "bits"), [("fp32", 23), ("bf16", 7)])
-def test_each_factor_of_a_product_is_measured(precision: Any, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels with weights, queries or keys of four bits have a scale for each row, and round outputs as before."""
-    attend, linear = torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.linear
-
-    def short(value: torch.Tensor) -> torch.Tensor:
-        level = value.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 7
-        return ((value / level).round() * level).to(value.dtype)
-
-    factors = ("linear", "linear weights", "attention", "attention queries", "attention keys", "attention scores")
-    measure = partial(measure_mantissa_bits, torch.device("cpu"), precision, ((1, 128, 64, 96),), fused_attention=True)
-    assert [measure()[name] for name in factors] == [*[bits] * 5, min(bits, 10)]
-    monkeypatch.setattr(torch.nn.functional, "linear", lambda left, right, *_: linear(left, short(right)))
-    fused = lambda query, key, value, **named: attend(short(query), short(key), value, **named)  # noqa: E731
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
-    found = measure()
-    assert [found[name] for name in factors[:5]] == [bits, 2, bits, 3, 3]
-    coarse = lambda query, key, value, **named: (  # noqa: E731
-        (query @ key.transpose(-1, -2) * named["scale"]).to(torch.float8_e4m3fn).to(query.dtype).softmax(-1) @ value
-        if "scale" in named else attend(query, key, value)
-    )  # fmt: skip
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", coarse)
-    assert measure()["attention scores"] == 3
-    for wrong in (math.inf, math.nan, 0.0):
-        broken = lambda query, key, value, wrong=wrong, **_: attend(query, key, value) * wrong  # noqa: E731
-        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", broken)
-        assert not {name for name in measure() if name.startswith("attention")}
 
 
 def test_one_unit_in_the_last_place_is_just_that() -> None:

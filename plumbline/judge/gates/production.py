@@ -46,6 +46,19 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     return off or GateResult(tuple(_proven(pair)))
 
 
+def explains_curve(pair: Pair, result: GateResult) -> bool:
+    """Return whether a gate's result is an output or a loss that the curve's first step has as well.
+
+    It is of the curve's precision, and no choice that the curve does not share, such as fused attention, removes it.
+    """
+    spec, replay = pair.candidate.record.spec, _replay(pair.candidate)
+    if spec.speed is None or spec.learn is None or replay is None or not result.causes:
+        return False
+    removed = [trial.change for trial in replay.trials if trial.after is not None and trial.after <= trial.limit]
+    is_shared = spec.speed.precision == spec.learn.precision and all(each.endswith("=fp32") for each in removed)
+    return is_shared and result.at is not None and result.at.stage in {"forward", "loss"} and result.at.step == 0
+
+
 _ORDER: tuple[Stage, ...] = ("forward", "loss", "gradient", "optimizer")
 
 

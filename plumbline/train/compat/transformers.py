@@ -29,6 +29,23 @@ def attention_of(model: nn.Module) -> str:
     return next((name for name, kind in classes.items() if kind in built), asked)
 
 
+def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
+    """Return the function of (queries, keys, values, scale) that the built model computes as its attention.
+
+    Until 4.57 only `sdpa` is a function; `None` for others.
+    """
+    name, source = attention_of(model), _source(model)
+    functions = getattr(source, "ALL_ATTENTION_FUNCTIONS", None)
+    if functions is None or _classes(model):
+        sdpa = nn.functional.scaled_dot_product_attention
+        return (lambda query, key, value, scale: sdpa(query, key, value, scale=scale)) if name == "sdpa" else None
+    function = getattr(source, "eager_attention_forward", None) if name == "eager" else functions.get(name)
+    if function is None:
+        return None
+    module = next((module for module in model.modules() if hasattr(module, "is_causal")), model)
+    return lambda query, key, value, scale: function(module, query, key, value, None, scaling=scale, dropout=0.0)[0]
+
+
 def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
     """Make a built model compute attention by its formula, with the model's own dropout modules.
 

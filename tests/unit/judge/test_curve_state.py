@@ -11,7 +11,8 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.said import said
 
-from .made_records import Content, rounded, whole
+from .conftest import other_kernel
+from .made_records import Content, in_spec, rounded, whole
 from .rung_records import END
 from .test_withheld import replay
 
@@ -144,3 +145,32 @@ def test_a_guess_from_the_place_of_a_first_loss_gives_way_to_what_the_curve_show
         judgement = compare(side(0, 0), side(1, leg), throughput=False)
         assert [cause.code for cause in judgement.causes] == named
         assert "production.bits" in {finding.check for finding in judgement.findings}
+
+
+@pytest.mark.parametrize(
+    ("learn", "change", "named"),
+    [
+        ("bf16", "LayerNorm=fp32", ["operator"]),
+        ("bf16", "attention=eager", ["unattributed", "operator"]),  # the curve has no fused attention
+        ("fp32", "LayerNorm=fp32", ["unattributed", "operator"]),
+    ],
+)
+def test_a_first_loss_without_a_cause_gives_way_to_the_kernel_that_a_replay_of_its_precision_names(
+    learn: str, change: str, named: list[str]
+) -> None:
+    """As of a LayerNorm whose operations have no portable form, so that no leg of the curve names it."""
+    tap = {"stage": "forward", "name": "norm", "kind": "LayerNorm", "dtype": "float32", "norm": 1.0}
+    trial = {"change": change, "stage": "forward", "name": "norm", "before": 0.6, "after": 1e-7, "limit": 0.1}
+
+    def side(error: float, loss: float, **more: Any) -> LoadedRecord:
+        return whole(
+            in_spec("speed", precision="bf16"), in_spec("learn", precision=learn),
+            replay(taps=[tap | {"sha256": "a" * 64, "error": error, "envelope": 1e-7}], **more),
+            lambda content: content["evidence"]["learn"].update(losses=[loss, *[0.5] * 7]),
+            fingerprint=other_kernel() if more else {},
+        )  # fmt: skip
+
+    judgement = compare(side(1e-7, 0.5), side(0.6, 2.5, trials=[trial]), throughput=False)
+    assert [cause.code for cause in judgement.causes] == named
+    assert judgement.first_divergence.at == ("norm" if named == ["operator"] else "loss")
+    assert "learn.exact" in {finding.check for finding in judgement.findings}

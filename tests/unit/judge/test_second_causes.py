@@ -122,6 +122,22 @@ def test_a_gradient_that_stays_off_once_the_loss_is_put_back_is_a_cause_of_its_o
     }
 
 
+@pytest.mark.parametrize(("size", "codes"), [(1e-7, ["gradient"]), (1e-3, ["gradient", "operator"])])
+def test_code_for_a_gradient_that_also_rounds_an_output_is_one_cause(
+    reference: LoadedRecord, size: float, codes: list[str]
+) -> None:
+    plan = Plan(gradient_factor_at=1, noise={"layer.norm@2": size})
+
+    def run(request: Request) -> LoadedRecord:
+        rungs = {replay.rung for replay in request.experiment.replays}
+        healed = replace(plan, gradient_factor_at=None) if "gradient" in rungs else plan
+        healed = replace(healed, noise={}) if "forward" in rungs else healed
+        return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
+
+    state, _ = confirm(reference, plan, run)
+    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, "confirmed") for code in codes]
+
+
 def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRecord) -> None:
     """The reference's record in fp64 is there already: one more experiment settles the second cause."""
     plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5}, own_error=1e-3)
