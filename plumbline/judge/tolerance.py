@@ -22,8 +22,8 @@ def floor_of(stage: str, precision: Precision) -> float:
 
 
 def exchange_limit(num_processes: int) -> float:
-    """Return the limit of the distance of exchanged gradients from their mean: each term and each sum is rounded."""
-    return (num_processes + 1) * limits.EXCHANGE
+    """Return the limit of the distance of exchanged gradients from their mean: terms and sums are rounded."""
+    return math.sqrt(num_processes + 1) * limits.EXCHANGE
 
 
 def least_gradient(precision: Precision) -> float:
