@@ -177,7 +177,12 @@ class TrailObserver(Observer):
                 self._exchange.exchanged()
 
     def clipped(self) -> None:
-        """Measure the norm of the clipped gradients."""
+        """Measure the norm of the clipped gradients, and in the first step the weights that its forward pass has used.
+
+        Code that initialises a layer at its first call has changed them since the start.
+        """
+        if not self._num_rows and self._weights is not None:
+            self._weights.add()
         if len(self._num_rows) < self._num_untimed and self._model is not None:
             norms = [torch.linalg.vector_norm(each.grad) for each in self._model.parameters() if each.grad is not None]
             self._clipped.append(_whole(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
@@ -199,7 +204,8 @@ class TrailObserver(Observer):
             self._weights, self._model = WeightsTrail(engine.bare), engine.bare
             if self._ranks.world > 1 and not engine.is_sharded:
                 self._exchange = ExchangeCheck(engine)
-        self._weights.add()
+        else:
+            self._weights.add()
         self._steps.append(step)
         states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
         self._generators.append(digest_json(digest_states(states)))

@@ -29,8 +29,9 @@ class UpdateCheck:
         self._spec, self._count = spec, 0
         self._kind = type(engine.optimizer).__name__
         self._named = [(name, value) for name, value in engine.bare.named_parameters() if value.requires_grad]
-        groups = {value: place for place, group in enumerate(engine.optimizer.param_groups) for value in group["params"]}
-        self._groups = {name: groups[value] for name, value in self._named}
+        groups = enumerate(engine.optimizer.param_groups)
+        places = {value: place for place, group in groups for value in group["params"]}
+        self._groups = {name: places[value] for name, value in self._named}
         self._decayed = {name for name, _ in self._named if is_decayed(engine.bare, name)}
         self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._weights: list[torch.Tensor] = []
@@ -43,7 +44,7 @@ class UpdateCheck:
 
     @torch.no_grad()
     def after(self, learning_rates: Sequence[float], *, scaled: bool) -> None:
-        """Compare the updated weights, at the rate of each group; loss scaling may skip an update whose gradients are not finite."""
+        """Compare the weights updated at each group's rate; loss scaling may skip gradients that are not finite."""
         finite = all(value.grad is None or bool(value.grad.isfinite().all()) for _, value in self._named)
         self.skipped = scaled and not finite
         self._count += 0 if self.skipped else 1
