@@ -21,6 +21,11 @@ def floor_of(stage: str, precision: Precision) -> float:
     return units * UNIT[precision]
 
 
+def exchange_limit(num_processes: int) -> float:
+    """Return the limit of the distance of exchanged gradients from their mean: terms and sums are rounded."""
+    return math.sqrt(num_processes + 1) * limits.EXCHANGE
+
+
 def least_gradient(precision: Precision) -> float:
     """Return the share of a step's largest gradient below which a gradient may be rounding only.
 

@@ -31,6 +31,11 @@ class SpeedTrail(Model):
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
     """Norm of each step's gradients before clipping; empty in records of releases without it."""
+    clipped_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
+    """Norm of the gradients after clipping, of the first steps; empty in records of releases without it."""
+    exchange_error: Number | None = None
+    """Distance of the first step's exchanged gradients from the mean of all processes' own, in units of the latter's
+    root mean square; `None` without an exchange, with FSDP, and in records of releases without it."""
     gradient_mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(
         default=(), max_length=_MAX_TAPS, fail_fast=True
     )

@@ -39,6 +39,11 @@ class StepOutcome:
     gradient_norm: torch.Tensor | None = None
     """Norm of the gradients before clipping."""
 
+    @property
+    def learning_rate(self) -> float:
+        """Return the mean of the groups' learning rates, which a different rate of any group changes."""
+        return math.fsum(self.learning_rates) / max(len(self.learning_rates), 1)
+
     def loss(self, ranks: Ranks) -> float:
         """Return the fp64 loss over the global batch; wait for the device."""
         return ranks.total(sum(float(loss.detach().double()) * share for loss, share in self.losses))

@@ -34,6 +34,7 @@ from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
+from plumbline.train.exchange import ExchangeCheck
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
@@ -54,6 +55,7 @@ class _DropoutSetter(Observer):
         self._clock, self._context = clock, context
         self.ranks = context.ranks
         self.mark = self.rows = self.labels = ""
+        self.exchange: ExchangeCheck | None = None
 
     def starts(self, step: int) -> None:
         """Set the masks' step."""
@@ -71,6 +73,11 @@ class _DropoutSetter(Observer):
         """Set the micro-batch's first row in the global batch."""
         first = self.ranks.slice(self._context.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
+
+    def backward_done(self) -> None:
+        """Measure the exchanged gradients, if the step is checked."""
+        if self.exchange is not None:
+            self.exchange.exchanged()
 
     def masks_are_due(self, step: int) -> bool:
         """Return whether the step's masks are those of this process's rows, or there are none."""
@@ -233,7 +240,7 @@ class LearnRun:
                 self._legs.before(engine, step, batch)
             if self._watch:
                 self._watch.released(step)
-            outcome = engine.step(step, batch)
+            outcome = self._checked(engine, step, batch) if step == start else engine.step(step, batch)
             if self._watch and self._setter and not self._setter.masks_are_due(step):
                 self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
@@ -242,6 +249,15 @@ class LearnRun:
             self._after(engine, step + 1)
         if self._watch:
             self._watch.released(self.until)
+
+    def _checked(self, engine: Engine, step: int, batch: Batch) -> StepOutcome:
+        """Train on a batch, and check the exchange of its gradients between processes."""
+        if self._watch is None or self._setter is None or self.context.ranks.world == 1:
+            return engine.step(step, batch)
+        check = self._setter.exchange = ExchangeCheck(engine)
+        outcome, self._setter.exchange = engine.step(step, batch), None
+        self._watch.exchanged(step, check)
+        return outcome
 
     def _make_legs(self) -> LegRunner | None:
         """Return the legs of this curve; an experiment has none."""
@@ -266,7 +282,7 @@ class LearnRun:
         """Keep the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
         if len(progress.batches) < _LOGGED_STEPS and self._setter:
-            progress.learning_rates.append(max(outcome.learning_rates, default=0.0))
+            progress.learning_rates.append(outcome.learning_rate)
             progress.batches.append(self._setter.mark)
             progress.rows.append(self._setter.rows)
             progress.labels.append(self._setter.labels)

@@ -127,9 +127,9 @@ class SpeedRun:
         apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         self._microbenchmarks = self._measure_machine()
         seed_generators(context.spec.seed)
-        trail = TrailObserver(context.ranks, context.spec.batch_size)
+        trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
         engine = self._engine(trail)
-        trail.weigh(engine.bare, 0)
+        trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
@@ -140,7 +140,7 @@ class SpeedRun:
                 self._losses = [loss for loss, _ in outcome.losses]
                 self._clock.stop()
                 if step + 1 == _WEIGHED or (step < _WEIGHED and not engine.is_sharded):
-                    trail.weigh(engine.bare, step + 1)
+                    trail.weigh(engine, step + 1)
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
@@ -156,7 +156,7 @@ class SpeedRun:
         self._peak_memory = _peak_memory(context.ranks.device, self._peak_host_memory)
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
-        trail.weigh(engine.bare, self._warmup + speed.steps)
+        trail.weigh(engine, self._warmup + speed.steps)
         self._trail = trail.trail(engine, compiled=speed.compile)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}

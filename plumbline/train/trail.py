@@ -17,6 +17,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.exchange import ExchangeCheck, exchange_error
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import GradientFormats
@@ -124,7 +125,9 @@ class TrailObserver(Observer):
     Every step adds a few small kernels. Nothing is read before `trail`.
     """
 
-    def __init__(self, ranks: Ranks, batch_size: int) -> None:
+    def __init__(self, ranks: Ranks, batch_size: int, num_untimed: int = 0) -> None:
+        """`num_untimed`: number of first steps that no timing includes, whose clipped gradients are measured."""
+        self._num_untimed = num_untimed
         self._ranks, self._first = ranks, ranks.slice(batch_size).start
         self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
         self._rows = 0
@@ -134,6 +137,8 @@ class TrailObserver(Observer):
         self._fed: torch.Tensor | None = None
         self._losses: list[list[tuple[torch.Tensor, float]]] = []
         self._norms: list[torch.Tensor] = []
+        self._clipped: list[torch.Tensor] = []
+        self._exchange: ExchangeCheck | None = None
         self._rates: list[float] = []
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
@@ -168,6 +173,19 @@ class TrailObserver(Observer):
         """Measure the first step's gradients, whose exchange between processes no replay has."""
         if not self._num_rows and self._model is not None:
             self._gradients.measure(self._model)
+            if self._exchange is not None:
+                self._exchange.exchanged()
+
+    def clipped(self) -> None:
+        """Measure the norm of the clipped gradients, and in the first step the weights that its forward pass has used.
+
+        Code that initialises a layer at its first call has changed them since the start.
+        """
+        if not self._num_rows and self._weights is not None:
+            self._weights.add()
+        if len(self._num_rows) < self._num_untimed and self._model is not None:
+            norms = [torch.linalg.vector_norm(each.grad) for each in self._model.parameters() if each.grad is not None]
+            self._clipped.append(_whole(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
 
     def done(self, outcome: StepOutcome) -> None:
         """Keep the step's sums, losses and learning rate."""
@@ -178,12 +196,16 @@ class TrailObserver(Observer):
         self._losses.append(outcome.losses)
         if outcome.gradient_norm is not None:
             self._norms.append(_whole(outcome.gradient_norm.detach()))
-        self._rates.append(max(outcome.learning_rates, default=0.0))
+        self._rates.append(outcome.learning_rate)
 
-    def weigh(self, model: nn.Module, step: int) -> None:
+    def weigh(self, engine: Engine, step: int) -> None:
         """Add checksums of weights and random generators after `step` steps; outside of the measured steps."""
-        self._weights, self._model = self._weights or WeightsTrail(model), model
-        self._weights.add()
+        if self._weights is None:
+            self._weights, self._model = WeightsTrail(engine.bare), engine.bare
+            if self._ranks.world > 1 and not engine.is_sharded:
+                self._exchange = ExchangeCheck(engine)
+        else:
+            self._weights.add()
         self._steps.append(step)
         states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
         self._generators.append(digest_json(digest_states(states)))
@@ -195,10 +217,12 @@ class TrailObserver(Observer):
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
         weights = self._weights.digests() if self._weights else ()
         norms = tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else ()
-        mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms)
+        clipped = tuple(map(finite, read_losses(self._clipped))) if norms else ()
+        own, exchanged = self._exchange.read() if self._exchange is not None else ([], [])
+        mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms, own)
         everyone = self._ranks.gather(mine)
         apart = _first_apart(self._steps, [other[4] for other in everyone])
-        part = _apart_by(apart[0], *zip(*(other[5:] for other in everyone), strict=True)) if apart else "weights"
+        part = _apart_by(apart[0], *zip(*(other[5:7] for other in everyone), strict=True)) if apart else "weights"
         steps = zip(*(other[1] for other in everyone), strict=True)
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in steps]
         return SpeedTrail(
@@ -207,6 +231,8 @@ class TrailObserver(Observer):
             losses=tuple(finite(float(sum(step))) for step in zip(*(other[2] for other in everyone), strict=True)),
             learning_rates=tuple(self._rates),
             gradient_norms=norms,
+            clipped_norms=clipped,
+            exchange_error=exchange_error([other[7] for other in everyone], exchanged),
             gradient_mantissas=tuple(self._gradients.read().items()),
             weights=tuple(zip(self._steps, weights, strict=True)),
             checksum=CHECKSUM,

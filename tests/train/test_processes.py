@@ -247,6 +247,7 @@ def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Worksho
     found = trained.record.evidence.learn.legs.ranks[0]
     assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
     assert [replay.rank for replay in trained.record.evidence.speed.production.processes] == [1]
+    assert trained.record.evidence.speed.trail.exchange_error < 1e-6  # what each process gets is the mean
     loaded = load_record(trained.folder)
     curve, speed = compare(loaded, loaded).causes
     assert (curve.code, speed.code) == ("optimizer", "optimizer")

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from plumbline import limits
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.production_formats import (
     first_format,
@@ -19,7 +18,7 @@ from plumbline.judge.gates.production_formats import (
     is_over,
     other_exchange,
 )
-from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference
+from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, wrong_clipping
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
@@ -27,7 +26,7 @@ from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
-from plumbline.schema.spec import Precision, RunSpec
+from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 
 
@@ -149,7 +148,9 @@ def _excesses(pair: Pair, replay: ProductionEvidence | None) -> Iterator[GateRes
     yield from _beyond(replay, "forward", precision)
     yield from _losses(replay, precision)
     yield from _beyond(replay, "gradient", precision)
-    yield from _clipping(replay, spec)
+    norms = [(step.step, step.gradient_norm, step.gradient_norm_clipped) for step in replay.steps if not step.skipped]
+    if (clipping := wrong_clipping(norms, spec.optimizer.max_grad_norm)) is not None:
+        yield clipping
     yield from _updates(replay)
 
 
@@ -206,23 +207,6 @@ def _head_noise(replay: ProductionEvidence, precision: Precision) -> float:
     """Return what the logits' own limit allows the loss: their errors may cancel in one run and not in another."""
     heads = [tap for tap in replay.taps if tap.stage == "forward"][-1:]
     return sum(production_limit(tap.envelope, "forward", precision) for tap in heads)
-
-
-def _clipping(replay: ProductionEvidence, spec: RunSpec) -> Iterator[GateResult]:
-    limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
-    for step in replay.steps:
-        if step.skipped or step.gradient_norm is None:
-            continue
-        gap = relative(min(step.gradient_norm, spec.optimizer.max_grad_norm), step.gradient_norm_clipped)
-        if not gap <= limit:
-            finding = Finding(
-                check="production.clipping", outcome="drift", metric=fact("production.clipping", step=step.step),
-                observed=gap, limit=limit,
-            )  # fmt: skip
-            at = Divergence(stage="gradient", step=step.step, at="clipping")
-            why = fact("gradient.clipping", norm=step.gradient_norm, clipped=step.gradient_norm_clipped)
-            yield _drift(finding, "gradient", why, at)
-            return
 
 
 def _updates(replay: ProductionEvidence) -> Iterator[GateResult]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from plumbline import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
+from plumbline.judge.rungs.portable import other_software
+from plumbline.judge.tolerance import exchange_limit, floor_of, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
@@ -34,20 +36,37 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 
 def start_difference(pair: Pair) -> GateResult | None:
-    """Return different weights before the first step: all machines load the same file."""
-    left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
-    if left is None or right is None or _parted_at(left, right) != 0:
+    """Return what differs before the first step on any two machines: weights of a file, seeds, rates of dropout."""
+    sides = (pair.reference, pair.candidate)
+    left, right = map(trail_of, sides)
+    if left is None or right is None:
         return None
-    place = Divergence(stage="weights", step=0, at="weights")
-    return _drift("weights.init", place, fact("trail.start"), fact("trail.reference"))
+    whose = fact("trail.reference")
+    if _parted_at(left, right) == 0:
+        return _drift("weights.init", Divergence(stage="weights", step=0, at="weights"), fact("trail.start"), whose)
+    rates = [trail.settings.get("dropout") for trail in (left, right)]
+    if None not in rates and rates[0] != rates[1]:
+        why = fact("learning.dropout", dropout=rates[1] or "0", reference=rates[0] or "0")
+        return _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why, whose)
+    seeded = {(side.record.fingerprint.num_processes, bool(side.record.fingerprint.gpus)) for side in sides}
+    if len(seeded) == 1 and not other_software(pair) and _first_apart(left.generators, right.generators) == 0:
+        place = Divergence(stage="rng", step=0, at="random generators")
+        return _drift("rng", place, fact("trail.seeds"), whose)
+    return None
 
 
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
     """Return the first difference behind the batches: of a process, of a learning rate, or of bits that are due."""
     left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
-    parted = _parted_process(right) if right is not None else None
-    if parted is not None or left is None or right is None:
-        return parted
+    if right is None:
+        return None
+    own = _parted_process(right) or _exchange(right, pair.candidate.record.fingerprint.num_processes)
+    if own is None:
+        norms = zip(right.gradient_norms, right.clipped_norms, strict=False)
+        steps = [(step, *both) for step, both in enumerate(norms)]
+        own = wrong_clipping(steps, pair.candidate.record.spec.optimizer.max_grad_norm)
+    if own is not None or left is None:
+        return own
     return _rates(left, right) or (_bits(left, right, drops=_drops(pair)) if is_due else None)
 
 
@@ -67,6 +86,34 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
     place = Divergence(stage=stage, step=step, at=f"weights of process {rank}")
     why = fact("trail.apart", step=step, rank=rank, part=trail.apart_by)
     return _drift(code, place, why, fact("trail.first-process"))
+
+
+def _exchange(trail: SpeedTrail, num_processes: int) -> GateResult | None:
+    """Return an exchange of gradients that is not their mean."""
+    off, limit = trail.exchange_error, exchange_limit(num_processes)
+    if off is None or off <= limit:
+        return None
+    at = Divergence(stage="gradient", step=0, at="exchanged gradients")
+    finding = Finding(
+        check="speed.gradient", outcome="drift", metric=fact("trail.exchange-error"), observed=off, limit=limit
+    )
+    return GateResult((finding,), (Cause(code="gradient", sure="likely", why=fact("trail.exchange", off=off)),), at)
+
+
+def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most: float) -> GateResult | None:
+    """Return the first clipped norm that contradicts its definition; of (step, norm before clipping, and after)."""
+    limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
+    for step, norm, clipped in steps:
+        if norm is None or (gap := relative(min(norm, most), clipped)) <= limit:
+            continue
+        finding = Finding(
+            check="production.clipping", outcome="drift", metric=fact("production.clipping", step=step), observed=gap,
+            limit=limit,
+        )  # fmt: skip
+        why = fact("gradient.clipping", norm=norm, clipped=clipped)
+        at = Divergence(stage="gradient", step=step, at="clipping")
+        return GateResult((finding,), (Cause(code="gradient", sure="likely", why=why),), at)
+    return None
 
 
 def trail_of(side: LoadedRecord) -> SpeedTrail | None:

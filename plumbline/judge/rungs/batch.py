@@ -51,13 +51,13 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
 def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:
     """Return the cause of the fields of a batch whose digests differ, where their values are not recorded.
 
-    Hidden tokens are drawn, and are ids and labels.
+    Hidden tokens are drawn, and are ids and labels; no draw changes lengths or segments.
     """
     if "row_ids" in differing:
         return "data.order"
     if set(differing) <= {"labels"}:
         return "data.labels"
-    return "rng" if masked and "labels" in differing else "tokenization"
+    return "rng" if masked and set(differing) == {"input_ids", "labels"} else "tokenization"
 
 
 def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) -> Suspicion:

@@ -30,6 +30,8 @@ _RESTORED: dict[str, CauseCode] = {
     "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
 }  # fmt: skip
 
+_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
+
 
 def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
@@ -192,7 +194,7 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
         wrong = [found for found in curve.inconsistent if (found.event == "processes") is parted]
         for found in sorted(wrong, key=lambda found: (found.step, found.rank))[:1]:
             is_evaluation = (found.part, found.event) == ("weights", "evaluation")
-            code: CauseCode = "rng" if found.part == "masks" else "evaluation" if is_evaluation else "optimizer"
+            code = "evaluation" if is_evaluation else _INCONSISTENT.get(found.part, "optimizer")
             code = "weights.init" if parted and found.step == 0 else code
             why = fact(f"curve-legs.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
             return _of_state("learn.state", code, why, found.step, found.part)

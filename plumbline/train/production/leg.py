@@ -127,7 +127,7 @@ class _ProductionObserver(Observer):
     def done(self, outcome: StepOutcome) -> None:
         update = self._update
         if update:
-            update.after(max(outcome.learning_rates), scaled=self.engine.scaler is not None)
+            update.after(outcome.learning_rates, scaled=self.engine.scaler is not None)
         loss = outcome.loss(self.engine.ranks)
         reference = autocast_loss(self._whole(self._logits), self._whole(self._labels), self._about[1], loss)
         self.steps.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -28,6 +29,9 @@ class UpdateCheck:
         self._spec, self._count = spec, 0
         self._kind = type(engine.optimizer).__name__
         self._named = [(name, value) for name, value in engine.bare.named_parameters() if value.requires_grad]
+        groups = enumerate(engine.optimizer.param_groups)
+        places = {value: place for place, group in groups for value in group["params"]}
+        self._groups = {name: places[value] for name, value in self._named}
         self._decayed = {name for name, _ in self._named if is_decayed(engine.bare, name)}
         self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._weights: list[torch.Tensor] = []
@@ -39,15 +43,15 @@ class UpdateCheck:
         self._weights = [value.detach().clone() for _, value in self._named]
 
     @torch.no_grad()
-    def after(self, learning_rate: float, *, scaled: bool) -> None:
-        """Compare the updated weights; loss scaling may skip an update whose gradients are not finite."""
+    def after(self, learning_rates: Sequence[float], *, scaled: bool) -> None:
+        """Compare the weights updated at each group's rate; loss scaling may skip gradients that are not finite."""
         finite = all(value.grad is None or bool(value.grad.isfinite().all()) for _, value in self._named)
         self.skipped = scaled and not finite
         self._count += 0 if self.skipped else 1
         self.excess, self.at = 0.0, ""
         shrunk = norms = 0.0
         for (name, value), before in zip(self._named, self._weights, strict=True):
-            old, new = before.double(), value.detach().double()
+            old, new, learning_rate = before.double(), value.detach().double(), learning_rates[self._groups[name]]
             slope = None if self.skipped else value.grad
             step = torch.zeros_like(old) if slope is None else self._step(name, slope, old, learning_rate)
             decay = learning_rate * self._spec.weight_decay

@@ -9,7 +9,7 @@ import numpy as np
 from plumbline.digest import digest_array
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.batch import batch
+from plumbline.judge.rungs.batch import batch, code_of_fields
 
 from .conftest import BATCH, LENGTH, STEPS
 from .rung_records import STEP, Change, Content, both, code, masked, side, why
@@ -120,6 +120,13 @@ def draw(*places: tuple[int, int], token: int = 30) -> list[Change]:
     for place in places:
         labels[place], ids[place] = ids[place], token
     return [masked, field("input_ids", ids), field("labels", labels)]
+
+
+def test_digests_alone_show_that_a_text_of_a_different_length_is_no_draw() -> None:
+    drawn = ("input_ids", "labels")
+    assert code_of_fields(drawn, masked=True) == "rng"
+    for field_of_texts in ("attention_mask", "token_type_ids"):
+        assert code_of_fields((*drawn, field_of_texts), masked=True) == "tokenization"
 
 
 def test_hidden_tokens_of_the_same_text_are_a_draw_and_of_a_different_text_are_not() -> None:

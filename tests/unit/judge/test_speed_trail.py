@@ -71,6 +71,29 @@ def test_the_first_number_of_the_trail_that_differs_is_named(name: str) -> None:
     assert compare(rounded(replay()), trained(**changes), throughput=False).verdict == "pass"
 
 
+OWN: dict[str, tuple[dict[str, Any], int]] = {
+    "clipping that ends": ({"clipped_norms": [1.0, 1.0, 2.0, 2.0]}, 2),
+    "clipping to half of the norm": ({"clipped_norms": [1.0, 0.5]}, 1),
+    "gradients that were added instead of averaged": ({"exchange_error": 0.7}, 0),
+}
+
+
+@pytest.mark.parametrize("machine", [{}, {"fingerprint": other_kernel()}], ids=["equal", "AVX2"])
+@pytest.mark.parametrize("name", OWN)
+def test_clipping_and_exchange_have_definitions_on_any_machine(name: str, machine: dict[str, Any]) -> None:
+    """The weights after such a step differ as well: they are no fault of the optimizer."""
+    changes, step = OWN[name]
+    honest = {"gradient_norms": [2.0] * 14, "clipped_norms": [1.0] * 14, "exchange_error": 1e-7, "weights": WEIGHTS}
+    left = whole(replay(), lambda content: trail(content).update(honest))
+    right = whole(
+        replay(), lambda content: trail(content).update(honest | changes | {"weights": weighed(step + 1)}), **machine
+    )
+    judgement = compare(left, right, throughput=False)
+    assert [cause.code for cause in judgement.causes] == ["gradient"]
+    assert judgement.first_divergence.step == step
+    assert compare(left, left, throughput=False).verdict == "pass"
+
+
 def test_of_several_processes_a_first_loss_may_differ_for_more_than_dropout() -> None:
     judgement = compare(trained(2), trained(2, losses=parted(LOSSES, 0)), throughput=False)
     assert [cause.code for cause in judgement.causes] == ["operator"]
@@ -109,3 +132,28 @@ def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
     judgement = compare(whole(replay()), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
     assert judgement.first_divergence.at == "weights of process 1"
+
+
+STARTS: dict[str, dict[str, Any]] = {
+    "a seed": {"generators": [[0, "b" * 16], *GENERATORS]},
+    "a rate of dropout": {"settings": {"dropout": "0.2"}},
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) -> None:
+    """The replay has no dropout, and behind other kernels no loss is due."""
+    honest = {"generators": [[0, "a" * 16], *GENERATORS], "settings": {"dropout": "0.1"}}
+    left = trained(**honest)
+    right = rounded(replay(), lambda content: trail(content).update(honest | STARTS[name]))
+    judgement = compare(left, right, throughput=False)
+    assert [cause.code for cause in judgement.causes] == ["rng"]
+    assert compare(left, rounded(replay(), lambda content: trail(content).update(honest))).verdict == "pass"
+
+
+def test_several_processes_and_releases_of_torch_may_start_from_other_generators() -> None:
+    left = trained(generators=[[0, "a" * 16], *GENERATORS])
+    seeds = {"generators": [[0, "b" * 16], *GENERATORS]}
+    for machine in ({"num_processes": 2}, {"packages": {"torch": "9.9"}}):
+        right = rounded(replay(), lambda content: trail(content).update(seeds), fingerprint=other_kernel() | machine)
+        assert compare(left, right, throughput=False).verdict == "pass"
