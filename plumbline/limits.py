@@ -49,10 +49,6 @@ PRODUCTION_FACTOR = 4.0
 a clipped norm in units of its floor in fp32. Kernels round at up to three times as many places (a factor of 1.7), and
 sketches add up to 1.5 on each side."""
 
-EXCHANGE = 2.0**-7
-"""Limit of the distance of exchanged gradients from their mean, times the root of the number of processes and one: bf16
-rounds each term and each sum by 2^-9. Seen: 2e-8 of an honest exchange, 0.048 of a sum instead of the mean."""
-
 MOST_IN_PRODUCTION = {"forward": 0.25, "loss": 0.5, "gradient": 1.0}
 """Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
 output that is a quarter wrong is not rounded (bf16: 0.005 was measured), nor is a gradient as wrong as one that is
