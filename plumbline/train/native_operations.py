@@ -36,6 +36,12 @@ _REDUCED = 1 << 18
 _MOST_TABLE = 1 << 13
 """Maximum number of rows of an embedding table, whose other rows an update leaves alone."""
 _IGNORED = -100
+_COARSE = ("bf16", "fp16")
+_LEAST_VALUES, _MOST_TURNS, _SALTS_OF_A_TURN = 1 << 14, 8, 1000
+"""A coarse result of few values is computed for several inputs: it hides most differences of the sums inside."""
+_NEVER = 2.0**-30
+"""Rate of dropout that drops nothing; a library chooses other kernels for it than without dropout."""
+_WITH_DROPOUT = "attention with dropout"
 
 
 def _hashed(shape: tuple[int, ...], salt: int, device: torch.device) -> torch.Tensor:
@@ -74,6 +80,7 @@ class _Batch:
 
     engine: Engine
     rows: int
+    turn: int = 0
 
     @property
     def _device(self) -> torch.device:
@@ -90,7 +97,7 @@ class _Batch:
         return (spec.model.num_labels or 2) if spec.has_row_labels else spec.model.vocab_size
 
     def _values(self, *shape: int, salt: int = 1, scale: float = 1.0) -> torch.Tensor:
-        return _values(shape, salt, self._device, scale)
+        return _values(shape, salt + _SALTS_OF_A_TURN * self.turn, self._device, scale)
 
     def named(self) -> Iterator[tuple[str, Callable[[], Computed]]]:
         """Yield (name, function) of each operation."""
@@ -110,6 +117,8 @@ class _Batch:
         yield "softmax", partial(self._elements, softmax, self.rows, *scores, self._length)
         yield "sum", self._sum
         yield "attention", self._attention
+        if attention_of(self.engine.bare) != "eager" and self._drops:
+            yield _WITH_DROPOUT, partial(self._attention, _NEVER)
         yield "cross_entropy", self._loss
 
     def _linear(self, outer: tuple[int, ...], width: int, out: int) -> Computed:
@@ -136,7 +145,11 @@ class _Batch:
         x, y = self._values(self.rows, self._length, width), self._values(1, self._length, width, salt=2)
         return x + y, {"x": x, "y": y}
 
-    def _attention(self) -> Computed:
+    @property
+    def _drops(self) -> bool:
+        return any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.engine.bare.modules())
+
+    def _attention(self, dropout: float = 0.0) -> Computed:
         """Return the attention of the model's kind, with padding at the end of most rows."""
         rows, length, model, device = self.rows, self._length, self.engine.spec.model, self._device
         outer = (rows, length, model.num_attention_heads, model.hidden_size // model.num_attention_heads)
@@ -147,7 +160,7 @@ class _Batch:
         used = torch.arange(length, device=device) <= torch.arange(rows, device=device)[:, None] % length + length // 2
         mask = used[:, None, None, :].expand(rows, 1, length, length)
         if attention_of(self.engine.bare) != "eager":
-            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), inputs
+            return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout), inputs
         hidden = torch.where(mask, torch.zeros((), device=device), torch.finfo(torch.float32).min)
         scores = torch.matmul(q, k.transpose(2, 3)) * outer[-1] ** -0.5 + hidden
         return torch.matmul(nn.functional.softmax(scores, dim=-1).to(v.dtype), v), inputs
@@ -231,17 +244,30 @@ def _both(engine: Engine, function: Callable[[], Computed]) -> Tensors:
     return _backward(result, inputs)
 
 
+def _in_turns(
+    compute: Callable[[Engine, Callable[[], Computed]], Tensors], engine: Engine, rows: int, name: str
+) -> Tensors:
+    """Return what an operation gives for as many inputs as its result needs."""
+    found = compute(engine, dict(_Batch(engine, rows).named())[name])
+    num_turns = min(_MOST_TURNS, _LEAST_VALUES // found["output"].numel()) if engine.precision in _COARSE else 1
+    for turn in range(1, num_turns):
+        part = compute(engine, dict(_Batch(engine, rows, turn).named())[name])
+        found |= {f"{each} {turn}": value for each, value in part.items()}
+    return found
+
+
 def _operations(engine: Engine, evaluated: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Tensors]]]:
     """Yield (name, function) of each operation; names have the number of rows, so that other shapes are not compared.
 
     Evaluations may have batches of another size, which go forward only.
     """
     device, micro = engine.ranks.device, _micro_rows(engine)
-    for name, function in _Batch(engine, micro).named():
-        yield f"{name}, {micro} rows", partial(_both, engine, function)
+    for name, _ in _Batch(engine, micro).named():
+        yield f"{name}, {micro} rows", partial(_in_turns, _both, engine, micro, name)
     for rows in evaluated:
-        for name, function in _Batch(engine, rows).named():
-            yield f"{name}, {rows} rows evaluated", partial(_forward, engine, function)
+        for name, _ in _Batch(engine, rows).named():
+            if name != _WITH_DROPOUT:
+                yield f"{name}, {rows} rows evaluated", partial(_in_turns, _forward, engine, rows, name)
     yield "update", partial(_update, engine, device)
     if engine.ranks.world > 1:
         yield f"reduce, {engine.ranks.world} processes", partial(_reduce, engine, device)
@@ -253,10 +279,11 @@ def measure_operations(engine: Engine, evaluation_rows: int, at_once: int) -> tu
     An operation that this machine cannot compute has none, and excuses nothing.
     """
     evaluated = {min(at_once, evaluation_rows), evaluation_rows % at_once} - {0, _micro_rows(engine)}
-    found = []
-    for name, function in _operations(engine, tuple(sorted(evaluated))):
-        with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
-            found.append(_measured(name, function()))
+    found, devices = [], [engine.ranks.device] if engine.ranks.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        for name, function in _operations(engine, tuple(sorted(evaluated))):
+            with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
+                found.append(_measured(name, function()))
     if engine.ranks.world == 1:
         return tuple(found)
     everyone = engine.ranks.gather({operation.name: operation.sha256 for operation in found})
