@@ -90,6 +90,13 @@ def _kept_bits(steps: Iterable[float]) -> int:
     return sum(1 for _ in itertools.takewhile(bool, steps))
 
 
+def _bits_of(products: Sequence[float], values: Sequence[float]) -> int:
+    """Return the bits kept of `values`, 1 + 2**-1, 1 + 2**-2 ...; 0 if a value is lost, which no rounding does."""
+    if not all(value / 2 < product < value * 2 for product, value in zip(products, values, strict=True)):
+        return 0
+    return _kept_bits(map(_kept, products, values))
+
+
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
     """Yield (operator, bits kept) of general and batched products, whose rows each show another step.
 
@@ -101,13 +108,13 @@ def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]
     )
     for (name, multiply), (matrices, rows, inner, columns) in zip(operators, sizes[1:], strict=False):
         right = torch.eye(inner, columns, dtype=dtype, device=device).expand(matrices, inner, columns)
-        kept = list[float]()
+        steps, products = [1 + 2.0**-step for step in range(1, _MOST + 1)], list[float]()
         for first in range(0, _MOST, rows):  # a factor of fewer rows shows some of the steps
-            values = [1 + 2.0 ** -(1 + step) for step in range(first, min(first + rows, _MOST))]
+            values = steps[first : first + rows]
             left = torch.full((matrices, rows, inner), _LARGER[0], dtype=dtype, device=device)
             left[:, : len(values), 0] = torch.tensor(values, dtype=torch.float64, device=device)
-            kept += map(_kept, multiply(left, right)[: len(values), 0].double().tolist(), values)
-        yield name, _kept_bits(kept)
+            products += multiply(left, right)[: len(values), 0].double().tolist()
+        yield name, _bits_of(products, steps)
 
 
 def _linears(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
@@ -138,7 +145,7 @@ def _of_layers(
                 weights.fill_(larger)[:, :bits] = steps
             pairs.append((inputs, weights))
         for product in multiply(pairs):
-            yield name, _kept_bits(map(_kept, product[:bits, 0].double().tolist(), values))
+            yield name, _bits_of(product[:bits, 0].double().tolist(), values)
 
 
 def measure_attention(attend: Attention, device: torch.device, precision: Precision) -> dict[str, int]:
@@ -157,7 +164,7 @@ def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -
     steps = torch.tensor([2.0**-step for step in range(1, bits + 1)], dtype=torch.float64, device=device)
     values = torch.nn.functional.pad(1 + steps, (0, _HEAD - bits), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
     found = attend(values, values, values, 1.0).double().reshape(-1)  # of a single key, the output is the value
-    yield "attention", _kept_bits(map(_kept, found.tolist(), (1 + steps).tolist()))
+    yield "attention", _bits_of(found[:bits].tolist(), (1 + steps).tolist())
     for name, is_query in (("attention queries", True), ("attention keys", False)):
         yield name, _kept_bits(map(_is_one, _scores(attend, dtype, steps, is_query=is_query)))
     # Beyond, it is the exponential function that rounds.
@@ -186,15 +193,17 @@ def _weights_apart(attend: Attention, dtype: torch.dtype, steps: torch.Tensor) -
 def _scores(attend: Attention, dtype: torch.dtype, steps: torch.Tensor, *, is_query: bool) -> Iterator[float]:
     """Yield the scores of `1 + step` beside `1`, from whose difference a factor of `1 / step` makes one.
 
-    The other of two keys has a score of zero, so that the score is the logit of the first key's weight.
+    The two other keys have a score of zero, so that the first key's weight shows its score. One row has larger numbers,
+    which a format with a scale for each channel takes it from.
     """
-    shown, factor, value = (_zeros(dtype, steps, 2) for _ in range(3))
+    shown, factor, value = (_zeros(dtype, steps, 3) for _ in range(3))
     shown[:, 0, 0, 0], shown[:, 0, 0, 1] = (1 + steps).to(dtype), 1.0
+    shown[:, 0, 2, :2] = _LARGER[0]
     factor[:, 0, 0, 0], factor[:, 0, 0, 1] = (1 / steps).to(dtype), (-1 / steps).to(dtype)
     value[..., 0, 0] = 1.0
     query, key = (shown, factor) if is_query else (factor, shown)
-    for weight in attend(query[..., :1, :], key, value, 1.0).double().reshape(len(steps), -1)[:, 0].tolist():
-        yield math.log(weight / (1 - weight)) if 0 < weight < 1 else math.nan
+    for weight in attend(query, key, value, 1.0).double().reshape(len(steps), -1)[:, 0].tolist():
+        yield math.log(2 * weight / (1 - weight)) if 0 < weight < 1 else math.nan
 
 
 def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:

@@ -79,6 +79,14 @@ def test_each_factor_of_a_linear_layer_is_measured_at_every_shape(
     monkeypatch.setattr(torch.nn.functional, "linear", narrow)
     assert [measure()[name] for name in factors] == [2, 2, bits, 3]
 
+    def sparse(left: torch.Tensor, right: torch.Tensor, *_: Any) -> torch.Tensor:
+        """Leave out the two smallest of each four weights."""
+        fours = right.unflatten(-1, (-1, 4))
+        return linear(left, (fours * torch.zeros_like(fours).scatter(-1, fours.topk(2).indices, 1.0)).flatten(-2))
+
+    monkeypatch.setattr(torch.nn.functional, "linear", sparse)
+    assert "linear weights" not in measure()  # values are lost, and not rounded
+
 
 @pytest.mark.parametrize(("precision", "bits"), [("fp32", 23), ("bf16", 7)])
 def test_each_factor_of_attention_is_measured(precision: Any, bits: int) -> None:
@@ -95,6 +103,8 @@ def test_each_factor_of_attention_is_measured(precision: Any, bits: int) -> None
     assert measured(attend) == [bits, bits, bits, min(bits, 10)]
     short = lambda query, key, value, scale: attend(_short(query), _short(key), value, scale)  # noqa: E731
     assert measured(short)[:3] == [bits, 3, 3]
+    by_channel = lambda query, key, value, scale: attend(query, _short(key.mT).mT, value, scale)  # noqa: E731
+    assert measured(by_channel) == [bits, bits, 2, min(bits, 10)]
     coarse = lambda query, key, value, scale: (  # noqa: E731
         (query @ key.transpose(-1, -2) * scale).to(torch.float8_e4m3fn).to(query.dtype).softmax(-1) @ value
     )
