@@ -190,7 +190,8 @@ faults and controls at production settings, by a sixth writer who had not read t
 docs/FAULTS.md or any result; causes committed first; judged once.""",
     13: """
 faults and controls at production settings, by a seventh writer who had not read the judge, its tests, docs/MATH.md,
-docs/FAULTS.md or any result; causes committed first; judged once.""",
+docs/FAULTS.md or any result; causes committed first; judged once. The one fault that was not detected failed in its
+own injector, which asks a weight for the wrong shape: its record is `invalid`.""",
 }
 
 
