@@ -80,7 +80,7 @@ class Compared:
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
             apart = with_legs(apart, curve_formula(self.pair))
-        evaluated = evaluating(self.pair) if bits else None
+        evaluated = evaluating(self.pair, apart) if bits else None
         evaluated = evaluated or miscounted(self.pair, loss=apart is None and not is_explained)
         found = [mismatch for mismatch in (apart, evaluated) if mismatch is not None]
         return tuple(found[: len({mismatch.suspicions[0].code for mismatch in found})])

@@ -149,14 +149,19 @@ def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, fl
         yield last.step, "accuracy", last.accuracy, float(right.sum()) / right.size
 
 
-def evaluating(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of evaluations that no difference of the training explains."""
+def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
+    """Return the mismatch of evaluations that no difference of the training explains; `apart` is where that begins.
+
+    In bf16, weights that are slightly apart may give equal losses.
+    """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
     if (fed := _evaluated_differently(left, right, fact("learning.bits-due"))) is not None:
         return fed
     step = parting(pair)
+    if step is not None and apart is not None and apart.at.step is not None:
+        step = min(step, apart.at.step)
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
         why = _own_difference(ours, theirs, parting=step)
         if ours.step == theirs.step and why:

@@ -129,6 +129,15 @@ def test_an_evaluation_of_a_curve_differs_by_itself_or_follows_the_training(
             assert (why(found) if found else "") == text
 
 
+def test_weights_that_part_before_an_equal_loss_explain_the_evaluation() -> None:
+    """In bf16 an update that is slightly off shows in an evaluation before it shows in a loss."""
+    pair = Pair(*curves(losses=lost_at(3), evaluations=[END | {"step": 2, "loss": 0.1}, END]))
+    apart = learning(pair)
+    assert apart is not None
+    assert code(evaluating(pair, apart)) == "evaluation"
+    assert evaluating(pair, replace(apart, at=apart.at.replace(step=0))) is None
+
+
 def test_labels_that_only_an_evaluation_was_given_are_named_where_all_else_is_equal() -> None:
     given = {"evaluations": [END], "evaluated": [["a" * 16, "a" * 16]]}
     fed = {"evaluations": [END | {"loss": 0.1}], "evaluated": [["b" * 16, "a" * 16]]}
