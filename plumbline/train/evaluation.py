@@ -104,12 +104,13 @@ class Recount:
             handle.remove()
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
-        wanted = named["labels"].reshape(-1)
-        is_counted = wanted != IGNORED
-        labels, logits = wanted[is_counted], outputs.logits.reshape(-1, outputs.logits.shape[-1])[is_counted]
-        if not len(labels):
+        wanted = host_array(named["labels"]).reshape(-1)
+        counted = torch.from_numpy(np.flatnonzero(wanted != IGNORED))
+        if not len(counted):
             return
-        scores = logits.double()
+        logits = outputs.logits
+        labels = torch.from_numpy(wanted)[counted].to(logits.device)
+        scores = logits.reshape(-1, logits.shape[-1])[counted.to(logits.device)].double()
         highest = scores.amax(dim=-1)
         own = scores.gather(1, labels[:, None])[:, 0]
         losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)

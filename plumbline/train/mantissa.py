@@ -151,9 +151,8 @@ def _of_layers(
 def measure_attention(attend: Attention, device: torch.device, precision: Precision) -> dict[str, int]:
     """Return the mantissa bits that a model's attention keeps of its factors, in the current settings."""
     with torch.no_grad(), autocast(precision, device):
-        # As linear layers of mixed precision leave them.
-        is_short = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if is_short else torch.float32
+        one = torch.ones((1, 1), device=device)
+        dtype = torch.nn.functional.linear(one, one).dtype  # factors of attention are results of linear layers
         found = dict(_computable(_of_attention(attend, device, dtype)))
     return {name: bits for name, bits in found.items() if _is_format(bits, dtype)}
 
