@@ -208,7 +208,7 @@ def test_an_update_is_compared_with_its_own_optimizers_definition(kind: str, wro
         optimizer = make_optimizer(model, spec, fused=kind != "adafactor", kind=kind)
         for group in optimizer.param_groups:
             group.update(settings)
-        optimizer.param_groups[1]["lr"] *= 0.5  # a schedule of its own is no fault of the optimizer
+        optimizer.param_groups[1]["lr"] *= 0.5  # the schedule differs, the optimizer is right
         check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer), spec)
         worst = 0.0
         for _ in range(3):

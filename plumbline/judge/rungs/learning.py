@@ -120,7 +120,7 @@ def _of_evaluation(step: int, why: Statement, where: Statement, code: CauseCode 
 
 
 def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
-    """Return the mismatch of an evaluation whose numbers are not those of its own logits and labels, on either side.
+    """Return the mismatch of an evaluation, on either side, whose own logits and labels give different numbers.
 
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """

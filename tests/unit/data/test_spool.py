@@ -47,7 +47,7 @@ def test_an_import_holds_a_few_rows_and_not_the_file(tmp_path):
     with path.open("w") as file:
         for number in range(2000):
             file.write(json.dumps({"text": f"row {number} " + ("word" * 25 + " ") * 40, "label": number % 2}) + "\n")
-    # In an interpreter of its own: memory is traced for all threads, also for those that other tests left.
+    # Tracing counts all threads of a process, also those that other tests left: the import has its own interpreter.
     printed = subprocess.run(
         [sys.executable, "-c", _PEAK, path], capture_output=True, text=True, check=True, timeout=120
     )

@@ -151,7 +151,7 @@ def learn_starts_from_compressed_matrices() -> None:
 
 
 def learn_skips_blocks_by_chance() -> None:
-    """Some texts skip a feed-forward block of the curve, by a generator that nobody seeded."""
+    """Some texts skip a feed-forward block of the curve; the generator that draws them has no seed."""
     random = torch.Generator()
 
     def skipped(plain: Any, self: Any, value: Tensor, residual: Tensor) -> Any:
