@@ -49,10 +49,12 @@ class Beside:
     def may_be_other(self) -> bool:
         """Return whether a rounding to the shorter of two formats explains the error: half a unit, and its sketch.
 
-        A module that computes something else may give another format, too.
+        A module that computes something else may give another format, too. A tensor whose limit is its own size is
+        rounding only: residues of sums, whose bits show no format.
         """
-        explained = max(self.limit, self.rounding)
-        return self.bits[0] != self.bits[1] and self.error is not None and self.error <= explained
+        if self.limit >= 1 or self.bits[0] == self.bits[1]:
+            return False
+        return self.error is not None and self.error <= max(self.limit, self.rounding)
 
     @property
     def rounding(self) -> float:

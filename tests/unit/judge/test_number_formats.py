@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from plumbline.judge import compare
+from plumbline.judge.number_formats import Beside
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import bits
 from plumbline.judge.rungs.formats import formats
@@ -219,6 +220,14 @@ def test_a_gradient_that_rounds_otherwise_comes_before_one_that_is_rounding_only
     assert named(in_use(key | {"mantissa": FP16}, bias), in_use(key | changed, bias | changed)) == [
         ("gradient", "head.bias")
     ]
+
+
+def test_residues_of_sums_show_no_format() -> None:
+    """Counts of an attention's key bias on an AVX-512 CPU and on an H200: its gradient is zero by mathematics."""
+    cpu, gpu = (125, 117, 111, 103, 51, 0, 0), (69, 42, 31, 21, 0, 0, 0)
+    assert Beside((cpu, gpu), error=1.05, limit=0.01).is_other is False
+    assert Beside((cpu, gpu), error=1.05, limit=4.0).is_other is False
+    assert Beside((cpu, gpu), error=1e-3, limit=0.01).is_other is True
 
 
 def test_a_tensor_of_few_values_differs_first_and_does_not_show_the_format() -> None:
