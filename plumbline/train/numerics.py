@@ -43,6 +43,7 @@ def _set(precision: Precision, speed: SpeedSpec | None) -> dict[str, Scalar]:
     # A CPU has no such sums: its records would show a difference that changes nothing.
     wanted |= set_reductions(narrow=speed is not None and on_gpu and speed.reduced_precision_reduction)
     torch.use_deterministic_algorithms(strict, warn_only=False)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = strict
     torch.backends.cudnn.benchmark = benchmark
     torch.set_default_dtype(torch.float32)
@@ -55,6 +56,7 @@ def _set(precision: Precision, speed: SpeedSpec | None) -> dict[str, Scalar]:
         **{f"sdp.{name}": name in kernels for name in _SDP},
         "deterministic_algorithms": strict,
         "deterministic_warn_only": False,
+        "deterministic_fill": False,
         "cudnn.deterministic": strict,
         "cudnn.benchmark": benchmark,
         "default_dtype": "torch.float32",
@@ -127,6 +129,20 @@ def apply_settings(
             hint=hint,
         )
     return settings
+
+
+@contextlib.contextmanager
+def fresh_memory_filled() -> Iterator[None]:
+    """Fill fresh memory with NaN under strict determinism, so that an operation that reads it is seen.
+
+    A step of BERT fills some 260 tensors: one step shows the fault, and the others need not pay for it.
+    """
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        deterministic.fill_uninitialized_memory = False
 
 
 @contextlib.contextmanager

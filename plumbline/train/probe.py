@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,14 @@ from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
-from plumbline.train.numerics import apply_settings, digest_states, pack_states, read_states, seed_generators
+from plumbline.train.numerics import (
+    apply_settings,
+    digest_states,
+    fresh_memory_filled,
+    pack_states,
+    read_states,
+    seed_generators,
+)
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.taps import TapBook, TapObserver, named_gradients
@@ -197,7 +205,8 @@ class ProbeRun:
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.emit("probe", step, self.steps)
-            engine.step(step, batch)
+            with fresh_memory_filled() if step == 0 else contextlib.nullcontext():
+                engine.step(step, batch)
         if context.ranks.is_first:
             self._evaluate(engine)
         self.observer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -134,7 +135,7 @@ class SpeedRun:
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
         began = 0.0
-        with self._sampler:
+        with contextlib.ExitStack() as sampling:
             for step, batch in self._steps():
                 outcome = engine.step(step, batch)
                 self._losses = [loss for loss, _ in outcome.losses]
@@ -144,6 +145,7 @@ class SpeedRun:
                 if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
+                    sampling.enter_context(self._sampler)
                     began = time.perf_counter()
                 elif measured is not None and step + 1 - measured >= speed.steps:
                     break

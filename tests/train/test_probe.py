@@ -28,6 +28,7 @@ from plumbline.schema.spec import write_spec
 from plumbline.schema.suite import Gates
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
+from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from tests.train.conftest import RECIPE, Trained, Workshop, differing_steps, tap_errors, within_envelope
 
@@ -208,6 +209,23 @@ def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
     leaves = {name: value for name, value in numerics.items() if name.endswith("fp32_precision")}
     assert len(leaves) == 9
     assert set(leaves.values()) == {"tf32"}
+
+
+def test_fresh_memory_is_filled_at_the_first_step_alone(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation that reads memory it never wrote is not finite there; further fills would find nothing new."""
+    plain, filled = Engine.step, list[bool]()
+
+    def noted(self: Engine, *given: Any) -> Any:
+        filled.append(bool(torch.empty(8).isnan().all()))
+        return plain(self, *given)
+
+    monkeypatch.setattr(Engine, "step", noted)
+    workshop.train(workshop.spec(probe={"steps": 3, "envelope_seeds": 0, "portable_steps": 0}))
+    assert filled == [True, False, False]
+    forward = torch.nn.LayerNorm.forward
+    monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, x: forward(self, x) + torch.empty_like(x) * 0)
+    with pytest.raises(TrainingFailedError, match="loss is nan"):
+        workshop.train(workshop.spec(probe={"steps": 3, "envelope_seeds": 0, "portable_steps": 0}))
 
 
 @pytest.mark.parametrize("cyclic", [False, True])

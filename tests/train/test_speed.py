@@ -26,6 +26,7 @@ from plumbline.train.learn import LearnRun
 from plumbline.train.microbench import flops_of, step_flops
 from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.rows import Rows
+from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
 from tests.train.conftest import Trained, Workshop
 
@@ -82,6 +83,24 @@ def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
     assert {"load", "cpu_steal", "foreign_cpu", "cgroup_throttled", "memory_pressure", "disk_busy"} <= set(samples)
     assert len({len(values) for values in samples.values()}) == 1
     assert len(samples["load"]) >= 1
+
+
+def test_activity_is_sampled_in_the_measured_steps_alone(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler idles the GPU for a minute: with its clocks among the readings, a throttled GPU looks healthy."""
+    step, enter, done, begun = Engine.step, Sampler.__enter__, [0], list[int]()
+
+    def counted(self: Engine, *given: Any) -> Any:
+        done[0] += 1
+        return step(self, *given)
+
+    def noted(self: Sampler) -> Sampler:
+        begun.append(done[0])
+        return enter(self)
+
+    monkeypatch.setattr(Engine, "step", counted)
+    monkeypatch.setattr(Sampler, "__enter__", noted)
+    measured = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
+    assert begun == [measured.warmup_steps]
 
 
 def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
