@@ -12,13 +12,17 @@ from plumbline.errors import InconclusiveError
 __all__ = ["mfu", "probe", "throughput"]
 
 
+HOPPER_BF16 = 989.4e12
+"""Dense bf16 products of an H100 SXM or H200, FLOP/s (NVIDIA's datasheets)."""
+
+
 def throughput(place: Place, size: str, batch: int, length: int) -> Found:
     """Alternate our loop, the Trainer's and a bare loop; see `bench/train/throughput.py`."""
     small = bool(place.size)
     out = place.folder / f"{size}.json"
     given = {
         "--size": place.size or size, "--precision": "bf16", "--batch-size": 4 if small else batch,
-        "--length": 32 if small else length, "--rounds": 3 if small else 12, "--settings": "bf16", "--out": out,
+        "--length": 32 if small else length, "--rounds": 3 if small else 30, "--settings": "bf16", "--out": out,
     }  # fmt: skip
     done = place.run("bench.train.throughput", *(word for pair in given.items() for word in pair))
     if done.returncode:
@@ -46,7 +50,12 @@ def mfu(place: Place, size: str, *, compiled: bool) -> Found:
     speed = record.evidence.speed
     if speed is None or speed.mfu is None:
         raise InconclusiveError("no MFU was measured", where=f"mfu-{size}")
-    return {**ask(place, at_least_half=speed.mfu >= 0.5), "mfu": speed.mfu, "speed": speed.to_json()}
+    before, after = (speed.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
+    flops = speed.mfu * before
+    shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
+    readings = {name: values for name, values in speed.samples.items() if name.startswith("gpu_")}
+    timed = {name: value for name, value in speed.to_json().items() if name not in ("samples", "trail", "production")}
+    return {**ask(place, at_least_half=shares["mfu"] >= 0.5), **shares, "speed": timed, "readings": readings}
 
 
 def probe(place: Place, size: str, length: int, most: float) -> Found:

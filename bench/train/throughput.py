@@ -4,10 +4,11 @@
 
 Each of `SETTINGS` is measured on its own; `--settings` chooses. The largest wait of our loop for a batch stands beside
 its median step. The Trainer needs `accelerate` (`make .venv/peers`). Where that is missing, or the Trainer fails, it is
-left out, and the result says why. Two more variants answer two more questions: `unobserved` is our loop without clock
-and sampler (what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?). All
-live in one process and take turns step by step; ratios are taken within a round, so that what the machine does to all
-of them falls out. `cpu` is the time that the process computed, which a busy machine does not stretch.
+left out, and the result says why. Two more variants answer two more questions: `unobserved` is our loop without trail,
+clock and sampler (what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?).
+All live in one process and take turns of a few steps; ratios are taken within a round, so that what the machine does to
+all of them falls out. Each ratio is a median with its 95% interval (bootstrap over rounds). `cpu` is the time that the
+process computed, which a busy machine does not stretch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.train.peers import PeerFailedError, Step, bare, trainer
@@ -35,8 +37,12 @@ from plumbline.train.engine import Engine
 from plumbline.train.numerics import apply_settings
 from plumbline.train.production.choices import Choices, compile_model, make_engine
 from plumbline.train.sampler import Sampler
+from plumbline.train.trail import TrailObserver
 
 WARMUP = 8
+TURN = {"cuda": 4, "cpu": 1}
+"""Steps of a turn: a device runs ahead of its host, and is waited for at the end of each turn."""
+RESAMPLES = 2000
 WAITS: list[float] = []
 SETTINGS: dict[str, dict[str, Any]] = {
     "fp32": {},
@@ -67,9 +73,10 @@ def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engi
 
 @contextlib.contextmanager
 def ours(context: Context, total: int) -> Iterator[Step]:
-    """Run the product's speed part, with clock and sampler."""
+    """Run the product's speed part, with trail, clock and sampler."""
     clock = StepClock(context.ranks.device)
     engine, batches = _engine(context, total, clock)
+    engine.observer = TrailObserver(context.ranks, context.spec.batch_size, 0)
 
     def step() -> None:
         clock.start()
@@ -102,7 +109,7 @@ if importlib.util.find_spec("accelerate") is not None:
 
 def _seconds(step: Step, device: torch.device) -> tuple[float, float]:
     """Return wall and CPU seconds of the steps."""
-    each = 10 if device.type == "cuda" else 1
+    each = TURN[device.type]
     if device.type == "cuda":
         torch.cuda.synchronize()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -119,7 +126,7 @@ def measure(context: Context, rounds: int) -> tuple[list[dict[str, dict[str, flo
     A round gives each a turn, every other round in reverse.
     """
     precision, device = context.spec.speed.precision, context.ranks.device
-    total = 10 * (WARMUP + rounds) if device.type == "cuda" else WARMUP + rounds
+    total = TURN[device.type] * (WARMUP + rounds)
     result = []
     left_out = [] if "trainer" in VARIANTS else ["trainer: accelerate is not installed (make .venv/peers)"]
     with contextlib.ExitStack() as stack:
@@ -151,9 +158,15 @@ def _ratios(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
         for clock in ("wall", "cpu"):
             values = [r[item][clock] / r[other][clock] for r in rounds if item in r and other in r]
             if values:
-                low, median, high = statistics.quantiles(values, n=4)
-                result.setdefault(name, {})[clock] = {"median": median, "quartiles": [low, high]}
+                result.setdefault(name, {})[clock] = {"median": statistics.median(values), "95%": interval(values)}
     return result
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95% interval of the median, by a bootstrap of a fixed seed."""
+    drawn = np.random.default_rng(1).choice(values, (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
 
 
 def main() -> None:
@@ -164,7 +177,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--precision", default="fp32", help="of the settings that name none")
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     # Read when cuBLAS is first used; `strict` is refused on a GPU without it, and all variants share one process.
