@@ -179,7 +179,9 @@ def _backward(result: torch.Tensor, inputs: Tensors) -> Tensors:
     if not result.dim():
         result.backward()
     else:
-        slope = _values(tuple(result.shape), 9, result.device).detach().to(result.dtype)
+        # In the output's own layout, as in training: torch keeps the plan of cuDNN's attention by the layout of its
+        # inputs alone, and would read the training's gradients in the layout that the plan was made for.
+        slope = torch.empty_like(result).copy_(_values(tuple(result.shape), 9, result.device).detach())
         result.backward(slope)
     gradients = {name: value.grad for name, value in inputs.items() if value.grad is not None}
     return {"output": result.detach(), **gradients}

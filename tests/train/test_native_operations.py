@@ -50,3 +50,23 @@ def test_attention_with_dropout_is_an_operation_of_a_model_that_drops(monkeypatc
     after = measured(0.1)
     assert {name for name in before if before[name] != after[name]} == {"attention with dropout, 4 rows"}
     assert not any("dropout" in name for name in measured(0.0))
+
+
+def test_a_measurement_computes_attention_in_the_layouts_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps the plan of cuDNN's attention by its inputs' layout, not by that of the gradient that it gets.
+
+    On an H200, a measurement with gradients in a different layout gave a later training wrong gradients of queries,
+    keys and values: of the right size, and 100% off.
+    """
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def noted(*given: Any, **more: Any) -> torch.Tensor:
+        found: torch.Tensor = PLAIN(*given, **more)
+        if found.requires_grad:
+            found.register_hook(lambda slope: seen.append((found.stride(), slope.stride())))
+        return found
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
+    measured(0.1)
+    assert seen
+    assert all(output == slope for output, slope in seen)
