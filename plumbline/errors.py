@@ -59,6 +59,10 @@ class Refusal(str, Enum):  # StrEnum from Python 3.11 on
     """Reason of a refused access, from the service's error code."""
 
     CREDENTIALS = "credentials"
+    ENDED = "ended"
+    """A session or a token that was valid."""
+    KEY = "key"
+    """The key that encrypts the object, and not the bucket."""
     PERMISSIONS = "permissions"
     CLOCK = "clock"
     ARCHIVED = "archived"

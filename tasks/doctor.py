@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -30,20 +31,19 @@ from plumbline.doctor.checks import WorkPoolView, failed, from_error, pool_misfi
 from plumbline.errors import ExitCode, PlumblineError
 from plumbline.machines import open_group, wanted_sizes
 from plumbline.schema.suite import Platform, Schedule, Suite
-from plumbline.schema.suite_file import api_key_variable
 from plumbline.tasks.prefect_client.api import (
-    PREFECT_ERRORS,
     check_api,
     check_schedule,
     database_remark,
     first_line,
     read_clock,
     read_planned,
+    server_errors,
     wait_for_api,
 )
 from plumbline.tasks.prefect_client.deployments import plan
 from plumbline.tasks.prefect_client.flow_runs import PoolHealth, read_pool
-from plumbline.tasks.prefect_client.platform_apis import open_apis
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_errors
 
 _API = "Prefect API"
 _DEPLOY = "run `plumbline deploy SUITE`"
@@ -52,6 +52,8 @@ _PLAN_SECONDS = 15.0
 """Prefect's scheduler plans the runs of a new or resumed schedule within a few seconds."""
 _EVENTS_SECONDS = 20.0
 _NEXT_ROUNDS = 3
+_CHECK_SECONDS = 120.0
+"""Time for all checks on a platform's API: dispatch allows each of its requests 15 s."""
 
 CONTROLLERS = "controllers"
 """Name of the controllers' pool among the platforms' in the doctor's report."""
@@ -170,7 +172,7 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
     """Check the suite's objects on the server; return results and reachable pools."""
     try:
         wait_for_api(0.0)
-        with open_apis(suite) as apis:
+        with server_errors(), open_apis(suite) as apis:
             client = apis.own
             results = [*_check_api(client), _check_events(client), *_check_database(client)]
             controllers = read_deployment(client, f"{REGRESSION}/{suite.name}")
@@ -184,19 +186,36 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
             away = set[str]()
             for api, name, other in apis.foreign(suite):
                 try:
-                    check_api(other, f"set {api_key_variable(name)}")
-                    results += [*_check_api(other, f"{_API} of {name}")]
-                    results += [*_check_deployed(other, f"{suite.name} at {name}", desired_at(suite, api), suite.name)]
+                    with platform_errors(suite, name):
+                        results += apis.ask(other, partial(_check_foreign, suite=suite, name=name), _CHECK_SECONDS)
                 except PlumblineError as error:
                     results.append(from_error(f"{_API} of {name}", error))
                     away |= {key for key, platform in suite.platforms.items() if platform.api == api}
-            checked = {name: check_pool(apis.of(name), suite, name, pools[name]) for name in pools if name not in away}
+            checked = {name: _check_pool(apis, suite, name, pools[name]) for name in pools if name not in away}
     except PlumblineError as error:
         return [from_error(_API, error)], {}
-    except PREFECT_ERRORS as error:
-        return [CheckResult(where=_API, what=str(error), hint="see its log", code=int(ExitCode.INCONCLUSIVE))], {}
     results += checked.values()
     return results, {name: pools[name] for name, result in checked.items() if result.well}
+
+
+def _check_foreign(client: SyncPrefectClient, suite: Suite, name: str) -> list[CheckResult]:
+    """Check the API of a platform, and the suite's objects there."""
+    check_api(client)
+    wanted = desired_at(suite, suite.platforms[name].api)
+    results = [*_check_api(client, f"{_API} of {name}")]
+    return [*results, *_check_deployed(client, f"{suite.name} at {name}", wanted, suite.name)]
+
+
+def _check_pool(apis: PlatformApis, suite: Suite, name: str, pool: str) -> CheckResult:
+    """Check a platform's pool; what its API answers fails this check alone."""
+    check = partial(check_pool, suite=suite, place=name, pool=pool)
+    if apis.is_own(name):
+        return check(apis.own)
+    try:
+        with platform_errors(suite, name):
+            return apis.ask(apis.of(name), check, _CHECK_SECONDS)
+    except PlumblineError as error:
+        return from_error(f"{name}: worker", error)
 
 
 def _check_api(client: SyncPrefectClient, place: str = _API) -> Iterator[CheckResult]:

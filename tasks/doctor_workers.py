@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
@@ -24,7 +26,7 @@ from plumbline.tasks.doctor import CONTROLLERS
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.deployments import create_deployment
 from plumbline.tasks.prefect_client.flow_runs import start_run
-from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_errors
 
 _DEPLOY = "run `plumbline deploy SUITE`"
 _POLL_SECONDS = 0.5
@@ -82,25 +84,41 @@ def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
     with open_apis(suite) as apis:
         for name, pool in pools.items():
             try:
-                runs[name] = _start(apis, suite, name, pool)
+                with platform_errors(suite, name):
+                    runs[name] = _start(apis, suite, name, pool)
+            except PlumblineError as error:
+                answers[name] = _no_answer(error.what, error.hint)
             except ObjectNotFound:
                 answers[name] = _no_answer(f"{training_deployment(suite.name, name)} is not deployed", _DEPLOY)
         began, asked = time.monotonic(), dict.fromkeys(runs, datetime.now(UTC))
         while left := runs.keys() - answers.keys():
             for name in left:
-                client = apis.of(name)
-                run = client.read_flow_run(runs[name])
                 seconds = _start_seconds(suite, name) + _CHECK_SECONDS
-                if run.state and run.state.is_final():
-                    answers[name] = _answer(run.state, asked[name])
-                elif time.monotonic() - began > seconds:
-                    client.set_flow_run_state(run.id, Cancelled(), force=True)
+                is_late = time.monotonic() - began > seconds
+                read = partial(_read_state, run_id=runs[name], is_late=is_late)
+                try:
+                    with platform_errors(suite, name):
+                        state = apis.ask(apis.of(name), read)
+                except PlumblineError as error:
+                    answers[name] = _no_answer(error.what, error.hint)
+                    continue
+                if state and state.is_final():
+                    answers[name] = _answer(state, asked[name])
+                elif is_late:
                     hint = f"check for a different run in {pools[name]}, and its worker's log"
                     answers[name] = _no_answer(f"did not answer within {seconds:g} s", hint)
-                elif not (run.state and run.state.is_running()):
+                elif not (state and state.is_running()):
                     asked[name] = datetime.now(UTC)
             time.sleep(_POLL_SECONDS)
     return answers
+
+
+def _read_state(client: SyncPrefectClient, run_id: UUID, *, is_late: bool) -> State | None:
+    """Return the state of a run; cancel one that is late."""
+    state = client.read_flow_run(run_id).state
+    if is_late and not (state and state.is_final()):
+        client.set_flow_run_state(run_id, Cancelled(), force=True)
+    return state
 
 
 def _start_seconds(suite: Suite, place: str) -> float:

@@ -10,7 +10,6 @@ import sys
 from typing import Any
 from uuid import UUID
 
-from prefect import get_client
 from prefect.logging.loggers import flow_run_logger
 
 from plumbline.dispatch import TrainingOrder
@@ -18,6 +17,7 @@ from plumbline.errors import PlumblineError
 from plumbline.schema.versions import validate_order
 from plumbline.stores import open_store
 from plumbline.tasks.events import TrainerOutput
+from plumbline.tasks.prefect_client.api import open_client
 from plumbline.tasks.train import cache_folder, orphan_watch, shared_learning, train_ordered, work_folder
 from plumbline.variables import variable
 
@@ -27,7 +27,7 @@ _RUN = "PREFECT__FLOW_RUN_ID"
 
 def join(run_id: str) -> None:
     """Train as one machine of a flow run's training, until the training ends or the run is over."""
-    with get_client(sync_client=True) as client:
+    with open_client() as client:
         run = client.read_flow_run(UUID(run_id))
     order = validate_order(TrainingOrder, dict(run.parameters.get("order") or {}))
     logger, outbox = flow_run_logger(run), open_store(order.outbox)

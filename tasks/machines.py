@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-from prefect import get_client, get_run_logger
+from prefect import get_run_logger
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterEndTime,
@@ -27,7 +27,7 @@ from plumbline.machines import open_group, wanted_sizes
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
-from plumbline.tasks.prefect_client.api import server_errors
+from plumbline.tasks.prefect_client.api import open_client, server_errors
 
 _ROUND = "plumbline-round"
 _CRASHED = timedelta(minutes=15)
@@ -124,6 +124,6 @@ def _is_round_open(suite: Suite, now: datetime, *, without: str | None = None) -
             end_time=FlowRunFilterEndTime(after_=now - _CRASHED),
         ),
     ]
-    with server_errors(), get_client(sync_client=True) as client:
+    with server_errors(), open_client() as client:
         found = [run for runs in wanted for run in client.read_flow_runs(flow_run_filter=runs, limit=2)]
     return any(str(run.id) != str(without) for run in found)

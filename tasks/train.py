@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from prefect import get_client, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
@@ -28,7 +28,7 @@ from plumbline.staging.part import disk_errors
 from plumbline.staging.scratch import scratch_folder, sweep_workspaces
 from plumbline.stores import Store, open_store
 from plumbline.tasks.events import ProgressReporter
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client
 from plumbline.upgrade.installed import keep_lock
 from plumbline.variables import variable
 
@@ -187,7 +187,7 @@ def orphan_watch(run_id: str = "") -> Iterator[threading.Event]:
 
 def _watch_parent(parent: UUID, is_orphaned: threading.Event, is_over: threading.Event) -> None:
     ended_at: float | None = None
-    with get_client(sync_client=True) as client:
+    with open_client() as client:
         while not is_over.wait(_CONTROLLER_POLL_SECONDS):
             try:
                 state = client.read_flow_run(parent).state

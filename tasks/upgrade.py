@@ -80,7 +80,7 @@ def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
 def _open_lock(request: UpgradeRequest) -> LockUpgrade:
     """Put the candidate lock into the outbox of every platform."""
     suite, chosen = request.suite, request.chosen_platforms
-    lock = read_candidate(request.candidate, partial(download, key="candidate.url"))
+    lock = read_candidate(request.candidate, suite, partial(download, key="candidate.url"))
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)

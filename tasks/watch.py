@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from prefect import get_client, task
+from prefect import task
 
 from plumbline.alerts import (
     AlertBook,
@@ -27,7 +27,7 @@ from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import read_planned, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import open_client, read_planned, server_errors, wait_for_api
 from plumbline.tasks.prefect_client.notifications import Blocks
 
 _RECENT = timedelta(minutes=20)
@@ -118,7 +118,7 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
     name = f"{REGRESSION}/{suite.name}"
     try:
         wait_for_api(0.0)
-        with server_errors(), get_client(sync_client=True) as client:
+        with server_errors(), open_client() as client:
             planned = read_planned(client, name, since)
         if planned is None:
             raise ConfigurationError("is not deployed", where=name, hint="run `plumbline deploy SUITE`")

@@ -7,16 +7,21 @@ import json
 import os
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
 from plumbline.doctor.stores import check_destinations
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.suite_file import api_key_variable
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 _API_SECONDS = 10.0
+_PLAN_SECONDS = 120.0
+"""Time for all requests of a plan to a platform's API."""
 _KINDS = ("work-pool", "block", "deployment", "automation")
 
 
@@ -51,14 +56,13 @@ def run(args: argparse.Namespace) -> int:
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from plumbline.tasks.prefect_client import deployments
     from plumbline.tasks.prefect_client.api import (
-        check_api,
         check_schedule,
         database_remark,
         server_errors,
         wait_for_api,
     )
     from plumbline.tasks.prefect_client.notifications import Blocks
-    from plumbline.tasks.prefect_client.platform_apis import open_apis
+    from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_errors
 
     if suite.schedule is not None:
         check_schedule(suite.schedule, where=str(args.suite))
@@ -68,21 +72,31 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     wanted = _chosen(args, desired(suite, controllers=args.controllers, addresses=blocks.fingerprints))
     wait_for_api(_API_SECONDS)
     with server_errors(), open_apis(suite) as apis:
-        plans = [(apis.own, deployments.plan(apis.own, suite.name, wanted))]
-        _check_blocks(args.suite, suite, plans[0][1], blocks.fingerprints)
+        plans = {"": deployments.plan(apis.own, suite.name, wanted)}
+        _check_blocks(args.suite, suite, plans[""], blocks.fingerprints)
         for api, name, client in apis.foreign(suite):
-            check_api(client, f"set {api_key_variable(name)}")
-            plans.append((client, deployments.plan(client, suite.name, _chosen(args, desired_at(suite, api)))))
+            items = _chosen(args, desired_at(suite, api))
+            with platform_errors(suite, name):
+                plans[name] = apis.ask(client, partial(_plan_at, suite=suite.name, items=items), _PLAN_SECONDS)
         if args.only:
-            plans = [(client, tuple(change for change in plan if change.verb != "extra")) for client, plan in plans]
+            plans = {name: tuple(change for change in plan if change.verb != "extra") for name, plan in plans.items()}
         if not args.dry_run:
-            for client, changes in plans:
-                deployments.apply(client, changes, blocks)
-                if args.prune:
-                    deployments.prune(client, changes)
+            for name, changes in plans.items():
+                with platform_errors(suite, name):
+                    deployments.apply(apis.of(name), changes, blocks)
+                    if args.prune:
+                        deployments.prune(apis.of(name), changes)
             if remark := database_remark(apis.own):
                 print(f"plumbline: {remark}", file=sys.stderr)
-    return [change for _, changes in plans for change in changes]
+    return [change for changes in plans.values() for change in changes]
+
+
+def _plan_at(client: SyncPrefectClient, suite: str, items: list[Item]) -> tuple[PlanItem, ...]:
+    from plumbline.tasks.prefect_client import deployments
+    from plumbline.tasks.prefect_client.api import check_api
+
+    check_api(client)
+    return deployments.plan(client, suite, items)
 
 
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:

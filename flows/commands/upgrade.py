@@ -22,7 +22,7 @@ from plumbline.schema.suite import Suite, read_suite
 from plumbline.upgrade.locks import LockFiles, load_lock
 from plumbline.upgrade.outcome import UpgradeOutcome, summary
 from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
-from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image
+from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image, command_locks
 
 _CANCEL_SECONDS = 90.0
 _HERE_ONLY = ("current", "extra", "pip", "python")
@@ -106,9 +106,9 @@ def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
     if len(lock.files) == 1 and len(data) <= MAX_INLINE_BYTES:
         return {"name": lock.name, "text": data.decode(), "sha256": digest_bytes(data)}
     data = lock.model_dump_json().encode()
-    key = f"upgrades/locks/{lock.digest}.json"
-    ensure_object(open_store(suite.store), key, data)
-    return {"name": LOCK_FILES_NAME, "url": f"{suite.store.rstrip('/')}/{key}", "sha256": digest_bytes(data)}
+    folder, key = command_locks(suite), f"{lock.digest}.json"
+    ensure_object(open_store(folder), key, data)
+    return {"name": LOCK_FILES_NAME, "url": f"{folder}/{key}", "sha256": digest_bytes(data)}
 
 
 def _write_reports(args: argparse.Namespace, outcome: UpgradeOutcome) -> None:

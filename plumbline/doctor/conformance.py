@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from plumbline.digest import digest_bytes, digest_file
 from plumbline.doctor.checks import CheckResult, explain_refusal, from_error
-from plumbline.errors import AccessError, ExitCode, PlumblineError
+from plumbline.errors import AccessError, ExitCode, PlumblineError, Refusal
 from plumbline.schema.store_url import Right, kind_at
 from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import (
@@ -178,7 +178,9 @@ def _examine(url: str, description: str, right: Right, step: Callable[[], None])
         return CheckResult(where=where, what=error.what, hint=hint, code=int(ExitCode.USAGE))
     except AccessError as error:
         message, hint = explain_refusal(error, url, right)
-        return CheckResult(where=where, what=message, hint=f"{hint}; required: {needs}", code=int(ExitCode.USAGE))
+        if error.refusal is not Refusal.KEY:
+            hint += f"; required: {needs}"
+        return CheckResult(where=where, what=message, hint=hint, code=int(ExitCode.USAGE))
     except PlumblineError as error:
         return from_error(where, error, error.hint or f"required: {needs}")
     return CheckResult(where=where, what=f"works (needs {needs})", well=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError
+from plumbline.stores.s3_api import find_credentials
 
 T = TypeVar("T")
 _REFUSED = ("AccessDenied", "AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnauthorizedOperation")
@@ -37,14 +38,18 @@ class AutoScalingGroup:
     def _ask(self, request: Callable[[Any], T]) -> T:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
+        from botocore.session import get_session
 
+        session = get_session()
+        find_credentials(session, self._url)
         try:
             settings = Config(connect_timeout=10, read_timeout=30, retries={"mode": "standard", "max_attempts": 5})
-            return request(boto3.client("autoscaling", region_name=self._region, config=settings))
+            api = boto3.Session(botocore_session=session)
+            return request(api.client("autoscaling", region_name=self._region, config=settings))
         except ClientError as error:
             raise self._refusal(error.response.get("Error", {})) from error
-        except BotoCoreError as error:
+        except Exception as error:
             raise UnavailableError(f"{type(error).__name__}: {error}", where=self._url) from error
 
     def _refusal(self, answer: dict[str, str]) -> PlumblineError:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline.errors import AccessError
 from plumbline.machines.group import ask
+from plumbline.stores.azure_access import sdk_error
 
 _ENDPOINT = "https://management.azure.com"
 _VERSION = "2024-07-01"
@@ -38,15 +38,13 @@ class ScaleSet:
         return dict(found)
 
     def _session(self) -> Any:
-        from azure.core.exceptions import ClientAuthenticationError
         from azure.identity import DefaultAzureCredential
         from requests import Session
 
         session = Session()
         try:
             token = DefaultAzureCredential().get_token(f"{_ENDPOINT}/.default").token
-        except ClientAuthenticationError as error:
-            text = str(error).partition("\n")[0]
-            raise AccessError(f"no identity: {text}", where=self._url, hint="log in, or give it an identity") from error
+        except Exception as error:
+            raise sdk_error(error, self._url, "") from error
         session.headers["Authorization"] = f"Bearer {token}"
         return session

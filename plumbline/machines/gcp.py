@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline.errors import AccessError
 from plumbline.machines.group import ask
+from plumbline.stores.google_api import credentials_error
 
 _ENDPOINT = "https://compute.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/compute"
@@ -24,19 +24,20 @@ class ManagedInstanceGroup:
 
     def size(self) -> int:
         """Return the target size."""
-        return int(ask(self._session(), "GET", self._address, where=self._url)["targetSize"])
+        return int(self._ask("GET", self._address)["targetSize"])
 
     def resize(self, count: int) -> None:
         """Set the target size."""
-        ask(self._session(), "POST", f"{self._address}/resize?size={count}", where=self._url)
+        self._ask("POST", f"{self._address}/resize?size={count}")
 
-    def _session(self) -> Any:
+    def _ask(self, method: str, address: str) -> dict[str, Any]:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import AuthorizedSession
 
         try:
             credentials, _ = google.auth.default(scopes=[_SCOPE])
+            session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+            return ask(session, method, address, where=self._url)
         except GoogleAuthError as error:
-            raise AccessError(f"no credentials: {error}", where=self._url) from error
-        return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+            raise credentials_error(error, self._url) from error

@@ -17,6 +17,7 @@ from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.suite_file import (
+    LockUrl,
     MachineGroupUrl,
     StoreUrl,
     WebUrl,
@@ -337,6 +338,9 @@ class Suite(Model):
     """When the nightly round runs; without it, only on demand."""
     alerts: tuple[Alert, ...] = ()
     """Recipients of alerts."""
+    candidates: tuple[LockUrl, ...] = ()
+    """Addresses below which a candidate lock may be that an event names by `candidate.url`: `https://HOST/PATH` or the
+    URL of a store. Without them, an event sends the lock's text."""
     local: dict[Name, LocalPlatform] = {}
     """Extras of the local stack, for drills and demonstrations."""
 

@@ -150,6 +150,14 @@ WebUrl = Annotated[str, AfterValidator(_web_url)]
 """An `http://` or `https://` address without credentials."""
 
 
+def _lock_url(url: str) -> str:
+    return _web_url(url) if url.startswith("https://") else _store_url(url)
+
+
+LockUrl = Annotated[str, AfterValidator(_lock_url)]
+"""An `https://` address, or the URL of a store."""
+
+
 _GROUPS = {
     "aws": (r"aws://[a-z0-9-]+/[\w.-]+", "aws://REGION/AUTO-SCALING-GROUP"),
     "azure": (r"azure://[0-9a-fA-F-]{36}/[\w.()-]+/[\w.-]+", "azure://SUBSCRIPTION/RESOURCE-GROUP/SCALE-SET"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
-from plumbline.errors import AccessError, ConfigurationError
+from plumbline.errors import AccessError, ConfigurationError, PlumblineError
 from plumbline.schema.store_url import StoreAddress
 from plumbline.stores.azure_access import AzureAccess, ReadAuthorization, find_access, sdk_error
 from plumbline.stores.body import HttpBody, body_of, media_type, opened, range_of
@@ -125,16 +125,17 @@ class AzureStore:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        from azure.core.exceptions import AzureError
-
         try:
             yield
-        except AzureError as error:
-            is_anonymous = self._made is not None and self._made.access.is_anonymous
-            raise sdk_error(error, self.url, key, is_anonymous=is_anonymous) from error
+        except PlumblineError:
+            raise
         except binascii.Error as error:
             # Signing decodes the account's key.
             raise no_credentials(AZURE, self.url, key) from error
+        except Exception as error:
+            if isinstance(error, ValueError) and self._made is None:
+                raise
+            raise sdk_error(error, self.url, key, self._made.access if self._made else None) from error
 
     def _blob(self, key: str) -> Any:
         return self._client.get_blob_client(joined(self._prefix, checked_key(key, self.url)))
@@ -158,16 +159,22 @@ class AzureStore:
         headers = {**headers, **more, "x-ms-version": connected.client.api_version}
         response = connected.pool.get(target, headers, where=self.url)
         if response.status not in (200, 206):
-            response.release(at_end=False)
-            answer = Answer(response.status, response.header("x-ms-error-code"), response.header("retry-after"))
+            message, detail = response.error_fields("Message", "AuthenticationErrorDetail")
+            code, retry = response.header("x-ms-error-code"), response.header("retry-after")
+            answer = Answer(response.status, code, retry, connected.access.remark or detail or message)
             raise response_error(AZURE, answer, self.url, key, is_anonymous=connected.access.is_anonymous)
         return response
 
     def stat(self, key: str) -> ObjectInfo:
         """Return size and etag."""
         blob = self._blob(key)
-        with self._errors(key):
-            properties = blob.get_blob_properties()
+        try:
+            with self._errors(key):
+                properties = blob.get_blob_properties()
+        except AccessError:
+            # A response to HEAD has no body: GET names the reason.
+            with self.open(key):
+                raise
         if _is_folder(properties):
             raise ObjectMissingError("no such object", where=self.url, key=key)
         return ObjectInfo(key, int(properties.size), plain_etag(properties.etag))

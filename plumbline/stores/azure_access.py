@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import formatdate
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from plumbline.errors import AccessError, PlumblineError
 from plumbline.stores.protocol import StoreUnavailableError
@@ -31,6 +32,8 @@ from plumbline.variables import variable
 _SCOPE = "https://storage.azure.com/.default"
 _SAS_SECONDS = 3600.0
 _EARLY_SECONDS = 300.0
+_ENTRA = re.compile(r"AADSTS\d+:[^\n]*")
+_LOGIN = re.compile(r"[^\n]*\baz login\b[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,16 @@ class AzureAccess:
     def is_anonymous(self) -> bool:
         """Return whether this environment has no credentials."""
         return not (self.connection_string or self.key or self.sas or self.identity)
+
+    @property
+    def remark(self) -> str:
+        """Return that the SAS token has ended, which the service need not say; "" if it has not."""
+        given = parse_qs(self.sas).get("se", [""])[0]
+        with contextlib.suppress(ValueError):
+            until = datetime.fromisoformat(given.replace("Z", "+00:00"))
+            if until.replace(tzinfo=until.tzinfo or timezone.utc) < datetime.now(timezone.utc):
+                return f"the SAS token has expired at {until:%Y-%m-%d %H:%M} UTC"
+        return ""
 
     @property
     def credential(self) -> Any:
@@ -131,20 +144,25 @@ class ReadAuthorization:
         return f"{target}?{self._access.sas if not self._access.key else self._renewed.get()}", {}
 
 
-def sdk_error(error: Exception, where: str, key: str, *, is_anonymous: bool = False) -> PlumblineError:
-    """Return the error of a failed call of the SDK."""
+def sdk_error(error: Exception, where: str, key: str, access: AzureAccess | None = None) -> PlumblineError:
+    """Return the error of a failed call of the SDK with this access."""
     from azure.core import exceptions
 
     converted = None
     if isinstance(error, exceptions.HttpResponseError) and error.response is not None:
         status = int(error.status_code or error.response.status_code or 0)
         retry = str(getattr(error.response, "headers", {}).get("Retry-After", ""))
-        answer = Answer(status, _code(error, status), retry)
-        converted = response_error(AZURE, answer, where, key, is_anonymous=is_anonymous)
+        answer = Answer(
+            status, _code(error, status), retry, (access.remark if access else "") or str(error.message or "")
+        )
+        converted = response_error(AZURE, answer, where, key, is_anonymous=access is not None and access.is_anonymous)
     if isinstance(error, exceptions.ClientAuthenticationError):
         # Entra refuses an identity with HTTP 400 or 404 too, which say something else of a blob.
         is_known = isinstance(converted, (AccessError, StoreUnavailableError))
-        return converted if converted is not None and is_known else no_credentials(AZURE, where, key)
+        # The chain's message has a paragraph for each source; Entra's sentence has a number.
+        said = _ENTRA.search(str(error.message or "")) or _LOGIN.search(str(error.message or ""))
+        why = said[0] if said else ""
+        return converted if converted is not None and is_known else no_credentials(AZURE, where, key, why)
     if converted is not None:
         return converted
     if isinstance(error, (exceptions.ServiceRequestError, exceptions.ServiceResponseError)):
@@ -154,7 +172,7 @@ def sdk_error(error: Exception, where: str, key: str, *, is_anonymous: bool = Fa
 
 
 def _code(error: Any, status: int) -> str:
-    """Return the service's error code; its message may contain a signature."""
+    """Return the service's error code."""
     code = getattr(error, "error_code", None) or ("BlobAlreadyExists" if status == 409 else status)
     return str(getattr(code, "value", code))
 

@@ -7,7 +7,9 @@ request costs more CPU time, which shows with shards of 1 MiB.
 from __future__ import annotations
 
 import base64
+import html
 import http.client
+import re
 import ssl
 import urllib.request
 import weakref
@@ -20,6 +22,7 @@ from plumbline.stores.protocol import StoreUnavailableError
 from plumbline.stores.service_errors import unsendable
 
 _POOL = 64
+_MOST_ERROR_BYTES = 64 << 10
 
 
 class DirectResponse:
@@ -39,6 +42,17 @@ class DirectResponse:
     def read(self, size: int) -> bytes:
         """Return the body, at most `size` bytes."""
         return self._response.read(size)
+
+    def error_fields(self, *names: str) -> list[str]:
+        """Return the text of each element of an error's XML, "" if absent; close the response."""
+        try:
+            body = self.read(_MOST_ERROR_BYTES).decode(errors="replace")
+        except (OSError, http.client.HTTPException):
+            body = ""
+        finally:
+            self.release(at_end=False)
+        matches = (re.search(f"<{name}>([^<]{{1,2000}})</{name}>", body) for name in names)
+        return [html.unescape(match[1]) if match else "" for match in matches]
 
     def release(self, *, at_end: bool) -> None:
         """Keep the connection after a whole body; else close it."""

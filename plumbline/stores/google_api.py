@@ -115,7 +115,7 @@ class GoogleApi:
             if is_absent and not variable("GOOGLE_APPLICATION_CREDENTIALS"):
                 self._is_anonymous = True
                 return AnonymousCredentials()  # type: ignore[no-untyped-call]
-            raise self._no_credentials(error) from error
+            raise credentials_error(error, self._where) from error
 
     def _make_session(self) -> Any:
         from google.auth.transport.requests import AuthorizedSession
@@ -139,15 +139,18 @@ class GoogleApi:
                 method, url, timeout=self._timeouts, max_allowed_time=None, allow_redirects=False, **options
             )
         except GoogleAuthError as error:
-            raise self._no_credentials(error) from error
+            raise credentials_error(error, self._where) from error
         except (RequestException, OSError) as error:
             if (refused := unsendable(error, self._where)) is not None:
                 raise refused from error
             raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=self._where) from error
+        except Exception as error:
+            raise no_credentials(GOOGLE, self._where, why=type(error).__name__) from error
         if response.status_code in expected:
             return response
         with response:
-            answer = Answer(response.status_code, _reason(response), response.headers.get("Retry-After", ""))
+            code, message = _reason(response)
+            answer = Answer(response.status_code, code, response.headers.get("Retry-After", ""), message)
             raise response_error(GOOGLE, answer, self._where, key, is_anonymous=self._is_anonymous)
 
     def json(self, method: str, path: str, *, key: str, **options: Any) -> Any:
@@ -162,14 +165,17 @@ class GoogleApi:
         except ValueError as error:
             raise StoreUnavailableError("the answer is not JSON", where=self._where) from error
 
-    def _no_credentials(self, error: Any) -> PlumblineError:
-        from google.auth.exceptions import TransportError
 
-        name = type(error).__name__
-        # The metadata server or the token service does not answer, as in a pod's first seconds.
-        if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
-            return StoreUnavailableError(f"no access token: {name}", where=self._where)
-        return no_credentials(GOOGLE, self._where, why=name)
+def credentials_error(error: Any, where: str) -> PlumblineError:
+    """Return the error of credentials that google-auth did not find, or could not renew."""
+    from google.auth.exceptions import TransportError
+
+    name = type(error).__name__
+    # The metadata server or the token service does not answer, as in a pod's first seconds.
+    if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
+        return StoreUnavailableError(f"no access token: {name}", where=where)
+    said = next((text for text in error.args[:1] if isinstance(text, str)), "")
+    return no_credentials(GOOGLE, where, why=": ".join(filter(None, (name, said))))
 
 
 def _status(error: Any) -> int:
@@ -177,13 +183,14 @@ def _status(error: Any) -> int:
     return int(getattr(error.args[1], "status", 0)) if len(error.args) > 1 else 0
 
 
-def _reason(response: Any) -> str:
-    """Return the service's error code; its message may contain parts of the request."""
+def _reason(response: Any) -> tuple[str, str]:
+    """Return the service's error code and sentence."""
     try:
         error = response.json()["error"]
-        return str(error["errors"][0]["reason"] if error.get("errors") else error.get("status", ""))
-    except (ValueError, KeyError, TypeError, IndexError):
-        return ""
+        code = error["errors"][0]["reason"] if error.get("errors") else error.get("status", "")
+        return str(code), str(error.get("message", ""))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return "", ""
 
 
 _HINT = "signing needs a service account: its file, or a machine's with roles/iam.serviceAccountTokenCreator on itself"

@@ -33,7 +33,7 @@ from plumbline.stores.protocol import (
     plain_etag,
     quoted_etag,
 )
-from plumbline.stores.s3_api import S3Reads, api_errors, credential_errors, error_code, redirected_region
+from plumbline.stores.s3_api import S3Reads, api_errors, credential_errors, find_credentials, redirected_region
 from plumbline.stores.service_errors import S3, Answer, no_credentials, response_error
 from plumbline.variables import variable
 
@@ -53,6 +53,7 @@ class S3Store:
         self._timeouts = (connect_seconds, read_seconds)
         self._lock = threading.Lock()
         self._made: tuple[Any, S3Reads] | None = None
+        self._profile = ""
         self._region: str | None = None
         """The bucket's region, once the service has named a different one than the environment."""
 
@@ -63,7 +64,7 @@ class S3Store:
                 self._made = self._connect()
             made = self._made
         # Apart from the request, so that a refusal of the token service is not taken for the bucket's.
-        with credential_errors(self.url):
+        with credential_errors(self.url, self._profile):
             made[1].renew()
         return made
 
@@ -84,12 +85,10 @@ class S3Store:
             response_checksum_validation="when_required",
         )
         session = botocore.session.get_session()
-        with credential_errors(self.url):
-            credentials = session.get_credentials()
-            if credentials is not None:
-                credentials.get_frozen_credentials()
-            else:
-                config = config.merge(Config(signature_version=UNSIGNED))
+        self._profile = session.profile or ""
+        credentials = find_credentials(session, self.url)
+        if credentials is None:
+            config = config.merge(Config(signature_version=UNSIGNED))
         try:
             client = session.create_client("s3", region_name=self._region, config=config)
         except (BotoCoreError, ValueError) as error:
@@ -128,13 +127,13 @@ class S3Store:
             response = reads.get(name, headers, where=self.url)
         if response.status in (200, 206):
             return response
-        code, named = error_code(response)
+        code, named, message = response.error_fields("Code", "Region", "Message")
         region = redirected_region(response, named, reads.region)
         if region and self._region in (None, region):
             with self._lock:
                 self._region, self._made = region, None
             return self._get(key, name, headers)
-        answer = Answer(response.status, code, response.header("retry-after"))
+        answer = Answer(response.status, code, response.header("retry-after"), message)
         raise response_error(S3, answer, self.url, key, is_anonymous=reads.is_anonymous)
 
     def stat(self, key: str) -> ObjectInfo:

@@ -7,10 +7,12 @@ Errors: https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPException
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -31,47 +33,83 @@ _BUSY_TOKEN_SERVICE = {
 @contextmanager
 def api_errors(where: str, key: str = "", *, is_anonymous: bool = False) -> Iterator[None]:
     """Convert the errors of a call of botocore."""
-    from botocore.exceptions import BotoCoreError, ClientError
-    from botocore.parsers import ResponseParserError
+    from botocore.exceptions import ClientError
 
     try:
         yield
     except ClientError as error:
         raise response_error(S3, _answer(error), where, key, is_anonymous=is_anonymous) from error
-    except (BotoCoreError, ResponseParserError, RuntimeError) as error:
+    except PlumblineError:
+        raise
+    except Exception as error:
         raise _call_error(error, where) from error
 
 
 @contextmanager
-def credential_errors(where: str) -> Iterator[None]:
+def credential_errors(where: str, profile: str = "") -> Iterator[None]:
     """Convert the errors of finding or renewing credentials, by which no object was requested yet.
 
     A role's token service answers with its own `ClientError`. Files and tools of credentials fail with errors of the
     system, and botocore raises `RuntimeError` for renewed credentials that have ended already.
     """
     from botocore.exceptions import BotoCoreError, ClientError, MissingDependencyException
-    from botocore.parsers import ResponseParserError
 
+    service = replace(S3, login=f"`aws sso login --profile {profile}`, or renew its credentials") if profile else S3
     try:
         yield
     except MissingDependencyException as error:
         text = "a session of `aws login` needs a further package of botocore"
         raise no_credentials(S3, where, why=text, hint="`pip install awscrt`, or use a different profile") from error
     except ClientError as error:
-        status, code, retry = _answer(error)
+        status, code, retry, message = _answer(error)
         text = f"{error.operation_name} answered HTTP {status} {code}"
         if status >= 500 or status in (408, 429) or code in _BUSY_TOKEN_SERVICE:
             wait = retry_after(retry)
             raise StoreUnavailableError(f"no credentials: {text}", where=where, retry_after_seconds=wait) from error
-        raise no_credentials(S3, where, why=text) from error
-    except (BotoCoreError, ResponseParserError, RuntimeError, OSError, ValueError) as error:
-        raise (_passing_error(error, where) or no_credentials(S3, where, why=type(error).__name__)) from error
+        raise no_credentials(service, where, why=": ".join(filter(None, (text, message)))) from error
+    except PlumblineError:
+        raise
+    except Exception as error:
+        # The text of an error that is not botocore's may repeat a key.
+        why = type(error).__name__ + (f": {error}" if isinstance(error, BotoCoreError) else "")
+        raise (_passing_error(error, where) or no_credentials(service, where, why=why)) from error
+
+
+def find_credentials(session: Any, where: str) -> Any:
+    """Return the credentials of a session of botocore, `None` without any.
+
+    A profile that asks for an MFA code is refused where nobody can answer: botocore would wait for a line, or fail.
+    """
+    # It prints tracebacks of tokens that it cannot renew: one error line is enough.
+    logging.getLogger("botocore").setLevel(logging.CRITICAL)
+    profile = session.profile or ""
+    with credential_errors(where, profile):
+        profiles, name, seen = session.full_config.get("profiles", {}), profile or "default", set[str]()
+        while name in profiles and name not in seen and not variable("AWS_ACCESS_KEY_ID"):
+            seen.add(name)
+            given = profiles[name]
+            if "mfa_serial" in given and "role_arn" in given and not (sys.stdin and sys.stdin.isatty()):
+                raise _mfa_error(where, name)
+            name = str(given.get("source_profile", ""))
+        credentials = session.get_credentials()
+        if credentials is not None:
+            credentials.get_frozen_credentials()
+        return credentials
+
+
+def _mfa_error(where: str, profile: str) -> PlumblineError:
+    why = f"the profile {profile} asks for an MFA code, and there is no terminal"
+    hint = "use an identity without MFA, or the temporary credentials of `aws sts get-session-token`"
+    return no_credentials(S3, where, why=why, hint=hint)
 
 
 def _answer(error: Any) -> Answer:
     meta = error.response.get("ResponseMetadata", {})
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    return Answer(int(meta.get("HTTPStatusCode", 0)), code, str(meta.get("HTTPHeaders", {}).get("retry-after", "")))
+    given = error.response.get("Error", {})
+    # Of an answer without a body, botocore takes the status for both.
+    code, message = str(given.get("Code", "")), str(given.get("Message", ""))
+    retry = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    return Answer(int(meta.get("HTTPStatusCode", 0)), code, retry, message)
 
 
 def _call_error(error: Exception, where: str) -> PlumblineError:
@@ -101,9 +139,8 @@ def _passing_error(error: Exception, where: str) -> StoreUnavailableError | None
     return StoreUnavailableError(f"no answer: {type(error).__name__}", where=where)
 
 
-_MOST_ERROR_BYTES = 64 << 10
 _LINK_SECONDS = 3600
-_PATTERN = rb"<%b>([A-Za-z0-9.-]{1,80})</%b>"
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 
 class S3Reads:
@@ -164,20 +201,9 @@ class S3Reads:
         return dict(request.headers.items())
 
 
-def error_code(response: DirectResponse) -> tuple[str, str]:
-    """Return the error code and the region that an error's XML names; close the response."""
-    try:
-        body = response.read(_MOST_ERROR_BYTES)
-    except (OSError, HTTPException):
-        body = b""
-    finally:
-        response.release(at_end=False)
-    matches = (re.search(_PATTERN % (name, name), body) for name in (b"Code", b"Region"))
-    code, region = (match[1].decode() if match else "" for match in matches)
-    return code, region
-
-
 def redirected_region(response: DirectResponse, named: str, ours: str) -> str:
     """Return the bucket's region if a refusal names a different one than `ours`, else ""."""
     region = response.header("x-amz-bucket-region") or named
-    return region if response.status in (301, 307, 400) and region != ours else ""
+    # It becomes a part of the host that gets the next request.
+    is_region = _REGION.fullmatch(region) is not None
+    return region if response.status in (301, 307, 400) and is_region and region != ours else ""

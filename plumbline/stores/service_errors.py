@@ -7,12 +7,14 @@ https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from http.client import InvalidURL
 from typing import NamedTuple
 
 from plumbline.errors import AccessError, ConfigurationError, PlumblineError, Refusal
+from plumbline.escape import clean, without_secrets
 from plumbline.stores.body import retry_after
 from plumbline.stores.protocol import (
     BucketMissingError,
@@ -36,6 +38,8 @@ class Service:
     """Hint for missing or refused credentials."""
     endpoint: str
     """Hint for a redirection."""
+    login: str
+    """How a session that has ended is renewed."""
     conflict: str = ""
     """Hint for an unknown conflict (HTTP 409)."""
 
@@ -44,11 +48,13 @@ S3 = Service(
     "bucket",
     "check the credentials of this environment: variables, profile or identity",
     "check the bucket's region and the endpoint",
+    "`aws sso login`, or renew the temporary credentials",
 )
 AZURE = Service(
     "container",
     "check the credentials of this environment: AZURE_STORAGE_* variables or identity",
     "check the account's endpoint",
+    "`az login`, or renew the SAS token",
     "a folder or a different kind of blob has this name, the blob has snapshots, "
     "or the account does not allow this operation",
 )
@@ -57,6 +63,7 @@ GOOGLE = Service(
     "check the credentials of this environment: GOOGLE_APPLICATION_CREDENTIALS, "
     "`gcloud auth application-default login`, or the machine's service account",
     "check PLUMBLINE_GS_ENDPOINT",
+    "`gcloud auth application-default login`, or renew the service account's key",
 )
 
 
@@ -66,6 +73,8 @@ class _Kind(Enum):
     EXISTS = "exists"
     CHANGED = "changed"
     CREDENTIALS = Refusal.CREDENTIALS
+    ENDED = Refusal.ENDED
+    KEY = Refusal.KEY
     PERMISSIONS = Refusal.PERMISSIONS
     CLOCK = Refusal.CLOCK
     ARCHIVED = Refusal.ARCHIVED
@@ -76,7 +85,10 @@ class _Kind(Enum):
 
 
 _PERMISSION_HINT = "grant this environment's identity the permission: `plumbline doctor --store URL` names it"
-_ENDED_HINT = "the session has ended: log in again, or renew the temporary credentials"
+_ENDED_HINT = "the session has ended: {login}"
+_CLOCK_HINT = "start a time service here (chrony, systemd-timesyncd)"
+_KEY_HINT = "grant this environment's identity the use of the key that encrypts the {bucket} (S3: kms:Decrypt, \
+kms:GenerateDataKey)"
 _RETENTION_HINT = "the bucket's retention or hold protects the object: keep replaceable objects in a different bucket"
 _ARCHIVE_HINT = "restore the object first (S3 Glacier), or copy it to a storage class that can be read at once"
 _PROTECTED_HINT = (
@@ -96,14 +108,14 @@ _TABLE: tuple[tuple[_Kind, str, str], ...] = (
     (_Kind.CREDENTIALS, "", "authError required UNAUTHENTICATED"),
     (_Kind.CREDENTIALS, "the key id is unknown there: check AWS_ACCESS_KEY_ID and the endpoint", "InvalidAccessKeyId"),
     (_Kind.CREDENTIALS, "the secret does not belong to the key id: set both again", "SignatureDoesNotMatch"),
-    (_Kind.CREDENTIALS, _ENDED_HINT, "ExpiredToken ExpiredTokenException"),
+    (_Kind.ENDED, _ENDED_HINT, "ExpiredToken ExpiredTokenException"),
     (_Kind.CREDENTIALS, "set AWS_DEFAULT_REGION to the bucket's region", "AuthorizationHeaderMalformed"),
     (_Kind.PERMISSIONS, _PERMISSION_HINT, "403/403 AccessDenied AllAccessDisabled forbidden insufficientPermissions"),
     (_Kind.PERMISSIONS, _PERMISSION_HINT, "PERMISSION_DENIED AuthorizationPermissionMismatch"),
     (_Kind.PERMISSIONS, _PERMISSION_HINT, "InsufficientAccountPermissions AuthorizationResourceTypeMismatch"),
     (_Kind.PERMISSIONS, _PERMISSION_HINT, "AuthorizationServiceMismatch AuthorizationProtocolMismatch"),
     (_Kind.PERMISSIONS, "allow this machine's address in the account's firewall", "AuthorizationSourceIPMismatch"),
-    (_Kind.CLOCK, "start a time service here (chrony, systemd-timesyncd)", "RequestTimeTooSkewed"),
+    (_Kind.CLOCK, _CLOCK_HINT, "RequestTimeTooSkewed"),
     (_Kind.ARCHIVED, _ARCHIVE_HINT, "InvalidObjectState"),
     (_Kind.ARCHIVED, "move the blob to the hot or cool tier first", "BlobArchived"),
     (_Kind.ARCHIVED, "wait until the blob is rehydrated, which takes hours", "BlobBeingRehydrated"),
@@ -122,6 +134,23 @@ _TABLE: tuple[tuple[_Kind, str, str], ...] = (
     (_Kind.SETTING, "a requester-pays bucket bills a project: set GOOGLE_CLOUD_QUOTA_PROJECT", "UserProjectMissing"),
 )
 _ROWS = {code: (kind, hint) for kind, hint, codes in _TABLE for code in codes.split()}
+_CAUSES = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind, hint)
+    for pattern, kind, hint in (
+        (r"\bkms[:.]|kms key|key ?vault", _Kind.KEY, _KEY_HINT),
+        (r"skewed|date header too old|difference between the request time", _Kind.CLOCK, _CLOCK_HINT),
+        (r"reasonable timeframe", _Kind.CLOCK, _CLOCK_HINT),
+        (r"expired|specified time frame|refresh failed|revoked|reauthentication", _Kind.ENDED, _ENDED_HINT),
+        (r"sso (session|token)|\b(az|aws) login|AADSTS(50173|70043|700082)", _Kind.ENDED, _ENDED_HINT),
+    )
+)
+"""Causes that a service names in its sentence alone, whatever its code."""
+_UNCLEAR = {_Kind.CREDENTIALS, _Kind.PERMISSIONS, _Kind.REFUSED, _Kind.SETTING}
+_DETAIL = "authenticationerrordetail:"
+"""Begin of the line in which Azure's SDK gives the cause of a general refusal."""
+_NOISE = re.compile(r"\s*(RequestId|Time|ErrorCode|Content)\s*:", re.IGNORECASE)
+_SIGNED = re.compile(r"(signature found in the HTTP request ')[^']*")
+_SENTENCE_CHARS = 300
 _HIDDEN = {"ResourceNotFound", "PublicAccessNotPermitted"}
 """Azure's answers to a request without credentials, where the container is not public."""
 
@@ -133,6 +162,8 @@ class Answer(NamedTuple):
     code: str
     retry: str
     """The Retry-After header."""
+    message: str = ""
+    """The service's own sentence."""
 
 
 def response_error(
@@ -140,7 +171,7 @@ def response_error(
 ) -> PlumblineError:
     """Return the error of a refused request."""
     kind, hint = _row(service, answer)
-    text = f"HTTP {answer.status} {answer.code}".rstrip()
+    text = ": ".join(filter(None, (f"HTTP {answer.status} {clean(answer.code)}".rstrip(), sentence_of(answer.message))))
     if is_anonymous and (answer.code in _HIDDEN or kind in (_Kind.CREDENTIALS, _Kind.PERMISSIONS, _Kind.REFUSED)):
         return no_credentials(service, where, key, f"a request without any is refused, {text}")
     if isinstance(kind.value, Refusal):
@@ -163,21 +194,34 @@ def response_error(
 
 def _row(service: Service, answer: Answer) -> tuple[_Kind, str]:
     """Return kind and hint of an answer: by its code, else by its status."""
-    status, code, _ = answer
-    for name in (f"{status}/{code}", code, str(status)):
-        if name in _ROWS:
-            return _ROWS[name]
-    if status >= 500:
-        return _Kind.PASSING, ""
-    if 300 <= status < 400:
-        return _Kind.SETTING, service.endpoint
-    return _Kind.SETTING, service.conflict if status == 409 else ""
+    status, code, _, message = answer
+    known = (_ROWS[name] for name in (f"{status}/{code}", code, str(status)) if name in _ROWS)
+    fallback = (_Kind.SETTING, service.conflict if status == 409 else service.endpoint if status < 400 else "")
+    kind, hint = next(known, fallback if status < 500 else (_Kind.PASSING, ""))
+    if kind in _UNCLEAR:
+        kind, hint = _cause(f"{code} {message}") or (kind, hint)
+    return kind, hint.format(login=service.login, bucket=service.bucket)
+
+
+def _cause(text: str) -> tuple[_Kind, str] | None:
+    return next(((kind, hint) for pattern, kind, hint in _CAUSES if pattern.search(text)), None)
+
+
+def sentence_of(message: str) -> str:
+    """Return a service's own sentence in one line, without signatures, request ids and times."""
+    lines = message.splitlines()
+    said = [line.partition(":")[2] for line in lines if line.lower().startswith(_DETAIL)]
+    said = said or [line for line in lines if not _NOISE.match(line)]
+    return clean(_SIGNED.sub(r"\1***", without_secrets(" ".join(said), ())), _SENTENCE_CHARS)
 
 
 def no_credentials(service: Service, where: str, key: str = "", why: str = "", hint: str = "") -> AccessError:
     """Return the error of missing or damaged credentials."""
+    why = sentence_of(why)
     text = f"no usable credentials: {why}" if why else "no usable credentials"
-    return AccessError(text, where=where, key=key, hint=hint or service.credentials, refusal=Refusal.CREDENTIALS)
+    kind, known = (None if hint else _cause(why)) or (_Kind.CREDENTIALS, hint or service.credentials)
+    hint = known.format(login=service.login, bucket=service.bucket)
+    return AccessError(text, where=where, key=key, hint=hint, refusal=Refusal(kind.value))
 
 
 def unsendable(error: BaseException | None, where: str) -> AccessError | None:

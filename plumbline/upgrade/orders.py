@@ -72,7 +72,7 @@ def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
     data = suite.workloads[workload].data
     return suite.replace(
         store=own.outbox, platforms={platform: own}, reference=platform, alerts=(), local={}, schedule=None,
-        workloads={workload: suite.workloads[workload]},
+        candidates=(), workloads={workload: suite.workloads[workload]},
         datasets={name: source for name, source in suite.datasets.items() if name == data},
     )  # fmt: skip
 

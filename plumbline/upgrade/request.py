@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError
 from plumbline.digest import digest_bytes
 from plumbline.dispatch import Job, job_key, record_id
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.schema.base import Model, Name, Sha256, first_problem
+from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.store_url import safe_key
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import without_credentials
 from plumbline.stores import open_store, read_bytes
@@ -43,11 +44,11 @@ _MAX_TEXT = 400_000
 class Candidate(Model):
     """Parameter of a flow: a lock, by its text or by address and digest, or a container image; may be empty."""
 
-    name: str = Field(default="requirements.txt", max_length=200)
+    name: str = Field(default="requirements.txt", max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
     """The file name: it decides the format."""
     text: str = Field(default="", max_length=_MAX_TEXT)
     url: str = Field(default="", max_length=2000)
-    """`https://`, or the address of an object in a store; `sha256` is required with it."""
+    """Address below one of the suite's `candidates`; `sha256` is required with it."""
     sha256: Sha256 | None = None
     """Digest of the text's bytes, as `sha256sum` prints it."""
     image: str = Field(default="", max_length=500)
@@ -59,11 +60,12 @@ class Candidate(Model):
         return bool(self.text or self.url or self.image)
 
 
-def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) -> LockFiles:
+def read_candidate(candidate: Candidate, suite: Suite, download: Callable[[str, int], bytes]) -> LockFiles:
     """Return the candidate lock, checked by its digest.
 
     `download(url, max_bytes)` reads an `https://` address. Raise `ConfigurationError` if text, address and digest
-    contradict each other.
+    contradict each other, or if the suite does not list the address. The sender of an event may not read what this
+    machine may: no error shows the document's digest or content.
     """
     if bool(candidate.text) == bool(candidate.url):
         raise ConfigurationError("give either its text or its url", where=_WHERE, key="candidate")
@@ -74,9 +76,9 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
         without_credentials(candidate.url)
     except ValueError as error:
         raise ConfigurationError(str(error), where=_WHERE, key="candidate.url") from error
-    data = _download(candidate.url, download) if candidate.url else candidate.text.encode()
+    data = _read_listed(candidate.url, suite, download) if candidate.url else candidate.text.encode()
     if candidate.sha256 not in (None, digest_bytes(data)):
-        what = f"the lock has the digest {digest_bytes(data)}"
+        what = "is not the digest of the lock"
         hint = "send the digest that `sha256sum LOCK` prints for this lock"
         raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint=hint)
     try:
@@ -89,8 +91,8 @@ def read_candidate(candidate: Candidate, download: Callable[[str, int], bytes]) 
             "not UTF-8 text", where=_WHERE, key="candidate", hint="save the lock as UTF-8"
         ) from error
     except ValidationError as error:
-        key, reason = first_problem(error)
-        raise ConfigurationError(reason, where=_WHERE, key=f"candidate.{key}") from error
+        what = f"not the document of lock files that {LOCK_FILES_NAME} names"
+        raise ConfigurationError(what, where=_WHERE, key="candidate") from error
 
 
 def read_image(candidate: Candidate) -> str:
@@ -115,17 +117,30 @@ def check_image(reference: str, *, where: str = "", key: str) -> str:
     return reference
 
 
-def _download(url: str, download: Callable[[str, int], bytes]) -> bytes:
-    if url.startswith("https://"):
-        return download(url, MAX_LOCK_BYTES)
-    folder, _, key = url.rpartition("/")
-    if "://" not in folder or folder.endswith(":/"):
-        hint = "write https://HOST/PATH, or the address of an object such as s3://BUCKET/locks/requirements.txt"
-        raise ConfigurationError("not the address of an object", where=_WHERE, key="candidate.url", hint=hint)
-    try:
-        return read_bytes(open_store(folder), key, max_bytes=MAX_LOCK_BYTES)
-    except InvalidInputError as error:
-        raise ConfigurationError(error.what, where=_WHERE, key="candidate.url", hint=error.hint) from error
+def _read_listed(url: str, suite: Suite, download: Callable[[str, int], bytes]) -> bytes:
+    """Return the object at an address below one that the suite lists, or below the commands' own folder of locks."""
+    for prefix in (*suite.candidates, command_locks(suite)):
+        key = url.removeprefix(f"{prefix}/")
+        # An escaped dot may lead out of the prefix.
+        if key == url or "%" in key:
+            continue
+        try:
+            safe_key(key)
+            if prefix.startswith("https://"):
+                return download(url, MAX_LOCK_BYTES)
+            return read_bytes(open_store(prefix), key, max_bytes=MAX_LOCK_BYTES)
+        except (ValueError, InvalidInputError) as error:
+            what, hint = getattr(error, "what", str(error)), getattr(error, "hint", "")
+            raise ConfigurationError(what, where=_WHERE, key="candidate.url", hint=hint) from error
+    hint = "send the lock's text, or list the address in `candidates` of the suite"
+    raise ConfigurationError(
+        "is not below an address that the suite lists", where=_WHERE, key="candidate.url", hint=hint
+    )
+
+
+def command_locks(suite: Suite) -> str:
+    """Return the address below which `plumbline upgrade --api` keeps locks that are too large for a parameter."""
+    return f"{suite.store}/upgrades/locks"
 
 
 class UpgradeRequest(Model):

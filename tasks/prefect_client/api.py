@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TypeVar
+from http import HTTPStatus
+from json import JSONDecodeError
+from typing import Any, TypeVar
 
-from httpx import HTTPError
+from httpx import HTTPError, InvalidURL, Response, UnsupportedProtocol
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -37,17 +39,22 @@ from plumbline.errors import AccessError, ConfigurationError, UnavailableError
 from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Schedule
 
-PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, OSError)
-"""Errors of a restarting server or a locked database, which the next poll may not see."""
+
+class NotPrefectError(HTTPError):
+    """Error: a login page, a redirect or a different service answers instead of Prefect's API."""
+
+
+PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, ValidationError, JSONDecodeError, OSError)
+"""Errors of a restarting server, a locked database or a proxy in between, which the next poll may not see."""
 
 PAGE = 200
 """Number of objects that a Prefect server returns at most for one request."""
 T = TypeVar("T")
-_SERVER_ERROR = 500
+_REFUSED, _BUSY, _MISSING, _SERVER_ERROR = (401, 403, 407), (408, 429), 404, 500
 _POLL_SECONDS = 0.2
 _CLOCK_SECONDS = 2.0
 """Difference of two clocks above which the server is asked again, and the wait before that."""
-_DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT")
+_DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} 20\d\d \d\d:\d\d:\d\d GMT")
 
 
 def paged(read: Callable[..., list[T]]) -> list[T]:
@@ -58,78 +65,109 @@ def paged(read: Callable[..., list[T]]) -> list[T]:
     return found + page
 
 
+def check_answer(response: Response) -> None:
+    """Raise `NotPrefectError` for an answer that is not of the API that was asked; a hook of the HTTP client.
+
+    A redirect to a different address is not followed: it may lead to a machine that only this one reaches.
+    """
+    status, kind = response.status_code, response.headers.get("Content-Type", "")
+    if response.has_redirect_location:
+        try:
+            target = response.url.join(response.headers["Location"])
+        except InvalidURL as error:
+            raise NotPrefectError(f"HTTP {status}, a redirect to no address") from error
+        if (target.scheme, target.host, target.port) != (response.url.scheme, response.url.host, response.url.port):
+            raise NotPrefectError(f"HTTP {status}, a redirect to a different address")
+    elif status < _SERVER_ERROR and status not in (*_REFUSED, *_BUSY) and "json" not in kind and _has_body(response):
+        raise NotPrefectError(f"HTTP {status} with a page instead of JSON")
+
+
+def _has_body(response: Response) -> bool:
+    return response.status_code != HTTPStatus.NO_CONTENT and response.headers.get("Content-Length") != "0"
+
+
+def client_settings() -> dict[str, Any]:
+    """Return the settings of an HTTP client that refuses the answers of others."""
+    return {"event_hooks": {"response": [check_answer]}}
+
+
+def open_client() -> SyncPrefectClient:
+    """Return a client of the controller's API."""
+    return get_client(httpx_settings=client_settings(), sync_client=True)
+
+
 @contextmanager
-def server_errors() -> Iterator[None]:
-    """Convert refused requests to `ConfigurationError`, failures to `UnavailableError`."""
-    where = "Prefect's server"
+def server_errors(
+    where: str = "Prefect's server",
+    setting: str = "PREFECT_API_URL",
+    key_hint: str = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own",
+) -> Iterator[None]:
+    """Convert what answers instead of Prefect, a refusal and a failure to the errors of a user.
+
+    Raises `ConfigurationError` if Prefect's API is not there or refuses a request, `AccessError` for refused
+    credentials, and `UnavailableError` if it does not answer. `setting` has the address.
+    """
     try:
         yield
     except PrefectHTTPStatusError as error:
-        status, body = error.response.status_code, error.response.text[:300]
-        if status >= _SERVER_ERROR:
-            raise UnavailableError(f"answered HTTP {status}", where=where, hint="see its log") from error
-        raise ConfigurationError(f"refused the request: HTTP {status} {body}", where=where) from error
-    except HTTPError as error:
-        raise UnavailableError(f"connection failed: {error or type(error).__name__}", where=where) from error
+        status = error.response.status_code
+        if status in _REFUSED:
+            raise AccessError(f"wrong credentials: HTTP {status}", where=where, hint=key_hint) from error
+        if status >= _SERVER_ERROR or status in _BUSY:
+            hint = "see the log of the server, and of a proxy in front of it"
+            raise UnavailableError(f"no answer: HTTP {status}", where=where, hint=hint) from error
+        what = f"refused the request: HTTP {status} {error.response.text[:300]}"
+        raise ConfigurationError(what, where=where) from error
+    except (NotPrefectError, ValidationError, JSONDecodeError, InvalidURL, UnsupportedProtocol) as error:
+        hint = f"check that {setting} ends in /api, and that no login or different service answers there"
+        raise ConfigurationError(f"not Prefect's API: {first_line(error)}", where=where, hint=hint) from error
+    except (HTTPError, TimeoutError) as error:
+        text = first_line(error)
+        raise UnavailableError(f"no answer: {text}", where=where, hint=_away_hint(text, setting)) from error
+
+
+def _away_hint(text: str, setting: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "set PREFECT_API_SSL_CERT_FILE to the certificate of the server's authority"
+    if "[SSL" in text:
+        return f"write http:// in {setting}: the server there does not speak https"
+    return f"set {setting}, or start the server"
 
 
 def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) -> None:
     """Wait until the Prefect API answers; say once that it does not yet.
 
-    Raises `UnavailableError` after `seconds`, `AccessError` for refused credentials, and `ConfigurationError` if
+    Raises the errors of `server_errors`: `UnavailableError` after `seconds`, any other one at once, also if
     PREFECT_API_URL is not set.
     """
-    if PREFECT_API_URL.value() is None:
+    if (address := PREFECT_API_URL.value()) is None:
         # Prefect would start a temporary server for this process.
         raise ConfigurationError(
             "PREFECT_API_URL is not set", hint="set it to the server's address: http://HOST:4200/api"
         )
-    deadline, is_said = time.monotonic() + seconds, False
-    with get_client(sync_client=True) as client:
-        where = str(client.api_url).rstrip("/")
-        while (error := _ping(client, where)) is not None:
-            if time.monotonic() > deadline:
-                hint = "set PREFECT_API_URL, or start the server"
-                raise UnavailableError(f"no answer: {first_line(error)}", where=where, hint=hint)
-            if not is_said:
-                say(f"{where}: no answer: {first_line(error)}; waiting for at most {seconds:.0f} s")
-                is_said = True
+    where, deadline, is_said = address.rstrip("/"), time.monotonic() + seconds, False
+    with server_errors(where), open_client() as client:
+        while True:
+            try:
+                with server_errors(where):
+                    return check_api(client)
+            except UnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise
+                if not is_said:
+                    say(f"{where}: {error.what}; waiting for at most {seconds:.0f} s")
+                    is_said = True
             time.sleep(_POLL_SECONDS)
 
 
-def check_api(client: SyncPrefectClient, hint: str) -> None:
-    """Raise `UnavailableError` or `AccessError` unless the client's API answers; `hint` is about its key."""
-    where = str(client.api_url).rstrip("/")
-    try:
-        error = _ping(client, where)
-    except AccessError as refusal:
-        raise AccessError(refusal.what, where=where, hint=hint) from refusal
-    if error is not None:
-        raise UnavailableError(f"no answer: {first_line(error)}", where=where, hint="check platforms.NAME.api")
-
-
-def _ping(client: SyncPrefectClient, where: str) -> Exception | None:
-    """Return why the server does not answer now; raise for a server that refuses this client."""
-    if (error := client.api_healthcheck()) is not None:
-        return error
-    try:
-        _check_credentials(client, where)
-    except HTTPError as stopped:  # between the two requests
-        return stopped
-    return None
-
-
-def _check_credentials(client: SyncPrefectClient, where: str) -> None:
-    """Check the credentials with a request that requires them, unlike the health check."""
+def check_api(client: SyncPrefectClient) -> None:
+    """Send a request that requires credentials, unlike the health check; raise what `server_errors` converts."""
     try:
         client.hello()
-    except PrefectHTTPStatusError as refusal:
-        status = refusal.response.status_code
-        if status not in (401, 403):
-            hint = "check that PREFECT_API_URL ends in /api"
-            raise UnavailableError(f"answered HTTP {status}", where=where, hint=hint) from refusal
-        hint = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own"
-        raise AccessError(f"wrong credentials: HTTP {status}", where=where, hint=hint) from refusal
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code == _MISSING:
+            raise NotPrefectError(f"HTTP {_MISSING}") from error
+        raise
 
 
 def first_line(error: Exception) -> str:

@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -37,7 +36,7 @@ from plumbline.dispatch import ChildRun, ChildState
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.schema.record import MAX_MESSAGE
 from plumbline.schema.suite import Suite
-from plumbline.tasks.prefect_client.api import PAGE, PREFECT_ERRORS, paged, server_errors
+from plumbline.tasks.prefect_client.api import PAGE, PREFECT_ERRORS, open_client, paged, server_errors
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis
 
 CANCELLED_BY_ROUND = "cancelled by the round's controller"
@@ -119,16 +118,23 @@ def start_run(
 
 
 def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
-    """Raise `ConfigurationError` unless the runs of every platform's work pool have an image to choose."""
+    """Raise `ConfigurationError` unless the runs of every platform's work pool have an image to choose.
+
+    A platform whose own API does not answer is left to dispatch, which stops no other platform for it.
+    """
     refused = []
     with server_errors(), open_apis(suite) as apis:
         for name in platforms:
             pool = suite.platforms[name].work_pool
             try:
-                found = apis.of(name).read_work_pool(pool)
+                found = apis.ask(apis.of(name), partial(SyncPrefectClient.read_work_pool, work_pool_name=pool))
             except ObjectNotFound as error:
                 hint = "run `plumbline deploy SUITE`"
                 raise ConfigurationError(f"work pool {pool} does not exist", where=suite.name, hint=hint) from error
+            except PREFECT_ERRORS:
+                if apis.is_own(name):
+                    raise
+                continue
             if "image" not in found.base_job_template.get("variables", {}).get("properties", {}):
                 refused.append(f"{name} ({found.type})")
     if refused:
@@ -224,7 +230,7 @@ def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None
 def count_crashes(run_id: UUID) -> int:
     """Return the number of crashes since a person or the schedule started the run; 0 if the server does not answer."""
     try:
-        with get_client(sync_client=True) as client:
+        with open_client() as client:
             states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
     except (ObjectNotFound, *PREFECT_ERRORS):
         return 0
@@ -253,7 +259,7 @@ def release_deleted_slot(run_id: UUID) -> None:
 
     Prefect refuses every final state of a run that holds a slot of a concurrency limit that is gone.
     """
-    with suppress(*PREFECT_ERRORS, ObjectNotFound), get_client(sync_client=True) as client:
+    with suppress(*PREFECT_ERRORS, ObjectNotFound), open_client() as client:
         run = client.read_flow_run(run_id)
         lease = run.state.state_details.deployment_concurrency_lease_id if run.state is not None else None
         if lease is None or run.deployment_id is None:

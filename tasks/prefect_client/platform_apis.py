@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import Context, copy_context
 from datetime import UTC, datetime
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
-from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_CLIENT_CUSTOM_HEADERS, temporary_settings
 
+from plumbline.errors import PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import api_key_variable
-from plumbline.tasks.prefect_client.api import server_clock
+from plumbline.tasks.prefect_client.api import (
+    PREFECT_ERRORS,
+    NotPrefectError,
+    client_settings,
+    open_client,
+    server_clock,
+    server_errors,
+)
 from plumbline.variables import variable
 
 ANSWER_SECONDS = 15.0
@@ -37,10 +45,13 @@ class PlatformApis:
         self._others = others
         self._asked: dict[int, Future[Any]] = {}
 
-    def ask(self, client: SyncPrefectClient, request: Callable[[SyncPrefectClient], T]) -> T:
+    def ask(
+        self, client: SyncPrefectClient, request: Callable[[SyncPrefectClient], T], seconds: float | None = None
+    ) -> T:
         """Return the result of a request; raise `TimeoutError` if a platform's API does not answer in time.
 
-        That API is not asked again before it has answered or failed.
+        That API is not asked again before it has answered or failed. A platform's API decides what it answers: an
+        error that Prefect's client does not declare is a `NotPrefectError`.
         """
         if client is self.own:
             return request(client)
@@ -51,11 +62,13 @@ class PlatformApis:
         def run(context: Context) -> None:
             try:
                 answer.set_result(context.run(request, client))
-            except Exception as error:  # noqa: BLE001 - raised where the answer is read
+            except (*PREFECT_ERRORS, PrefectException, PlumblineError) as error:
                 answer.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - of values that no Prefect server answers
+                answer.set_exception(NotPrefectError(type(error).__name__))
 
         Thread(target=run, args=(copy_context(),), daemon=True).start()
-        return answer.result(ANSWER_SECONDS)
+        return answer.result(ANSWER_SECONDS if seconds is None else seconds)
 
     def of(self, platform: str) -> SyncPrefectClient:
         """Return the client of a platform's API; of the controller's own for any other name."""
@@ -86,17 +99,25 @@ def platform_clocks(apis: PlatformApis, platforms: Iterable[str]) -> dict[str, C
     clocks: dict[str, Callable[[], datetime]] = {}
     for client, names in apis.groups(platforms):
         clock: Callable[[], datetime] = partial(datetime.now, UTC)
-        with suppress(TimeoutError):
+        with suppress(*PREFECT_ERRORS):
             clock = apis.ask(client, server_clock)
         clocks |= dict.fromkeys(names, clock)
     return clocks
+
+
+def platform_errors(suite: Suite, name: str) -> AbstractContextManager[None]:
+    """Convert the errors of a platform's API, or of the controller's own for any other name."""
+    platform = suite.platforms.get(name)
+    if platform is None or not platform.api:
+        return server_errors()
+    return server_errors(platform.api, f"platforms.{name}.api", f"set {api_key_variable(name)}")
 
 
 @contextmanager
 def open_apis(suite: Suite) -> Iterator[PlatformApis]:
     """Yield the clients of the suite's APIs; an API that two platforms share has one client for each key."""
     with ExitStack() as stack:
-        own = stack.enter_context(get_client(sync_client=True))
+        own = stack.enter_context(open_client())
         opened: dict[tuple[str, str], SyncPrefectClient] = {}
         others: dict[str, SyncPrefectClient] = {}
         for name, platform in suite.platforms.items():
@@ -116,5 +137,6 @@ def _client(api: str, key: str) -> SyncPrefectClient:
     is_login = ":" in key
     with temporary_settings({PREFECT_CLIENT_CUSTOM_HEADERS: {}}):
         return SyncPrefectClient(
-            api, auth_string=key if is_login else None, api_key=key if key and not is_login else None
-        )
+            api, auth_string=key if is_login else None, api_key=key if key and not is_login else None,
+            httpx_settings=client_settings(),
+        )  # fmt: skip

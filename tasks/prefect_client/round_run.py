@@ -9,7 +9,6 @@ from typing import Any, Self, cast
 from uuid import UUID
 
 from httpx import TransportError
-from prefect import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
@@ -30,7 +29,7 @@ from plumbline.report.sentences import clean
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, wait_for_api
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client, wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import (
     RunProgress,
     last_error,
@@ -66,7 +65,7 @@ class RoundRun:
         self._round_id = round_id
         self._name = f"{REGRESSION}/{suite.name}"
         self._parameters: dict[str, Any] = {}
-        self._context = get_client(sync_client=True)
+        self._context = open_client()
         self._id: UUID | None = None
         self._state: State | None = None
         self._num_resumed = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
+from plumbline.doctor.checks import explain_refusal
 from plumbline.errors import AccessError, ConfigurationError, Refusal
 from plumbline.stores import (
     ObjectExistsError,
@@ -36,6 +38,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.status, self.code, self.is_json = 200, "", False
+        self.message, self.detail = "m", ""
         self.seen: list[dict[str, str]] = []
 
 
@@ -49,9 +52,13 @@ def refusing(clean_environment: pytest.MonkeyPatch) -> Iterator[Refusing]:
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             state.seen.append({name.lower(): value for name, value in self.headers.items()})
-            body = f"<Error><Code>{state.code}</Code><Message>m</Message></Error>".encode() if state.code else b""
+            said = f"<Message>{state.message}</Message>"
+            if state.detail:
+                said += f"<AuthenticationErrorDetail>{state.detail}</AuthenticationErrorDetail>"
+            body = f"<Error><Code>{state.code}</Code>{said}</Error>".encode() if state.code else b""
             if state.is_json:
-                body = b'{"error": {"code": 400, "errors": [{"reason": "%s"}]}}' % state.code.encode()
+                error = {"code": 400, "message": state.message, "errors": [{"reason": state.code}]}
+                body = json.dumps({"error": error}).encode()
             self.send_response(state.status)
             for name, value in {
                 "Content-Length": str(len(body)), "ETag": '"1"', "x-ms-error-code": state.code,
@@ -196,7 +203,7 @@ def check_refusal(url: str, kind: Any, words: str) -> None:
     [
         ("s3://bucket", 403, "AccessDenied", Refusal.PERMISSIONS),
         ("s3://bucket", 403, "SignatureDoesNotMatch", Refusal.CREDENTIALS),
-        ("s3://bucket", 400, "ExpiredToken", Refusal.CREDENTIALS),
+        ("s3://bucket", 400, "ExpiredToken", Refusal.ENDED),
         ("s3://bucket", 403, "RequestTimeTooSkewed", Refusal.CLOCK),
         ("s3://bucket", 403, "InvalidObjectState", Refusal.ARCHIVED),
         (f"az://{ACCOUNT}/box", 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
@@ -221,8 +228,79 @@ def test_a_refusal_is_typed_by_the_services_code_for_reads_and_writes(
             use()
         assert caught.value.refusal is refusal
         archived = refusal is Refusal.ARCHIVED
-        assert (f"is archived: HTTP {status} {code} (hint: " in str(caught.value)) == archived
+        assert (f"is archived: HTTP {status} {code}" in str(caught.value)) == archived
         assert not (archived and "credentials" in str(caught.value))
+
+
+ENDED, CLOCK, KEY = "the session has ended: ", "start a time service here", "the use of the key that encrypts the "
+SIGNATURE = "c2lnbmF0dXJlLW9mLXRoZS1yZXF1ZXN0"
+FORBIDDEN = "Server failed to authenticate the request. Make sure the value of Authorization header is correct."
+OUTSIDE = (
+    "Signature not valid in the specified time frame: Start [Mon, 23 Nov 2026 00:00:00 GMT] - "
+    "Expiry [Tue, 24 Nov 2026 00:00:00 GMT] - Current [Fri, 27 Nov 2026 00:00:00 GMT]"
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "message", "detail", "refusal", "hint"),
+    [
+        ("s3://bucket", "ExpiredToken", "The provided token has expired.", "", Refusal.ENDED, ENDED),
+        ("s3://bucket", "RequestTimeTooSkewed", "The difference is too large.", "", Refusal.CLOCK, CLOCK),
+        (
+            "s3://bucket", "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized to perform: kms:Decrypt", "",
+            Refusal.KEY, KEY,
+        ),
+        (
+            f"az://{ACCOUNT}/box", "AuthenticationFailed", FORBIDDEN, OUTSIDE, Refusal.ENDED, ENDED,
+        ),
+        (
+            f"az://{ACCOUNT}/box", "AuthenticationFailed", FORBIDDEN,
+            "Request date header too old: 'Fri, 27 Nov 2026 00:00:00 GMT'", Refusal.CLOCK, CLOCK,
+        ),
+        (
+            f"az://{ACCOUNT}/box", "KeyVaultAccessTokenCannotBeAcquired", "The key vault refuses.", "",
+            Refusal.KEY, KEY,
+        ),
+        ("gs://bucket", "authError", "Request had expired credentials.", "", Refusal.ENDED, ENDED),
+        ("gs://bucket", "forbidden", "Permission denied on Cloud KMS key.", "", Refusal.KEY, KEY),
+    ],
+)  # fmt: skip
+def test_a_cause_has_the_services_sentence_and_the_same_words_on_every_cloud(  # noqa: PLR0917 - a table
+    refusing: Refusing, url: str, code: str, message: str, detail: str, refusal: Refusal, hint: str
+) -> None:
+    refusing.status, refusing.code, refusing.message, refusing.detail = 403, code, message, detail
+    refusing.is_json = url.startswith("gs:")
+    store = open_store(url, policy=ONCE)
+    for use in (
+        lambda: read_bytes(store, "key"), lambda: store.create("key", b""), lambda: store.stat("key"),
+        lambda: list(store.list()),
+    ):  # fmt: skip
+        with pytest.raises(AccessError) as caught:
+            use()
+        assert caught.value.refusal is refusal
+        assert hint in caught.value.hint
+        assert (detail or message) in str(caught.value)
+    for right in ("create", "read"):
+        told = explain_refusal(caught.value, url, right)[1]
+        assert hint in told
+        assert right not in told
+
+
+def test_a_services_sentence_keeps_no_signature(refusing: Refusing) -> None:
+    refusing.status, refusing.code, refusing.message = 403, "AuthenticationFailed", FORBIDDEN
+    refusing.detail = f"The MAC signature found in the HTTP request '{SIGNATURE}' is not the same as any computed one."
+    store = open_store(f"az://{ACCOUNT}/box", policy=ONCE)
+    for use in (lambda: read_bytes(store, "key"), lambda: store.create("key", b"")):
+        with pytest.raises(AccessError, match="MAC signature found") as caught:
+            use()
+        assert SIGNATURE not in str(caught.value)
+
+
+def test_a_region_that_an_answer_names_is_no_host(refusing: Refusing) -> None:
+    refusing.status, refusing.code = 400, "AuthorizationHeaderMalformed"
+    refusing.message = "m</Message><Region>evil.example/</Region><Message>"
+    with pytest.raises(AccessError):
+        read_bytes(open_store("s3://bucket", policy=ONCE), "key")
 
 
 def test_a_new_object_that_a_policy_protects_exists_already(refusing: Refusing) -> None:
@@ -261,7 +339,7 @@ def test_a_blob_in_the_archive_tier_is_named_as_such(servers: Servers, clean_env
     client.create_container()
     store.create("key", b"bytes")
     client.get_blob_client("key").set_standard_blob_tier("Archive")
-    with pytest.raises(AccessError, match=r"is archived: HTTP 409 BlobArchived \(hint: move the blob"):
+    with pytest.raises(AccessError, match=r"is archived: HTTP 409 BlobArchived.*\(hint: move the blob"):
         read_bytes(store, "key")
 
 

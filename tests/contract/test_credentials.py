@@ -6,6 +6,8 @@ of every platform.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,12 +19,17 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
+from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+from google.auth.exceptions import RefreshError
 
 from plumbline.central import CentralStore, gather, publish_record
 from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
+from plumbline.machines import open_group
 from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
 from plumbline.stores.azure_access import sdk_error
+from plumbline.stores.google_api import credentials_error
 from plumbline.stores.protocol import Store
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY
 from tests.contract.records import make_record, orders_of
 from tests.contract.test_buckets import started
 
@@ -229,6 +236,52 @@ def test_a_wrong_file_of_authorities_is_wrong_configuration(clean_environment: p
     assert "/gone/authorities.pem" in str(error)
 
 
+def test_a_profile_that_asks_for_an_mfa_code_is_refused_where_nobody_can_answer(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "aws").write_text(
+        "[profile base]\naws_access_key_id = k\naws_secret_access_key = s\n"
+        "[profile far]\nrole_arn = arn:aws:iam::1:role/far\nsource_profile = team\n"
+        "[profile team]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\nmfa_serial = arn:aws:iam::1:mfa/me\n"
+    )
+    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for profile in ("team", "far"):
+        clean_environment.setenv("AWS_PROFILE", profile)
+        for use in (lambda: USES["open"](s3()), open_group("aws://eu-west-1/gpus").size):
+            with pytest.raises(AccessError, match="the profile team asks for an MFA code") as caught:
+                use()
+            assert "aws sts get-session-token" in caught.value.hint
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_an_ended_sso_session_names_the_command_and_prints_nothing(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], is_cached: bool
+) -> None:
+    (tmp_path / "aws").write_text(
+        "[profile team]\nsso_session = acme\nsso_account_id = 1\nsso_role_name = Reader\n"
+        "[sso-session acme]\nsso_start_url = https://acme.example/start\nsso_region = us-east-1\n"
+    )
+    cache = tmp_path / ".aws/sso/cache"
+    cache.mkdir(parents=True)
+    token = {
+        "startUrl": "https://acme.example/start", "region": "us-east-1", "accessToken": "x",
+        "expiresAt": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    if is_cached:
+        (cache / f"{hashlib.sha1(b'acme', usedforsecurity=False).hexdigest()}.json").write_text(json.dumps(token))
+    clean_environment.setenv("HOME", str(tmp_path))
+    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    clean_environment.setenv("AWS_PROFILE", "team")
+    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for use in (lambda: USES["open"](s3()), open_group("aws://eu-west-1/gpus").size):
+        with pytest.raises(AccessError) as caught:
+            use()
+        assert caught.value.refusal is Refusal.ENDED
+        assert "`aws sso login --profile team`" in caught.value.hint
+    assert "Traceback" not in capfd.readouterr().err
+
+
 class MetadataService:
     """Azure's source of tokens for a machine's identity."""
 
@@ -315,6 +368,54 @@ def test_an_authentication_error_is_refused_access_whatever_its_status() -> None
         response: Any = SimpleNamespace(status_code=status, reason="", headers={}, text=lambda: "")
         error = sdk_error(ClientAuthenticationError(message="x", response=response), "az://acme/box", "key")
         assert isinstance(error, kind), status
+
+
+@pytest.mark.usefixtures("azure")
+def test_an_ended_token_of_azure_is_named(clean_environment: pytest.MonkeyPatch) -> None:
+    """A SAS token that ended an hour ago, on Azurite."""
+    ends = datetime.now(UTC) - timedelta(hours=1)
+    sas = generate_container_sas(
+        ACCOUNT, "box", account_key=ACCOUNT_KEY, permission=ContainerSasPermissions(read=True, write=True), expiry=ends
+    )
+    clean_environment.delenv("AZURE_STORAGE_KEY")
+    clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", sas)
+    store = open_store(f"az://{ACCOUNT}/box", policy=ONCE)
+    for name in ("open", "stat", "create", "list"):
+        error = failing(USES[name], store)
+        assert isinstance(error, AccessError), error
+        assert error.refusal is Refusal.ENDED, (name, str(error))
+        assert "sig=" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal", "hint"),
+    [
+        ("invalid_grant: Token has been expired or revoked.", Refusal.ENDED, "gcloud auth application-default login"),
+        ("Reauthentication is needed. Please run `gcloud auth application-default login`", Refusal.ENDED, "gcloud"),
+        ("invalid_grant: Invalid JWT: Token must be in a reasonable timeframe.", Refusal.CLOCK, "time service"),
+        ("invalid_grant: Invalid JWT Signature.", Refusal.CREDENTIALS, "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_a_cause_that_google_names_is_told_as_that_of_other_clouds(said: str, refusal: Refusal, hint: str) -> None:
+    refused = RefreshError(said, {"error": "invalid_grant"})  # type: ignore[no-untyped-call]
+    error = credentials_error(refused, "gs://bucket")
+    assert isinstance(error, AccessError)
+    assert (error.refusal, said in str(error), hint in error.hint) == (refusal, True, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal", "hint"),
+    [
+        ("AADSTS700082: The refresh token has expired due to inactivity.", Refusal.ENDED, "az login"),
+        ("\tAzureCliCredential: Please run 'az login' to setup account.", Refusal.ENDED, "az login"),
+        ("AADSTS7000215: Invalid client secret provided.", Refusal.CREDENTIALS, "AZURE_STORAGE_*"),
+    ],
+)
+def test_a_cause_that_entra_names_is_told_as_that_of_other_clouds(said: str, refusal: Refusal, hint: str) -> None:
+    error = sdk_error(ClientAuthenticationError(message=f"The chain failed.\n{said}\nTrace ID: 1"), "az://a/box", "")
+    assert isinstance(error, AccessError)
+    assert (error.refusal, said.strip() in str(error), hint in error.hint) == (refusal, True, True)
+    assert "The chain" not in str(error)
 
 
 def test_a_metadata_service_that_has_answered_before_passes(

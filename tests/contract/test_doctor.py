@@ -129,7 +129,7 @@ def test_s3_wrong_permissions(clean_environment: pytest.MonkeyPatch, strict_aws:
     ):
         result = visit_aws(clean_environment, strict_aws, keys, bucket)
         assert (result.well, result.code) == (False, 2)
-        assert result.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied"
+        assert result.what == f"s3://{bucket}/team: wrong permissions: refused: HTTP 403 AccessDenied: Access Denied"
         assert result.hint.startswith(f"allow this environment's identity to {needs} s3://{bucket}/team (infra/aws")
     # Another's prefix in the right bucket.
     assert "wrong permissions" in visit_aws(clean_environment, strict_aws, strict_aws.worker, "outbox", "others").what
@@ -184,7 +184,9 @@ def test_azure_wrong_credentials(blob: pytest.MonkeyPatch) -> None:
         assert "AZURE_STORAGE_KEY" in result.hint
     blob.delenv("AZURE_STORAGE_KEY")
     blob.setenv("AZURE_STORAGE_SAS_TOKEN", token(expired=True, read=True, write=True, create=True))
-    assert "wrong credentials" in visit_azure().what
+    ended = visit_azure()
+    assert "the SAS token has expired at" in ended.what
+    assert "renew the SAS token" in ended.hint
 
 
 def test_azure_without_any_credentials(clean_environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

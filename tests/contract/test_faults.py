@@ -120,7 +120,7 @@ def test_what_passes_is_healed(store: Store, fault_server: FaultServer, tmp_path
 
 
 FINAL: list[tuple[list[Fault], type[PlumblineError], str]] = [
-    ([Denied()], AccessError, "credentials"),
+    ([Denied()], AccessError, "the session has ended|credentials of this environment"),
     ([Missing()], ObjectMissingError, "no such object"),
     ([RedirectLoop()], ConfigurationError, "307"),
     ([Status(503)] * 5, UnavailableError, "503.*gave up after 5 attempts"),

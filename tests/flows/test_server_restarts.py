@@ -53,6 +53,7 @@ class RestartingServer:
                     return
                 body = json.dumps(ANSWERS.get(self.path, {"detail": "Not Found"})).encode()
                 self.send_response(200 if self.path in ANSWERS else 404)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -150,8 +150,10 @@ def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ConfigurationError("nested too deep", where=files.name, hint=_HINT) from error
     except ValueError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigurationError(f"cannot be parsed: {reason}", where=files.name, hint=_HINT) from error
+        # The rest of a parser's message quotes the file, which may be a stranger's.
+        line = re.search(r"\bline \d+", str(error))
+        what = f"cannot be parsed: {line[0]}" if line else "cannot be parsed"
+        raise ConfigurationError(what, where=files.name, hint=_HINT) from error
     if not isinstance(content, dict):
         raise ConfigurationError("holds no table", where=files.name, hint=_HINT)
     return content

@@ -90,7 +90,7 @@ def requirement_pins(files: LockFiles, markers: Mapping[str, str]) -> dict[str, 
     """
     pins: dict[str, Pin] = {}
     bounds: dict[str, Pin] = {}
-    unpinned: dict[str, tuple[str, int, str]] = {}
+    unpinned: dict[str, tuple[str, int]] = {}
 
     def add(name: str, number: int, line: str, *, is_constraint: bool) -> None:
         requirement, hashes = _requirement(name, number, line)
@@ -100,7 +100,7 @@ def requirement_pins(files: LockFiles, markers: Mapping[str, str]) -> dict[str, 
         pin = _pin(requirement, hashes)
         if pin is None:
             if not is_constraint:
-                unpinned[package] = name, number, line
+                unpinned[package] = name, number
             return
         target = bounds if is_constraint else pins
         known = target.get(package)
@@ -110,9 +110,9 @@ def requirement_pins(files: LockFiles, markers: Mapping[str, str]) -> dict[str, 
         target[package] = pin
 
     _walk(files, files.name, add, is_constraint=False, seen=())
-    for package, (name, number, line) in unpinned.items():
+    for package, (name, number) in unpinned.items():
         if package not in bounds:
-            raise ConfigurationError(f"line {number} pins no version: {line[:60]!r}", where=name, hint=_HINT)
+            raise ConfigurationError(f"line {number} pins no version", where=name, hint=_HINT)
         pins.setdefault(package, bounds[package])
     return pins
 
@@ -146,7 +146,7 @@ def _without_folders(name: str, number: int, line: str) -> str:
     egg = _EGG.search(target)
     if egg is None:
         hint = "add #egg=NAME behind the URL, as pip freeze does"
-        raise ConfigurationError(f"line {number} names no package: {line[:60]!r}", where=name, hint=hint)
+        raise ConfigurationError(f"line {number} names no package", where=name, hint=hint)
     return f"{egg['name']} @ {target}"
 
 
@@ -168,8 +168,7 @@ def _requirement(name: str, number: int, line: str) -> tuple[Requirement, tuple[
     try:
         return Requirement(text), hashes
     except InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigurationError(f"line {number} is no requirement: {reason}", where=name, hint=_HINT) from error
+        raise ConfigurationError(f"line {number} is no requirement", where=name, hint=_HINT) from error
 
 
 def _pin(requirement: Requirement, hashes: tuple[str, ...]) -> Pin | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from plumbline.flows.commands import upgrade as command
 from plumbline.schema.suite import Alert, Suite
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
 from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.locks import LockFiles, Pin
+from plumbline.upgrade.locks import LockFiles, Pin, parse_lock
 from plumbline.upgrade.orders import PlatformReport, suite_of
 from plumbline.upgrade.outcome import alerts_of, headline, platform_outcome, sum_up, summary
 from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, Candidate, read_candidate
@@ -39,6 +40,7 @@ def suite(tmp_path: Path) -> Suite:
             "azure": {**place, "outbox": f"file://{tmp_path}/azure", "optional": True},
         },
         "alerts": [Alert(on=("drift", "unavailable"), block="slack-webhook/x")],
+        "candidates": [f"file://{tmp_path}/locks", "https://example.com/locks"],
         "schedule": {"cron": "0 2 * * *"},
     })  # fmt: skip
 
@@ -47,32 +49,95 @@ def refuse(url: str, _: int) -> bytes:
     raise AssertionError(f"{url}: nothing is to be downloaded")
 
 
-def test_a_candidate_by_text_address_and_document(tmp_path: Path) -> None:
+def test_a_candidate_by_text_address_and_document(suite: Suite, tmp_path: Path) -> None:
     lock = LockFiles(name="a.txt", files={"a.txt": "-r b.txt\n", "b.txt": TEXT})
-    (tmp_path / "lock.txt").write_text(TEXT)
-    by_address = Candidate(name="uv.lock", url=f"file://{tmp_path}/lock.txt", sha256=SHA)
-    assert read_candidate(Candidate(text=TEXT), refuse).files == {"requirements.txt": TEXT}
-    assert read_candidate(by_address, refuse) == LockFiles(name="uv.lock", files={"uv.lock": TEXT})
-    assert read_candidate(Candidate(name=LOCK_FILES_NAME, text=lock.model_dump_json()), refuse) == lock
-    web = Candidate(url="https://example.com/lock.txt", sha256=SHA)
-    assert read_candidate(web, lambda *_: TEXT.encode()).files == {"requirements.txt": TEXT}
+    for folder in ("locks/of/team", "central/upgrades/locks"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "lock.txt").write_text(TEXT)
+    by_address = Candidate(name="uv.lock", url=f"file://{tmp_path}/locks/of/team/lock.txt", sha256=SHA)
+    of_command = Candidate(name="uv.lock", url=f"file://{tmp_path}/central/upgrades/locks/lock.txt", sha256=SHA)
+    assert read_candidate(Candidate(text=TEXT), suite, refuse).files == {"requirements.txt": TEXT}
+    for candidate in (by_address, of_command):
+        assert read_candidate(candidate, suite, refuse) == LockFiles(name="uv.lock", files={"uv.lock": TEXT})
+    assert read_candidate(Candidate(name=LOCK_FILES_NAME, text=lock.model_dump_json()), suite, refuse) == lock
+    web = Candidate(url="https://example.com/locks/lock.txt", sha256=SHA)
+    assert read_candidate(web, suite, lambda *_: TEXT.encode()).files == {"requirements.txt": TEXT}
 
 
 @pytest.mark.parametrize(
     ("candidate", "words"),
     [
         (Candidate(), "either its text or its url"),
-        (Candidate(text=TEXT, sha256="0" * 64), "candidate.sha256: the lock has the digest"),
-        (Candidate(url="https://example.com/lock.txt"), "candidate.sha256: is missing"),
-        (Candidate(url="https://example.com/lock.txt", sha256="0" * 64), "candidate.sha256: the lock has the digest"),
-        (Candidate(url="http://example.com/lock.txt", sha256=SHA), "http"),
-        (Candidate(url="lock.txt", sha256=SHA), "candidate.url: not the address"),
-        (Candidate(name=LOCK_FILES_NAME, text="{}"), "candidate.name: missing"),
+        (Candidate(text=TEXT, sha256="0" * 64), "candidate.sha256: is not the digest"),
+        (Candidate(url="https://example.com/locks/lock.txt"), "candidate.sha256: is missing"),
+        (Candidate(url="https://example.com/locks/lock.txt", sha256="0" * 64), "candidate.sha256: is not the digest"),
+        (Candidate(url="http://example.com/locks/lock.txt", sha256=SHA), "candidate.url: is not below"),
+        (Candidate(url="lock.txt", sha256=SHA), "candidate.url: is not below"),
+        (Candidate(name=LOCK_FILES_NAME, text="{}"), "candidate: not the document"),
     ],
 )
-def test_a_candidate_that_is_not_what_was_announced_is_refused(candidate: Candidate, words: str) -> None:
+def test_a_candidate_that_is_not_what_was_announced_is_refused(suite: Suite, candidate: Candidate, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        read_candidate(candidate, lambda *_: TEXT.encode())
+        read_candidate(candidate, suite, lambda *_: TEXT.encode())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://{0}/central/secrets/nightly/night",
+        "file:///etc/passwd",
+        "file://{0}/locks",
+        "file://{0}/locks/",
+        "file://{0}/locks/../central/secrets/nightly/night",
+        "file://{0}/locks-of-others/lock.txt",
+        "file://{0}/aws/records/x",
+        "s3://any-bucket/lock.txt",
+        "az://account/container/lock.txt",
+        "https://example.com/other/lock.txt",
+        "https://example.com/locks/../other/lock.txt",
+        "https://example.com/locks/%2e%2e/other/lock.txt",
+        "https://example.com.evil/locks/lock.txt",
+        "https://169.254.169.254/latest/meta-data",
+    ],
+)
+def test_an_event_reads_only_below_the_addresses_of_the_suite(suite: Suite, tmp_path: Path, url: str) -> None:
+    for place in ("central/secrets/nightly/night", "locks-of-others/lock.txt", "aws/records/x"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(TEXT)
+    with pytest.raises(ConfigurationError, match=r"candidate\.url: ") as caught:
+        read_candidate(Candidate(url=url.format(tmp_path), sha256=SHA), suite, refuse)
+    assert caught.value.exit_code == 2
+
+
+SECRET = "aws_secret_access_key=wJalrXUtnFEMI"
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "uv.lock", "conda-lock.yml", "lock-files.json", "pylock.toml"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SECRET}\n",
+        f"[default]\n{SECRET}\n",
+        f"a: [{SECRET}",
+        f'{{"{SECRET}": 1}}',
+        f"-e git+https://h/{SECRET}",
+        SECRET,
+    ],
+)
+def test_no_error_about_a_strangers_document_shows_its_digest_or_content(
+    suite: Suite, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks/credentials").write_text(text)
+    url, digest = f"file://{tmp_path}/locks/credentials", hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(ConfigurationError) as wrong:
+        read_candidate(Candidate(name=name, url=url, sha256="0" * 64), suite, refuse)
+    assert digest[:8] not in str(wrong.value)
+    with pytest.raises(ConfigurationError) as unparsed:
+        parse_lock(read_candidate(Candidate(name=name, url=url, sha256=digest), suite, refuse))
+    for error in (wrong, unparsed):
+        assert "secret" not in str(error.value)
+        assert "wJalr" not in str(error.value)
 
 
 def test_a_worker_learns_of_its_own_platform_alone(suite: Suite) -> None:
@@ -143,7 +208,7 @@ def test_a_long_lock_travels_by_its_digest(suite: Suite) -> None:
         LockFiles(name="a.txt", files={"a.txt": "-r b.txt\n", "b.txt": TEXT}),
     ):
         sent = command._candidate(lock, suite)
-        assert read_candidate(Candidate.model_validate(sent), refuse) == lock
+        assert read_candidate(Candidate.model_validate(sent), suite, refuse) == lock
 
 
 @pytest.mark.parametrize("option", ["--current=x.txt", "--extra=dev", "--pip=--pre"])
