@@ -265,7 +265,7 @@ def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: py
     server = start("locked", command, log=tmp_path / "locked.log", environment=environment, folder=home)
     try:
         while not services.answers(f"{url}/health"):
-            assert server.alive, server.last_line()
+            assert server.alive, server.last_lines()
             time.sleep(0.1)
         with temporary_settings({PREFECT_API_URL: url}):
             assert main(["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]) == 2
