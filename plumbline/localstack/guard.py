@@ -1,7 +1,7 @@
 """Guard process that ends the stack when its parent dies, also by `kill -9`, and removes the stack's folder.
 
-`python -m plumbline.localstack.guard MARK FOLDER` holds the reading end of a pipe from the command that started it. The pipe
-closes when that command ends, for any reason.
+`python -m plumbline.localstack.guard MARK FOLDER` holds the reading end of a pipe from the command that started it. The
+pipe closes when that command ends, for any reason.
 """
 
 from __future__ import annotations

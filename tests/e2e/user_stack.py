@@ -22,7 +22,7 @@ def main(path: Path, state: Path) -> None:
     """Start the stack with its workers; print `online` once a run can start in each work pool."""
     suite = read_suite(path)
     pools = {*(platform.work_pool for platform in suite.platforms.values()), CONTROLLERS}
-    with Stack(suite, state, say=lambda line: print(line, flush=True)) as stack:
+    with Stack(suite, state, say=lambda line: sys.stdout.write(f"{line}\n")) as stack:
         stack.wait_until_ready()
         deploy = stack.start_command("deploy", [str(path)])
         assert deploy.process.wait() == 0
@@ -34,7 +34,8 @@ def main(path: Path, state: Path) -> None:
             while not all((health := read_pool(client, pool)) and health.is_online for pool in pools):
                 stack.check()
                 time.sleep(0.5)
-        print("online", flush=True)
+        sys.stdout.write("online\n")
+        sys.stdout.flush()
         ended = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
         while not ended.wait(0.2):
