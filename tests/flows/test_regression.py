@@ -326,7 +326,10 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=key)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
-    assert gone == {"p01": "no worker started the run within 5 s (start_seconds)", "p02": "no worker came online within 5 s (start_seconds)"}
+    assert gone == {
+        "p01": "no worker started the run within 5 s (start_seconds)",
+        "p02": "no worker came online within 5 s (start_seconds)",
+    }
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED
 
 

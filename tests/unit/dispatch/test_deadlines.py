@@ -114,7 +114,10 @@ def test_the_deadline_of_a_server_that_does_not_answer_after_the_start() -> None
     assert play.at(250.5, AWAY) is Action.NONE
     assert play.at(250.6, AWAY) is Action.FORCE
     assert play.all((251, ABSENT)).result == (
-        None, "the Prefect API did not answer within 100 s (start_seconds), nor 120 s later, and did not end when cancelled", 1,
+        None,
+        ("the Prefect API did not answer within 100 s (start_seconds), nor 120 s later, "
+         "and did not end when cancelled"),
+        1,
     )  # fmt: skip
 
 
