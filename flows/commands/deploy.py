@@ -50,13 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from plumbline.tasks.prefect_client import deployments
-    from plumbline.tasks.prefect_client.api import (
-        check_api,
-        check_schedule,
-        database_remark,
-        server_errors,
-        wait_for_api,
-    )
+    from plumbline.tasks.prefect_client.api import check_api, check_schedule, server_errors, wait_for_api
     from plumbline.tasks.prefect_client.notifications import Blocks
     from plumbline.tasks.prefect_client.platform_apis import open_apis
 
@@ -69,6 +63,9 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     wait_for_api(_API_SECONDS)
     with server_errors(), open_apis(suite) as apis:
         plans = [(apis.own, deployments.plan(apis.own, suite.name, wanted))]
+        for name in deployments.other_schedules(apis.own, suite):
+            hint = f"if it was renamed to {suite.name}: `prefect deployment delete {name}`"
+            print(f"plumbline: {name}: is scheduled too, with the same store (hint: {hint})", file=sys.stderr)
         _check_blocks(args.suite, suite, plans[0][1], blocks.fingerprints)
         for api, name, client in apis.foreign(suite):
             check_api(client, f"set {api_key_variable(name)}")
@@ -80,8 +77,6 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
                 deployments.apply(client, changes, blocks)
                 if args.prune:
                     deployments.prune(client, changes)
-            if remark := database_remark(apis.own):
-                print(f"plumbline: {remark}", file=sys.stderr)
     return [change for _, changes in plans for change in changes]
 
 

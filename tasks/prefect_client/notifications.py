@@ -194,6 +194,8 @@ def send(
         title, text = _fitted(subject, body, _services(loaded))
         with loaded.raise_on_failure():
             _ = loaded.notify(text, title)
+    except ConfigurationError as error:
+        return f"{error.what} (hint: {error.hint})"
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
         # An address may contain a token: remove it from the log.
         return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
@@ -256,8 +258,11 @@ def _schemas(service: NotifyBase) -> set[str]:
 def _load(block: str, known: Blocks) -> Block:
     """Return the server's block, or the local one if unreachable."""
     ours = known.get(block)
-    if ours is not None and PREFECT_API_URL.value() is None:
+    if PREFECT_API_URL.value() is None:
         # Prefect would start a temporary server without blocks.
+        if ours is None:
+            hint = "set the variable of its address_from, or PREFECT_API_URL to the server that has it"
+            raise ConfigurationError("has no known address", where=block, hint=hint)
         return ours
     try:
         with _quiet_apprise():
