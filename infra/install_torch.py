@@ -44,7 +44,10 @@ def main(argv: list[str]) -> int:
         _pip("install", "--quiet", "--require-hashes", "-r", str(ROOT / "locks" / "trainer-cuda.txt"))
     elif build == "cpu" and not _install_cpu():
         if asked:
-            return _fail(f"TORCH=cpu: {CPU_INDEX} has no torch {_pinned()} for this machine, or cannot be reached")
+            hint = "set up an index that has it for pip, or set TORCH=index for the CUDA build, 6 GB on disk"
+            what = f"{CPU_INDEX} has no torch {_pinned()} for this machine, or cannot be reached"
+            return _fail(f"TORCH=cpu: {what} (hint: {hint})")
+        sys.stderr.write("torch: no CPU build to be had; the next step takes the CUDA build (6 GB on disk)\n")
         build = "index"
     remembered.write_text(f"{build}\n", encoding="utf-8")
     return 0
@@ -88,10 +91,7 @@ def _install_cpu() -> bool:
     )
     done = subprocess.run([*PIP, "install", *options, f"torch=={_pinned()}"], check=False, timeout=1800)
     # A company's `find-links` is asked too, and may have the CUDA build.
-    if done.returncode == 0 and is_cpu_build({"install": []}):
-        return True
-    sys.stderr.write("torch: no CPU build to be had; the next step takes the CUDA build (6 GB on disk)\n")
-    return False
+    return done.returncode == 0 and is_cpu_build({"install": []})
 
 
 def _plan() -> dict[str, object]:

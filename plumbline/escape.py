@@ -9,10 +9,11 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import Literal
 
-Channel = Literal["plain", "html", "slack", "markdown", "log"]
+Channel = Literal["plain", "html", "chat", "log"]
 
 _KEPT = frozenset("\n\t")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -66,6 +67,23 @@ def clean(text: object, limit: int = MAX_CHARS) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def shorten(text: str, fits: Callable[[str], bool]) -> str:
+    """Return `text` cut so that it `fits`; lines with an address stay, and the last line, which has the alert's id."""
+    if fits(text):
+        return text
+    kept: list[str] = []
+    cut: list[str] = []
+    for line in reversed(text.splitlines()):
+        is_kept = ("://" in line or not (kept or cut)) and fits("\n".join(["…", line, *kept]))
+        (kept if is_kept else cut).insert(0, line)
+    whole = "\n".join(cut)
+
+    def parts(size: int) -> str:
+        return "\n".join([f"{whole[:size].rstrip()}…", *kept])
+
+    return parts(max(0, bisect_left(range(len(whole)), True, key=lambda size: not fits(parts(size))) - 1))
+
+
 def _is_hidden(char: str) -> bool:
     return unicodedata.category(char) in _HIDDEN
 
@@ -73,15 +91,16 @@ def _is_hidden(char: str) -> bool:
 def escape(text: str, channel: Channel) -> str:
     """Return `text` escaped for `channel`.
 
-    "log" is for logs and states of Prefect, whose command line reads tags in them. Slack's clients and libraries
-    interpret mentions (`<!channel>`) that were escaped as entities, so angle brackets become different characters
-    there, and a mention is broken.
+    "log" is for logs and states of Prefect, whose command line reads tags in them. Chats interpret mentions
+    (`<!channel>`) also where they are escaped as entities, so angle brackets become different characters there, and
+    mentions and links are broken.
     """
     shown = printable(text)
     if channel == "log":
         return _TAG.sub("[ ", shown)
+    if channel == "plain":
+        return shown
+    shown = _LINK.sub(f"]{_JOINER}", _MENTION.sub(rf"\1{_JOINER}", shown))
     if channel == "html":
         return html.escape(shown, quote=True).replace("\n", "<br>\n")
-    if channel in ("slack", "markdown"):
-        shown = _MENTION.sub(rf"\1{_JOINER}", shown.translate(_ANGLES))
-    return _LINK.sub(f"]{_JOINER}", shown) if channel == "markdown" else shown
+    return shown.translate(_ANGLES)

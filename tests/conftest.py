@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
 STRANGER = 65533
 """A user id without a name. `nobody` is PostgreSQL's user where root runs the stack."""
+AS_NOBODY = [
+    "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+    "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
+]  # fmt: skip
+"""Command that starts a program as a second user, who may read what root installed, and write nothing of it."""
 MLFLOW_SERVER = Path(__file__).parents[1] / ".venv/mlflow-server/bin/mlflow"
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or ""
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -72,6 +78,11 @@ def _other_user() -> bool:
     return os.geteuid() == 0 and not subprocess.run(command, user=STRANGER, cwd="/", check=False).returncode
 
 
+def _second_user() -> bool:
+    command = [*AS_NOBODY, sys.executable, "-c", ""]
+    return bool(shutil.which("setpriv")) and not subprocess.run(command, cwd="/", check=False).returncode
+
+
 NEEDS = {
     "gpu": (_gpu, "an NVIDIA GPU"),
     "postgresql": (_postgresql, "an installed PostgreSQL"),
@@ -82,6 +93,7 @@ NEEDS = {
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
     "whole_table": (_tables, "PLUMBLINE_WHOLE_TABLES=1, to try every case of a table (make tables)"),
     "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
+    "second_user": (_second_user, "root and setpriv, to run the product as a second user"),
 }
 
 

@@ -55,12 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     from plumbline.tasks.prefect_client import deployments
-    from plumbline.tasks.prefect_client.api import (
-        check_schedule,
-        database_remark,
-        server_errors,
-        wait_for_api,
-    )
+    from plumbline.tasks.prefect_client.api import check_schedule, server_errors, wait_for_api
     from plumbline.tasks.prefect_client.notifications import Blocks
     from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_errors
 
@@ -73,6 +68,9 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
     wait_for_api(_API_SECONDS)
     with server_errors(), open_apis(suite) as apis:
         plans = {"": deployments.plan(apis.own, suite.name, wanted)}
+        for name in deployments.other_schedules(apis.own, suite):
+            hint = f"if it was renamed to {suite.name}: `prefect deployment delete {name}`"
+            print(f"plumbline: {name}: is scheduled too, with the same store (hint: {hint})", file=sys.stderr)
         _check_blocks(args.suite, suite, plans[""], blocks.fingerprints)
         for api, name, client in apis.foreign(suite):
             items = _chosen(args, desired_at(suite, api))
@@ -86,8 +84,6 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
                     deployments.apply(apis.of(name), changes, blocks)
                     if args.prune:
                         deployments.prune(apis.of(name), changes)
-            if remark := database_remark(apis.own):
-                print(f"plumbline: {remark}", file=sys.stderr)
     return [change for changes in plans.values() for change in changes]
 
 

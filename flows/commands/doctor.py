@@ -10,7 +10,9 @@ from typing import Any
 
 from plumbline.cli.options import say
 from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
+from plumbline.doctor.stores import examine_disk
 from plumbline.errors import ConfigurationError
+from plumbline.localstack.stack import is_local
 from plumbline.schema.suite import read_suite
 
 
@@ -34,6 +36,12 @@ def run(args: argparse.Namespace) -> int:
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
     suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
+    from prefect.settings import PREFECT_API_URL
+
+    if is_local(suite) and not PREFECT_API_URL.value():
+        text = "its server and stores run only while `plumbline run` does: the round itself checks them"
+        results = [examine_disk("this machine's disk", args.state), *examine_recipients(suite)]
+        return _report(args, [*results, CheckResult(where=suite.name, what=text, well=True)])
     results = [*examine_stores(suite, args.state), *examine_recipients(suite)]
     from plumbline.tasks.doctor import check_server
     from plumbline.tasks.doctor_workers import check_workers

@@ -105,7 +105,7 @@ def _command(stack: Stack, name: str, options: list[str], display: Display) -> N
     child = stack.start_command(name, options, log=name)
     if code := _follow(stack, child):
         kind = UnavailableError if code == ExitCode.INCONCLUSIVE else InconclusiveError
-        raise kind(child.last_line().removeprefix("plumbline: "), where=name, hint=f"see {child.log}")
+        raise kind(child.last_lines(1).removeprefix("plumbline: "), where=name, hint=f"see {child.log}")
 
 
 def _follow(stack: Stack, child: Child) -> int:

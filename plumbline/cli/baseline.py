@@ -12,7 +12,7 @@ from typing import Any
 
 from plumbline.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
 from plumbline.central import CentralStore
-from plumbline.cli.nights import read_round, read_rounds
+from plumbline.cli.nights import latest_round, read_round
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
 from plumbline.report.sentences import sentence_of
@@ -92,8 +92,8 @@ def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerd
     """Return the round of this id, or the suite's last; raise if absent."""
     if wanted:
         return read_round(central, suite, wanted, "--round")
-    if rounds := read_rounds(central, suite, 1):
-        return rounds[0]
+    if (newest := latest_round(central, suite)) is not None:
+        return newest
     raise ConfigurationError("has no round yet", where=suite, hint="start one with `plumbline run`")
 
 

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
-from plumbline.cli.nights import read_all_series, read_lines, read_nights
+from plumbline.cli.nights import open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.history.allowed import Allowed, NoiseFloor, noise_floor, recommended_drop
@@ -20,7 +19,6 @@ from plumbline.history.segments import MetricHistory
 from plumbline.rounds.nights import limits_of
 from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.stores import open_store
 
 _MAX_DROP = 0.25
 """Maximum limit that is recommended: a wider one passes the loss of a quarter, whatever the noise is."""
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure the noise over all nights, and print or write the limits."""
     last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
-    central = CentralStore(open_store(suite.store))
+    central = open_central(suite.store)
     series = read_all_series(central, suite, list(suite.platforms))
     nights = read_nights(central, suite, series, last)
     allowed = limits_of(suite)

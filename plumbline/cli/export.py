@@ -12,13 +12,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
-from plumbline.cli.nights import read_all_series
+from plumbline.cli.nights import open_central, read_all_series
 from plumbline.cli.options import at_least, check_file, check_folder
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.exports.formats import FORMATS, Nights
 from plumbline.schema.suite import read_suite
-from plumbline.stores import open_store
 from plumbline.variables import variable
 
 
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if format_.target == "folder":
         check_folder(Path(out))
     suite = read_suite(args.suite)
-    central = CentralStore(open_store(suite.store))
+    central = open_central(suite.store)
     series = list(read_all_series(central, suite, list(suite.platforms)).values())
     rows = format_.write(Nights(suite.name, central, series, args.last), out)
     if args.json:

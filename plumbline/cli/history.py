@@ -10,7 +10,7 @@ from typing import Any
 
 from plumbline.central import CentralStore
 from plumbline.central.series import rebuild_series, records_of_rounds, write_series
-from plumbline.cli.nights import Night, read_all_series, read_lines, read_nights
+from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.allowed import allowed_for
@@ -28,7 +28,6 @@ from plumbline.rounds.nights import limits_of
 from plumbline.rounds.series import accepted_times
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
-from plumbline.stores import open_store
 
 _MAX_BYTES = 256 << 20
 _MOST_NAMED = 5
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         hint = ", ".join(suite.platforms)
         raise ConfigurationError(f"the platform {args.platform!r} does not exist", where=str(args.suite), hint=hint)
     platforms = [args.platform] if args.platform else list(suite.platforms)
-    central = CentralStore(open_store(suite.store))
+    central = open_central(suite.store)
     if args.rebuild:
         _rebuild(central, suite)
     series = read_all_series(central, suite, platforms)

@@ -129,9 +129,7 @@ def _platform(name: str, platform: NewPlatform, *, is_here: bool) -> str:
         f"accelerator = {gpu}{hint}",
     ]
     lines += [f"machines = {_text(platform.machines)} # up for a round alone"] if platform.machines else []
-    lines += (
-        ["start_seconds = 60", "run_seconds = 300"] if is_here else ["start_seconds = 1800 # until a machine is found"]
-    )
+    lines += [] if is_here else ["start_seconds = 1800 # until a machine is found"]
     return "\n".join(lines)
 
 

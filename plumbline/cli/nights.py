@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 
 from plumbline.central import CentralStore
 from plumbline.central.series import read_series
@@ -18,6 +19,7 @@ from plumbline.rounds.plan import by_time
 from plumbline.schema.base import Model
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
+from plumbline.stores import open_store
 
 
 class Night(Model):
@@ -30,6 +32,19 @@ class Night(Model):
     accuracy: float | None = None
     samples_per_second: float | None = None
     records: tuple[str, ...] = ()
+
+
+def open_central(url: str) -> CentralStore:
+    """Return the central store of a command that only reads; raise if its relative folder does not exist.
+
+    An empty answer would pass for the suite's: a relative URL means a different folder in each working directory.
+    """
+    scheme, _, folder = url.partition("://")
+    path = Path(folder).expanduser()
+    if scheme == "file" and not path.is_absolute() and not path.is_dir():
+        hint = "no round was stored there; a relative store is one of the folder in which the rounds are started"
+        raise ConfigurationError("no such folder", where=str(path.absolute()), key="store", hint=hint)
+    return CentralStore(open_store(url))
 
 
 def read_round(central: CentralStore, suite: str | None, wanted: str, where: str) -> RoundVerdict:
@@ -45,8 +60,22 @@ def read_round(central: CentralStore, suite: str | None, wanted: str, where: str
     return central.get_round(suites[0], wanted)
 
 
-def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[RoundVerdict]:
-    """Yield the rounds of one suite, or of all; report and skip unreadable ones."""
+def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | None:
+    """Return the newest round of one suite, or of all; `None` without a round.
+
+    An unreadable one raises `InvalidInputError`: an older verdict would pass for it.
+    """
+    names = central.list_rounds(suite)
+    newest = max(names, key=lambda name: by_time(name[1]), default=None)
+    try:
+        return central.get_round(*newest) if newest is not None else None
+    except InvalidInputError as error:
+        hint = "the newest round is damaged; `plumbline history SUITE` lists the others, which can be named"
+        raise InvalidInputError(error.what, where=error.where, key=error.key, hint=hint) from error
+
+
+def _latest_first(central: CentralStore, suite: str) -> Iterator[RoundVerdict]:
+    """Yield the rounds of one suite; report and skip unreadable ones."""
     for name in sorted(central.list_rounds(suite), key=lambda name: by_time(name[1]), reverse=True):
         try:
             verdict = central.get_round(*name)
@@ -58,7 +87,7 @@ def latest_first(central: CentralStore, suite: str | None = None) -> Iterator[Ro
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
     """Return the suite's last rounds, the oldest first."""
-    return list(islice(latest_first(central, suite), last))[::-1]
+    return list(islice(_latest_first(central, suite), last))[::-1]
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:

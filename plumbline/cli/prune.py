@@ -12,13 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
+from plumbline.cli.nights import open_central
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.retention import Sweep, plan_sweep, remove
 from plumbline.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.stores import open_store
 
 _MIB = 1 << 20
 
@@ -40,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.keep_days >= 1:
         raise ConfigurationError(f"{args.keep_days:g} is less than 1", where="--keep-days")
     suite = read_suite(args.suite)
-    central = CentralStore(open_store(suite.store))
+    central = open_central(suite.store)
     plan = plan_sweep(central, suite, now=datetime.now(UTC), keep_days=args.keep_days)
     if args.apply:
         remove(central, plan)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from plumbline.central import CentralStore
-from plumbline.cli.nights import latest_first, read_round, read_rounds
+from plumbline.cli.nights import latest_round, read_round, read_rounds
 from plumbline.cli.options import check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.records import LoadedRecord, load_record
@@ -83,10 +82,10 @@ def run(args: argparse.Namespace) -> int:
 def _round(central: CentralStore, wanted: str, suite: Suite | None) -> RoundVerdict:
     if wanted != _LATEST:
         return read_round(central, suite.name if suite else None, wanted, "ROUND")
-    rounds = read_rounds(central, suite.name, 1) if suite else [*islice(latest_first(central), 1)]
-    if not rounds:
+    newest = latest_round(central, suite.name if suite else None)
+    if newest is None:
         raise ConfigurationError("no round exists yet", where=central.store.url, hint="plumbline run SUITE")
-    return rounds[0]
+    return newest
 
 
 def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:

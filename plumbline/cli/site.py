@@ -18,12 +18,13 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from plumbline.central import CentralStore
+from plumbline.cli.nights import open_central
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.rounds.reporting import link_to
 from plumbline.rounds.site import list_reports, with_neighbours, write_site
 from plumbline.schema.suite import read_suite
-from plumbline.stores import ObjectMissingError, open_store, read_bytes
+from plumbline.stores import ObjectMissingError, read_bytes
 
 _TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
 _PUBLIC = ("site", "rounds", "records")
@@ -45,7 +46,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the suite's pages, print their address, and serve them if asked."""
     suite = read_suite(args.suite)
-    central = CentralStore(open_store(suite.store))
+    central = open_central(suite.store)
     key = write_site(central, suite)
     if not args.serve:
         link = link_to(central, key, suite.report_url)

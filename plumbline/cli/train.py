@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from plumbline.launch import run_training
 from plumbline.preflight import check_training
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import read_spec
+
+_LINE_SECONDS = 10.0
 
 
 def register(subparsers: Any) -> None:
@@ -43,10 +46,23 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _progress(event: dict[str, Any]) -> None:
-    text = event.get("words") or f"{event.get('step', 0)}/{event.get('steps', 0)}"
-    sys.stderr.write(f"\r\x1b[K{event.get('part', '')} {text} ")
-    sys.stderr.flush()
+class _Progress:
+    """Progress on stderr: a line that changes on a terminal, else a line for each part and every ten seconds."""
+
+    def __init__(self) -> None:
+        self._is_terminal, self._part, self._written_at = sys.stderr.isatty(), "", 0.0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one progress event."""
+        part = str(event.get("part", ""))
+        words = event.get("words") or f"{event.get('step', 0)}/{event.get('steps', 0)}"
+        text = f"{part} {words}"
+        if self._is_terminal:
+            sys.stderr.write(f"\r\x1b[K{text} ")
+        elif part and (part != self._part or time.monotonic() - self._written_at >= _LINE_SECONDS):
+            self._part, self._written_at = part, time.monotonic()
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
@@ -91,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     code = run_training(
         args.spec, args.out, data=args.data, cache=args.cache, platform=args.platform, record_id=record_id,
-        experiment=args.experiment, on_progress=_progress if sys.stderr.isatty() else None,
+        experiment=args.experiment, on_progress=_Progress(),
         timeout_seconds=args.timeout, num_processes=args.processes, trainer=args.python,
     )  # fmt: skip
     summary = _summary_of(args.out, code)

@@ -84,7 +84,11 @@ def _seek(training: TrainingRun, view: View, now: float, _: Limits) -> tuple[Tra
     if now - training.since <= training.job.start_seconds:
         return training, Action.NONE
     problem = "the Prefect API did not answer" if view.online is None else "no worker came online"
-    return _done(training, None, f"{problem} within {training.job.start_seconds:g} s"), Action.NONE
+    return _done(training, None, f"{problem} {_within(training.job)}"), Action.NONE
+
+
+def _within(job: Job) -> str:
+    return f"within {job.start_seconds:g} s (start_seconds)"
 
 
 def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
@@ -106,7 +110,7 @@ def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tupl
         return training, Action.NONE
     if view.child is not None and view.child.state.final:
         return _ended(training, view.child, now)
-    within = f"within {training.job.start_seconds:g} s"
+    within = _within(training.job)
     if view.child is not None:
         # While the server hung, no worker could get the run.
         training = replace(
@@ -148,7 +152,7 @@ def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -
         training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, recorded=view.recorded)
         return training, Action.NONE
     if training.running_since is not None and now - training.running_since > training.job.run_seconds:
-        return _give_up(training, f"the run took longer than {training.job.run_seconds:g} s", now)
+        return _give_up(training, f"the run took longer than {training.job.run_seconds:g} s (run_seconds)", now)
     if now - training.alive_at > limits.lost_seconds:
         why = f"the run reported no progress for {limits.lost_seconds:g} s"
         return _give_up(training, why, now, retryable=True)

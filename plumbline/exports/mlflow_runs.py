@@ -33,9 +33,10 @@ _HINT = "name a tracking server, such as http://HOST:5000, or a database, such a
 
 
 def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun], uri: str) -> None:
-    """Write the runs into the experiment of the suite's name; a finished run gets a new verdict at most."""
-    if not runs:
-        return
+    """Write the runs into the experiment of the suite's name; a finished run gets a new verdict at most.
+
+    The server is asked also where no run is to be written: a wrong address is found on the first day.
+    """
     # Before MLflow is imported.
     os.environ.update({name: value for name, value in _DEFAULTS.items() if not variable(name)})
     from mlflow import MlflowClient
@@ -43,7 +44,7 @@ def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun
     with _mlflow_errors(uri):
         client = MlflowClient(tracking_uri=uri)
         experiment = _experiment(client, suite, uri)
-        known = _known(client, experiment, min(run.time for run in runs))
+        known = _known(client, experiment, min((run.time for run in runs), default=0.0))
         for run in runs:
             old = known.get(run.key)
             if old is not None and old.info.status != "FINISHED":  # an export that was ended in between

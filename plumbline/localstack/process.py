@@ -44,14 +44,14 @@ class Child:
             return "runs"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
-    def last_line(self) -> str:
-        """Return the last line of the log, usually the reason of the end."""
+    def last_lines(self, count: int = 2) -> str:
+        """Return the last lines of the log in one line: usually the reason of the end, and a remark on it."""
         if self.log is None:
             return ""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "")
+        return " | ".join([line for line in lines if line][-count:])
 
     def interrupt(self, seconds: float) -> None:
         """Send SIGINT, and wait up to `seconds`."""

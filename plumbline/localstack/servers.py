@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plumbline.errors import ConfigurationError, UnavailableError
 from plumbline.localstack import services
-from plumbline.localstack.database import Database, database_folder
+from plumbline.localstack.database import Database
 from plumbline.localstack.process import Child, start
 from plumbline.localstack.services import StackSecrets, read_login
 from plumbline.schema.suite import Suite
@@ -57,12 +57,12 @@ def reserve_port(wanted: int | None = None) -> int:
 class Servers:
     """Ports, commands and processes of the servers, on loopback."""
 
-    def __init__(self, suite: Suite, state: Path, port: int | None, mark: str) -> None:
+    def __init__(self, suite: Suite, state: Path, port: int | None, folder: Path) -> None:
         self._suite = suite
         self._state = state
         self._port = reserve_port(port)
         self._stores: services.Endpoints | None = None
-        self.database = Database(database_folder(mark), reserve_port())
+        self.database = Database(folder / "database", reserve_port())
         self._commands: dict[str, tuple[list[str], Mapping[str, str]]] = {}
         self.children: dict[str, Child] = {}
 
@@ -149,7 +149,7 @@ class Servers:
             child = self.children[name]
             hint = f"see {child.log}"
             if not child.alive:
-                raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, hint=hint)
+                raise UnavailableError(f"{child.ending}: {child.last_lines()}", where=name, hint=hint)
             if time.monotonic() > deadline:
                 raise UnavailableError(f"did not answer within {_READY_SECONDS:.0f} s", where=name, hint=hint)
             time.sleep(_POLL_SECONDS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +24,6 @@ from plumbline.localstack.process import MARK, Child, adopt_orphans, end_marked,
 from plumbline.localstack.servers import Servers
 from plumbline.localstack.signals import undisturbed
 from plumbline.schema.suite import Platform, Suite
-from plumbline.staging.scratch import sweep_workspaces
 
 CONTROLLERS = "plumbline"
 """Work pool and worker of the controllers, the default of `plumbline deploy`."""
@@ -53,7 +54,8 @@ class Stack:
         self.state = state.resolve()
         self.mark = uuid4().hex
         self._say = say
-        self.servers = Servers(suite, self.state, port, self.mark)
+        self._folder = Path(tempfile.gettempdir()) / f"plumbline-{self.mark}"
+        self.servers = Servers(suite, self.state, port, self._folder)
         self._workers: dict[str, Child] = {}
         self._restarts: dict[str, int] = {}
         self._commands: list[Child] = []
@@ -77,11 +79,11 @@ class Stack:
 
     def __enter__(self) -> Self:
         self._lock = self._claim()
-        base = {**services.inherited(), MARK: self.mark}
         adopt_orphans()
-        self._guard = start_guard(self.mark, base)
+        self._guard = start_guard(self.mark, self._folder, services.inherited())
         try:
-            self.servers.start(base)
+            self._make_folder()
+            self.servers.start(self._base)
         except BaseException:
             self._end()
             raise
@@ -99,7 +101,6 @@ class Stack:
 
     def start_workers(self, names: Iterable[str] | None = None) -> None:
         """Start workers for the platforms and the controllers; their pools must exist."""
-        sweep_workspaces()
         for name in (*self.suite.platforms, CONTROLLERS) if names is None else names:
             self._start_worker(name)
 
@@ -117,7 +118,7 @@ class Stack:
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         prefect = services.prefect_environment(self.api_url, self.state / "prefect", self.login)
         stores = self.servers.credentials(self.suite.store, *urls)
-        return {**services.inherited(), **prefect, **stores, MARK: self.mark}
+        return {**self._base, **prefect, **stores}
 
     def store_environment(self, platform: Platform) -> dict[str, str]:
         """Return the credentials of one platform's stores."""
@@ -139,8 +140,22 @@ class Stack:
     def _count(self, name: str, child: Child, *, restarts: int) -> None:
         self._restarts[name] = self._restarts.get(name, 0) + 1
         if self._restarts[name] > restarts:
-            raise UnavailableError(f"{child.ending}: {child.last_line()}", where=name, hint=f"its log is {child.log}")
-        self._say(f"{name} {child.ending}; starting it again")
+            raise UnavailableError(f"{child.ending}: {child.last_lines()}", where=name, hint=f"its log is {child.log}")
+        self._say(f"{name} {child.ending}: {child.last_lines()}; starting it again")
+
+    @property
+    def _base(self) -> dict[str, str]:
+        """Return the environment of every process of the stack.
+
+        Prefect's workers share a folder in the temporary folder, which belongs to the first user of the machine.
+        """
+        return {**services.inherited(), MARK: self.mark, "TMPDIR": str(self._folder / "temporary")}
+
+    def _make_folder(self) -> None:
+        """Make the stack's folder: root's PostgreSQL has a user of its own, which has to reach the database in it."""
+        self._folder.mkdir(mode=0o700)
+        (self._folder / "temporary").mkdir(mode=0o700)
+        self._folder.chmod(0o711)
 
     def _claim(self) -> IO[bytes]:
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,8 +180,7 @@ class Stack:
         is_controllers = name == CONTROLLERS
         pool = CONTROLLERS if is_controllers else self.suite.platforms[name].work_pool
         environment = {
-            **services.inherited(),
-            **(self.environment() if is_controllers else {}),
+            **(self.environment() if is_controllers else self._base),
             **services.prefect_environment(self.api_url, self.state / "workers" / name, self.login),
             "PLUMBLINE_LOCK": str(lock_in_use()),
             # Last, as a suite may set the worker's polling period.
@@ -222,11 +236,11 @@ class Stack:
                 with suppress(subprocess.TimeoutExpired):
                     child.process.wait(_GRACE_SECONDS)
             self._reap()
-            self.servers.database.remove()
             if self._guard is not None and self._guard.stdin is not None:
                 with suppress(OSError):
                     self._guard.stdin.close()
                 self._guard.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
             if self._lock is not None:
                 self._lock.close()
         if left:

@@ -244,8 +244,8 @@ def database_remark(client: SyncPrefectClient) -> str:
         return ""
     names = ", ".join(suites[:_MOST_NAMES]) + ", ..." * (len(suites) > _MOST_NAMES)
     return (
-        f"the server runs {len(suites)} suites ({names}): its database must be PostgreSQL;"
-        " with SQLite, requests fail with 'database is locked' and live workers count as offline"
+        f"the server runs {len(suites)} suites ({names}), and may run on SQLite, which its API does not show: there,"
+        " requests fail with 'database is locked' and live workers count as offline; PostgreSQL serves them"
     )
 
 

@@ -29,8 +29,9 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
-from plumbline.deployment import Item, PlanItem, compare_items, suite_tag
+from plumbline.deployment import REGRESSION, Item, PlanItem, compare_items, suite_tag
 from plumbline.errors import ConfigurationError
+from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import paged
 from plumbline.tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint
 
@@ -96,6 +97,19 @@ def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
         elif change.item.kind == "automation":
             for found in client.read_automations_by_name(change.item.name):
                 client.delete_automation(found.id)
+
+
+def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
+    """Return the scheduled rounds of differently named suites with this suite's store: it may have been renamed."""
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", "plumbline-round"]))
+    found = paged(partial(client.read_deployments, deployment_filter=tagged))
+    return [
+        f"{REGRESSION}/{deployment.name}"
+        for deployment in found
+        if deployment.name != suite.name
+        and any(schedule.active for schedule in deployment.schedules)
+        and deployment.parameters.get("suite", {}).get("store") == suite.store
+    ]
 
 
 def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:

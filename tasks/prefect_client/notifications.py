@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -18,13 +18,16 @@ import httpx
 from prefect.blocks.abstract import NotificationBlock, NotificationError
 from prefect.blocks.core import Block
 from prefect.blocks.notifications import (
+    AbstractAppriseNotificationBlock,
     AppriseNotificationBlock,
     DiscordWebhook,
     MattermostWebhook,
     MicrosoftTeamsWebhook,
+    OpsgenieWebhook,
     PagerDutyWebHook,
     SendgridEmail,
     SlackWebhook,
+    TwilioSMS,
 )
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
@@ -33,32 +36,24 @@ from pydantic import SecretStr
 
 from plumbline.digest import digest_bytes
 from plumbline.errors import ConfigurationError
-from plumbline.escape import Channel, escape, printable
+from plumbline.escape import Channel, clean, escape, printable, shorten
 from plumbline.schema.alert_event import EVENTS, AlertEvent, Level
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.variables import variable
+
+if TYPE_CHECKING:
+    from apprise import NotifyBase
 
 _PAGER = "pager-duty-webhook"
 _PAGER_HOSTS = {"us": "events.pagerduty.com", "eu": "events.eu.pagerduty.com"}
 _PAGER_SEVERITIES: dict[Level, str] = {"failure": "error", "warning": "warning"}
 _PAGER_SECONDS = 20.0
 _PAGER_SUMMARY_CHARACTERS = 1024
-_CHANNELS: dict[str, Channel] = {
-    "mailto": "html",
-    "mailtos": "html",
-    "matrix": "html",
-    "matrixs": "html",
-    "tgram": "html",
-    "slack": "slack",
-    "discord": "markdown",
-    "mmost": "markdown",
-    "mmosts": "markdown",
-    "msteams": "markdown",
-    "workflow": "markdown",
-    "workflows": "markdown",
-}
-"""Text format by the scheme of an Apprise URL; other schemes show plain text."""
+_MACHINES = frozenset({"form", "json", "xml"})
+"""Apprise's services whose receiver is a program, which shows the text to nobody."""
+_TITLE_CHARACTERS = 24
+"""Maximum characters that Apprise adds where it puts a title into the body."""
 
 
 class AppriseUrl(AppriseNotificationBlock):
@@ -73,6 +68,16 @@ _KINDS: dict[str, type[SlackWebhook | MicrosoftTeamsWebhook | AppriseUrl]] = {
     "ms-teams-webhook": MicrosoftTeamsWebhook,
     "slack-webhook": SlackWebhook,
 }
+_EXAMPLES: dict[type[Block], str] = {
+    DiscordWebhook: "discord://1/x",
+    MattermostWebhook: "mmost://host/x",
+    MicrosoftTeamsWebhook: "workflows://host/x/x",
+    OpsgenieWebhook: "opsgenie://x",
+    SendgridEmail: "sendgrid://x:from@example.com",
+    SlackWebhook: f"slack://T{'1' * 8}/B{'1' * 8}/{'x' * 24}",
+    TwilioSMS: f"twilio://AC{'0' * 32}:{'0' * 32}@15550000000",
+}
+"""An address of the service of Prefect's own blocks, whose format and limits are those of all its addresses."""
 
 
 class Blocks:
@@ -184,16 +189,13 @@ def send(
         if isinstance(loaded, PagerDutyWebHook):
             _page(loaded, printable(subject), printable(body), event=event, about=about or "test")
             return ""
-        channel = _channel(loaded)
-        # A subject is one line, and no channel shows it as HTML.
-        subject, body = escape(subject, "plain" if channel == "html" else channel), escape(body, channel)
-        if isinstance(loaded, AppriseNotificationBlock):
+        if isinstance(loaded, AbstractAppriseNotificationBlock):
             loaded.notify_type = _level(event)
-        if isinstance(loaded, MicrosoftTeamsWebhook):
-            # A card is Markdown, which joins lines without an empty line between them.
-            body = body.replace("\n", "\n\n")
+        title, text = _fitted(subject, body, _services(loaded))
         with loaded.raise_on_failure():
-            _ = loaded.notify(body, subject)
+            _ = loaded.notify(text, title)
+    except ConfigurationError as error:
+        return f"{error.what} (hint: {error.hint})"
     except (NotificationError, ValueError, *PREFECT_ERRORS) as error:
         # An address may contain a token: remove it from the log.
         return re.sub(r"\S+://\S+", "(address)", str(error)).strip() or type(error).__name__
@@ -206,23 +208,61 @@ def _level(event: AlertEvent | None) -> Level:
     return EVENTS[event].level if event else "info"
 
 
-def _channel(block: NotificationBlock) -> Channel:
-    """Return the text format of the receivers of `block`."""
-    if isinstance(block, SendgridEmail):
-        return "html"
-    if isinstance(block, SlackWebhook):
-        return "slack"
-    if isinstance(block, (MattermostWebhook, DiscordWebhook, MicrosoftTeamsWebhook)):
-        return "markdown"
-    scheme = block.url.get_secret_value().partition("://")[0] if isinstance(block, AppriseUrl) else ""
-    return _CHANNELS.get(scheme.lower(), "plain")
+def _services(block: NotificationBlock) -> list[NotifyBase]:
+    """Return the services of Apprise that the block's address resolves to; the general one if none is known."""
+    from apprise import Apprise, NotifyBase
+
+    examples = [address for kind, address in _EXAMPLES.items() if isinstance(block, kind)]
+    own = [block.url.get_secret_value()] if isinstance(block, AppriseNotificationBlock) else []
+    with _quiet_apprise():
+        for address in (*own, *examples):
+            found = Apprise()
+            if found.add(address):
+                return list(found)
+    return [NotifyBase()]  # type: ignore[no-untyped-call]
+
+
+def _fitted(subject: str, body: str, services: list[NotifyBase]) -> tuple[str, str]:
+    """Return subject and body, escaped for what the services show, and no longer than they take."""
+    channels = {_channel(service) for service in services}
+    # Several services get one text: that of chats is harmless to each.
+    channel: Channel = channels.pop() if len(channels) == 1 else "chat"
+    is_card = any("workflows" in _schemas(service) for service in services)
+
+    def shown(text: str) -> str:
+        # Teams' cards join lines without an empty line between them.
+        return escape(text, channel).replace("\n", "\n\n" if is_card else "\n")
+
+    limit = min(service.body_maxlen for service in services)
+    title = clean(subject, min(limit // 3, *(service.title_maxlen or limit for service in services)))
+    # No service shows a title of its own as HTML.
+    is_in_body = any(not service.title_maxlen for service in services)
+    title = escape(title, "chat" if channel == "html" and not is_in_body else channel)
+    room = limit - len(title) - _TITLE_CHARACTERS
+    # Apprise sends several messages to an address with `?overflow=split`.
+    is_split = all(service.overflow_mode == "split" for service in services)
+    return title, shown(body if is_split else shorten(body, lambda text: len(shown(text)) <= room))
+
+
+def _channel(service: NotifyBase) -> Channel:
+    """Return the text format of the service's receivers: a chat shows mentions and links also in plain text."""
+    if _schemas(service) & _MACHINES:
+        return "plain"
+    return "html" if service.notify_format == "html" else "chat"
+
+
+def _schemas(service: NotifyBase) -> set[str]:
+    return set(service.schemas())  # type: ignore[no-untyped-call]
 
 
 def _load(block: str, known: Blocks) -> Block:
     """Return the server's block, or the local one if unreachable."""
     ours = known.get(block)
-    if ours is not None and PREFECT_API_URL.value() is None:
+    if PREFECT_API_URL.value() is None:
         # Prefect would start a temporary server without blocks.
+        if ours is None:
+            hint = "set the variable of its address_from, or PREFECT_API_URL to the server that has it"
+            raise ConfigurationError("has no known address", where=block, hint=hint)
         return ours
     try:
         with _quiet_apprise():

@@ -34,7 +34,7 @@ def running(folder: Path) -> Iterator[tuple[Database, Child]]:
         finally:
             stop([child], grace_seconds=20)
     finally:
-        database.remove()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def ask(database: Database, statement: str, url: str = "") -> subprocess.CompletedProcess[str]:
@@ -136,4 +136,4 @@ def test_a_port_that_is_taken_is_said_in_one_line(folder: Path) -> None:
             with pytest.raises(UnavailableError, match="database: ended with exit code 1"):
                 second.start(folder / "second.log")
         finally:
-            second.remove()
+            shutil.rmtree(folder.with_name(f"{folder.name}-2"), ignore_errors=True)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Failed, Running, State
 
 from plumbline.alerts import add_once, after_success, claim, missed_message, update
@@ -253,6 +253,21 @@ def test_the_command_proves_that_messages_arrive(
     webhook.answers = [500]
     assert main(["alert", str(path), "--test", "--json"]) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
+
+
+def test_a_test_alert_without_its_variable_and_without_a_server_names_both(
+    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOOK_ADDRESS", raising=False)
+    alert = Alert(on=("drift",), block="apprise-url/team", address_from="HOOK_ADDRESS")
+    path = tmp_path / "suite.toml"
+    content = suite.replace(alerts=(alert,)).model_dump(mode="json", exclude_none=True)
+    path.write_text(to_toml(content), encoding="utf-8")
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert main(["alert", str(path), "--test"]) == 3
+    said = capsys.readouterr().err
+    assert "apprise-url/team: has no known address (hint: set the variable of its address_from" in said
+    assert "RuntimeError" not in said
 
 
 RETIRED = """

@@ -67,6 +67,23 @@ def test_deploying_twice_changes_nothing_the_second_time(
     ]
 
 
+def test_a_renamed_suite_names_the_old_schedule_and_a_removed_schedule_ends(
+    client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nightly = suite.replace(schedule=Schedule(cron="0 2 * * *"))
+    assert main(["deploy", str(write(nightly, tmp_path))]) == 0
+    assert "is scheduled too" not in capsys.readouterr().err
+    renamed = nightly.replace(name=f"{suite.name}-new"[-60:])
+    assert main(["deploy", str(write(renamed, tmp_path))]) == 0
+    old = f"plumbline-regression/{suite.name}"
+    assert f"{old}: is scheduled too, with the same store" in capsys.readouterr().err
+    assert main(["deploy", str(write(suite, tmp_path))]) == 0
+    assert client.read_deployment_by_name(old).schedules == []
+    assert "cron: '0 2 * * *' -> None" in capsys.readouterr().out
+    assert main(["deploy", str(write(renamed, tmp_path))]) == 0
+    assert "is scheduled too" not in capsys.readouterr().err
+
+
 def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     client: SyncPrefectClient, suite: Suite
 ) -> None:

@@ -40,7 +40,7 @@ def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefect
         workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))
         deadline = time.monotonic() + 40
         while not client.read_workers_for_work_pool(pool):
-            assert time.monotonic() < deadline, workers[-1].last_line()
+            assert time.monotonic() < deadline, workers[-1].last_lines()
             time.sleep(0.1)
 
     yield begin

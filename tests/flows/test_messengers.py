@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.blocks.notifications import PagerDutyWebHook
+from prefect.blocks.core import Block
+from prefect.blocks.notifications import DiscordWebhook, PagerDutyWebHook
 
 from plumbline.cli.main import main
 from plumbline.schema.suite import Alert, Suite
-from plumbline.tasks.prefect_client.notifications import send
+from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
 from tests.flows.alert_nights import NOBODY, book_of, night
 from tests.flows.small_suite import to_toml
 from tests.flows.webhook_server import Internet, internet
 
-HOSTS = ("hooks.slack.com", "prod-7.westeurope.logic.azure.com", "events.pagerduty.com", "events.eu.pagerduty.com")
+HOSTS = (
+    "discord.com",
+    "hooks.slack.com",
+    "prod-7.westeurope.logic.azure.com",
+    "events.pagerduty.com",
+    "events.eu.pagerduty.com",
+)
 ADDRESSES = {
     "slack-webhook/team": "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
     "ms-teams-webhook/team": "https://prod-7.westeurope.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual"
@@ -63,7 +70,7 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
     by_host: dict[str, list[dict[str, Any]]] = {}
     for host, _, content in world.got:
         by_host.setdefault(host, []).append(content)
-    slack, teams, pager = (by_host[host] for host in (HOSTS[0], HOSTS[1], HOSTS[3]))
+    slack, teams, pager = (by_host[host] for host in (HOSTS[1], HOSTS[2], HOSTS[4]))
     assert [len(lot) for lot in (slack, teams, pager)] == [2, 2, 2]
     for content in (slack[0], teams[0], pager[0]):
         text = json.dumps(content)
@@ -71,7 +78,7 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
         assert all(part in text for part in (*shown, "/r/report.html", "night-0"))
     assert all("azure has recovered" in json.dumps(content) for content in (slack[1], teams[1]))
     # All receivers are tried at once, in any order.
-    assert next(path for host, path, _ in world.got if host == HOSTS[0]).endswith("FQx")
+    assert next(path for host, path, _ in world.got if host == HOSTS[1]).endswith("FQx")
     assert slack[0]["attachments"][0]["color"] != slack[1]["attachments"][0]["color"]
     assert "TF32 was on\n\nprobe.forward" in teams[0]["attachments"][0]["content"]["body"][-1]["text"]
     assert [item["event_action"] for item in pager] == ["trigger", "resolve"]
@@ -86,3 +93,57 @@ def test_a_pager_that_refuses_is_said_without_its_key(world: Internet) -> None:
     why = send("pager-duty-webhook/refused", "subject", "body", NOBODY)
     assert "429" in why
     assert "R0123" not in why
+
+
+TOKEN = "abcdefghij" * 6 + "ABCDEFGH"
+REPORT = f"report: https://reports.example.com/night-0/report.html?signature={'f' * 600}"
+LONG = "\n".join(
+    [
+        *(f"cause {number}, likely: [pay](x) @everyone, {'evidence ' * 12}" for number in range(30)),
+        "round: night-0",
+        REPORT,
+        "run: https://prefect.example.com/runs/1",
+        "",
+        "alert 0123456789abcdef",
+    ]
+)
+
+
+@pytest.mark.usefixtures("_settings")
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(AppriseUrl(url=f"discord://1234567890/{TOKEN}"), id="apprise"),
+        pytest.param(AppriseUrl(url=f"https://discord.com/api/webhooks/1234567890/{TOKEN}"), id="own-address"),
+        pytest.param(AppriseUrl(url=f"discord://1234567890/{TOKEN}?format=html"), id="format"),
+        pytest.param(AppriseUrl(url=f"discord://1234567890/{TOKEN}?overflow=truncate"), id="truncate"),
+        pytest.param(DiscordWebhook(webhook_id="1234567890", webhook_token=TOKEN), id="prefect"),
+    ],
+)
+def test_a_long_alert_reaches_discord_by_each_address_with_its_link_and_without_a_mention(
+    world: Internet, block: Block
+) -> None:
+    """Discord refuses more than 2,000 characters, and shows mentions and Markdown of every message."""
+    world.limits["discord.com"] = 2000
+    block.save("discord", overwrite=True)
+    name = f"{block.get_block_type_slug()}/discord"
+    assert send(name, "[plumbline] nightly: drift on aws: @everyone", LONG, NOBODY, event="drift") == ""
+    ((_, _, message),) = world.got
+    content = message["content"]
+    assert REPORT in content
+    assert "run: https://prefect.example.com/runs/1" in content
+    assert content.rstrip().endswith("alert 0123456789abcdef")
+    assert "cause 0, likely" in content
+    assert len(content) > 1800
+    assert "@everyone" not in content
+    assert "](" not in content
+
+
+@pytest.mark.usefixtures("_settings")
+def test_an_address_that_splits_gets_the_whole_alert_in_several_messages(world: Internet) -> None:
+    world.limits["discord.com"] = 2000
+    AppriseUrl(url=f"discord://1234567890/{TOKEN}?overflow=split").save("split", overwrite=True)
+    assert send("apprise-url/split", "subject", LONG, NOBODY, event="drift") == ""
+    contents = [message["content"] for _, _, message in world.got]
+    assert len(contents) > 2
+    assert all(any(f"cause {number}," in content for content in contents) for number in range(30))

@@ -148,7 +148,7 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     )
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
-    assert "no worker started the run within 20 s" in results["p05"].unavailable
+    assert "no worker started the run within 20 s (start_seconds)" in results["p05"].unavailable
     assert emitted(stack, "rough", 10) == {
         "plumbline.platform.pass": 6, "plumbline.platform.unavailable": 3, "plumbline.round.inconclusive": 1,
     }  # fmt: skip
@@ -326,7 +326,10 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=key)
     verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
-    assert gone == {"p01": "no worker started the run within 5 s", "p02": "no worker came online within 5 s"}
+    assert gone == {
+        "p01": "no worker started the run within 5 s (start_seconds)",
+        "p02": "no worker came online within 5 s (start_seconds)",
+    }
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED
 
 

@@ -188,7 +188,7 @@ def test_a_round_whose_every_start_crashed_ends_and_says_so(
         try:
             deadline = time.monotonic() + 60
             while not (state := client.read_flow_run(run.id).state) or not state.is_final():
-                assert time.monotonic() < deadline, f"{state}: {worker.last_line()}"
+                assert time.monotonic() < deadline, f"{state}: {worker.last_lines()}"
                 time.sleep(0.5)
         finally:
             stop([worker], grace_seconds=10)

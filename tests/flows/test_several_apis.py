@@ -100,7 +100,7 @@ def world(stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[World
                 log, folder = tmp_path / f"server-{name}.log", tmp_path / "home" / f"server-{name}"
                 children.append(start(name, command, log=log, environment=environment, folder=folder))
             while not all(services.answers(f"{api.url}/health") for api in apis.values()):
-                assert all(child.alive for child in children), [child.last_line() for child in children]
+                assert all(child.alive for child in children), [child.last_lines() for child in children]
                 time.sleep(0.2)
             yield made
         finally:

@@ -71,6 +71,8 @@ class Internet:
     """The environment in which HTTPS clients come here."""
     got: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
+    """Characters of `content` above which a host answers 400, as Discord does."""
 
 
 @contextmanager
@@ -115,9 +117,11 @@ def _answer(plain: socket.socket, host: str, seen: Internet) -> None:
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         body = stream.read(length)
-    status = seen.answers.pop(0) if seen.answers else 200
+    status, content = seen.answers.pop(0) if seen.answers else 200, json.loads(body)
+    if len(str(content.get("content", ""))) > seen.limits.get(host, len(body)):
+        status = 400
     if status == 200:
-        seen.got.append((host, path, json.loads(body)))
+        seen.got.append((host, path, content))
     plain.sendall(f"HTTP/1.1 {status} -\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode())
 
 

@@ -166,6 +166,16 @@ def test_mlflow_is_told_where_to_write_and_a_server_that_is_away_is_one_line(
         assert "Traceback" not in err
 
 
+def test_a_tracking_server_that_is_away_is_found_before_the_first_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    filled_store(tmp_path, nights=0)
+    suite = str(tmp_path / "suite.toml")
+    assert main(["export", suite, "--to", "mlflow", "--out", "http://127.0.0.1:9"]) == 3
+    assert "check that the tracking server answers" in capsys.readouterr().err
+
+
 def test_tensorboard_reads_the_nights_and_the_curves_and_a_second_export_adds_nothing(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import (  # noqa: PLC0415 - takes a second
         EventAccumulator,

@@ -93,7 +93,7 @@ def test_seconds_without_a_worker_count_as_waiting_and_a_hanging_server_by_its_g
     assert play.run.waited == 100
     assert play.at(140.5, SCHEDULED) is Action.CANCEL
     assert play.all((141, child(ChildState.CANCELLED)), (141, ABSENT)).result == (
-        None, "no worker started the run within 100 s", 1,
+        None, "no worker started the run within 100 s (start_seconds)", 1,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_a_claimed_run_that_does_not_start_is_tried_again() -> None:
     assert play.at(100.5, PENDING) is Action.CANCEL
     play.all((101, child(ChildState.CANCELLED)), (101, ABSENT))
     assert (play.run.phase, play.run.attempt) == (Phase.SEEKING, 1)
-    why = "a worker claimed the run and did not start it within 100 s: message of pending"
+    why = "a worker claimed the run and did not start it within 100 s (start_seconds): message of pending"
     assert play.run.notes == (f"attempt 1 failed: {why}",)
 
 
@@ -114,7 +114,10 @@ def test_the_deadline_of_a_server_that_does_not_answer_after_the_start() -> None
     assert play.at(250.5, AWAY) is Action.NONE
     assert play.at(250.6, AWAY) is Action.FORCE
     assert play.all((251, ABSENT)).result == (
-        None, "the Prefect API did not answer within 100 s, nor 120 s later, and did not end when cancelled", 1,
+        None,
+        ("the Prefect API did not answer within 100 s (start_seconds), nor 120 s later, "
+         "and did not end when cancelled"),
+        1,
     )  # fmt: skip
 
 

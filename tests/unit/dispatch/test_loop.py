@@ -268,7 +268,7 @@ def test_what_an_earlier_controller_dispatched_ends_with_the_next_one_though_no_
     world = World({"a": "no worker", "b": "no worker"}, started={("a", 0): 0.0}, away=(0.0, 20.0))
     results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
     assert [results[name].why for name in "ab"] == [
-        "no worker started the run within 90 s", "no worker came online within 90 s",
+        "no worker started the run within 90 s (start_seconds)", "no worker came online within 90 s (start_seconds)",
     ]  # fmt: skip
     assert world.live() == []
     assert world.starts == []
@@ -284,7 +284,7 @@ class Unnamed(World):
 def test_a_platform_that_is_not_said_to_be_online_is_not() -> None:
     world = Unnamed({"a": "", "b": ""})
     results = run_jobs(jobs_of(["a", "b"]), world, clock=world.clock, sleep=world.sleep)
-    assert results["a"].why == "no worker came online within 90 s"
+    assert results["a"].why == "no worker came online within 90 s (start_seconds)"
     assert world.starts == [("b", 0)]
 
 

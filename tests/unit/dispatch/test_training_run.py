@@ -57,7 +57,10 @@ def test_a_completed_training_with_its_record() -> None:
 
 @pytest.mark.parametrize(
     ("online", "why"),
-    [(False, "no worker came online within 100 s"), (None, "the Prefect API did not answer within 100 s")],
+    [
+        (False, "no worker came online within 100 s (start_seconds)"),
+        (None, "the Prefect API did not answer within 100 s (start_seconds)"),
+    ],
 )
 def test_no_worker_is_unavailable_at_the_start_deadline_and_is_not_tried_again(online: bool | None, why: str) -> None:
     training, actions = play((100, View(online=online)), (100.1, View(online=online)))
@@ -71,7 +74,7 @@ def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
     training, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
     assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
     assert training.result is not None
-    assert training.result.why == "no worker started the run within 100 s"
+    assert training.result.why == "no worker started the run within 100 s (start_seconds)"
 
 
 def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
@@ -79,7 +82,7 @@ def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
     training, actions = play((1, ONLINE), *looks, (140, child(ChildState.PENDING)), (141, recorded(False)))
     assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
     assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
-    assert "a worker claimed the run and did not start it within 100 s" in training.notes[0]
+    assert "a worker claimed the run and did not start it within 100 s (start_seconds)" in training.notes[0]
 
 
 def test_a_server_that_hung_gave_the_run_to_no_worker_and_that_time_does_not_count() -> None:
@@ -93,7 +96,7 @@ def test_a_server_that_never_answers_again_is_not_waited_for_for_ever() -> None:
     training, actions = play((1, ONLINE), (220, View()), (220.1, View()), (251, View()), (251, recorded(False)))
     assert actions == [Action.START, Action.NONE, Action.CANCEL, Action.FORCE, Action.NONE]
     assert training.result is not None
-    assert training.result.why.startswith("the Prefect API did not answer within 100 s")
+    assert training.result.why.startswith("the Prefect API did not answer within 100 s (start_seconds)")
 
 
 def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
@@ -162,7 +165,7 @@ def test_a_hanging_training_is_cancelled_at_its_deadline_and_not_tried_again() -
     for now, view in ((1010, child(ChildState.CANCELLED)), (1010, recorded(False))):
         training, _ = advance(training, view, now, LIMITS)
     assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "the run took longer than 1000 s")
+    assert (training.result.attempt, training.result.why) == (None, "the run took longer than 1000 s (run_seconds)")
 
 
 def test_silence_is_loss_and_is_tried_again() -> None:
@@ -286,7 +289,7 @@ def test_a_training_that_ran_too_long_is_not_tried_again_because_it_was_then_sto
     ]
     training, _ = play(*moves, (1031, child(ChildState.CANCELLED)), (1031, stopped))
     assert training.result is not None
-    assert (training.result.attempts, training.result.why) == (1, "the run took longer than 1000 s")
+    assert (training.result.attempts, training.result.why) == (1, "the run took longer than 1000 s (run_seconds)")
 
 
 def test_a_record_of_another_order_does_not_end_a_training_that_runs() -> None:

@@ -69,7 +69,8 @@ def test_everything_that_carries_the_mark_is_ended_also_an_orphan_that_does_not_
 def test_the_guard_ends_the_stack_when_its_parent_is_gone(tmp_path: Path) -> None:
     mark = uuid4().hex
     child = family(tmp_path, mark)
-    guard = start_guard(mark, dict(os.environ))
+    (folder := tmp_path / "stack").mkdir()
+    guard = start_guard(mark, folder, dict(os.environ))
     assert guard.stdin is not None
     assert wait_until(lambda: ignores(guard.pid, signal.SIGINT))
     guard.send_signal(signal.SIGINT)
@@ -78,6 +79,7 @@ def test_the_guard_ends_the_stack_when_its_parent_is_gone(tmp_path: Path) -> Non
     assert guard.wait(20) == 0
     child.process.wait(5)
     assert find_by_mark(mark) == []
+    assert not folder.exists()
 
 
 def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_a_child_that_does_not_end_is_killed(tmp_path: Path) -> None:
     )
     assert wait_until(lambda: "up" in child.log.read_text(encoding="utf-8"))
     stop([child], grace_seconds=0.2)
-    assert (child.alive, child.ending, child.last_line()) == (False, "killed by SIGKILL", "up")
+    assert (child.alive, child.ending, child.last_lines(1)) == (False, "killed by SIGKILL", "up")
 
 
 def test_a_watching_child_ends_with_a_parent_that_was_killed() -> None:
