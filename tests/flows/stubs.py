@@ -78,11 +78,13 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
 
 
 def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
-    """Return a suite of so many platforms on shared stores; `more` changes each."""
+    """Return a suite of so many platforms that share data; `more` changes each."""
     base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
-    store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
-    limits = {"start_seconds": 30, "run_seconds": 30, **more}
-    platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
+    shared = {"data": f"file://{folder}/data", "start_seconds": 30, "run_seconds": 30, **more}
+    platforms = {
+        f"p{n:02}": {"work_pool": f"{name}-{n:02}", "outbox": f"file://{folder}/outbox/p{n:02}", **shared}
+        for n in range(count)
+    }
     return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
 
 
