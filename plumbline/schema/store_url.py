@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Right = Literal["read", "list", "create", "replace", "delete"]
+PRIVATE = "secrets/"
+"""Keys that nothing publishes; a folder opens them for its user alone."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _CONTAINER = re.compile(r"\$root|\$web|[a-z0-9](?:-?[a-z0-9]){2,62}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import read_bytes
+from plumbline.stores import open_store, read_bytes
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
 from tests.record_parts import parquet_of
@@ -138,6 +139,20 @@ def test_the_published_folder_of_a_round_holds_no_secret(tmp_path: Path) -> None
     published = [info.key for info in world.central.store.list("") if info.key.startswith(("rounds/", "records/"))]
     assert not any(secret.encode() in read_bytes(world.central.store, key) for key in published)
     assert not any(key.endswith("secret") for key in published)
+
+
+def test_the_secret_of_a_round_is_its_users_alone_in_a_folder_that_others_may_read(tmp_path: Path) -> None:
+    """A web server, or a second controller's group, may read the folder; the nonces derive from the secret."""
+    before = os.umask(0o022)
+    try:
+        central = CentralStore(open_store(f"file://{tmp_path}/central"))
+        round_secret(central, "nightly", "r")
+        central.put_text("secrets/nightly/r", "1" * 64)
+        central.put_text("rounds/nightly/r/report.html", "a report")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "central").rglob("*") if path.is_file()}
+    assert (modes["r"], modes["report.html"]) == (0o600, 0o644)
 
 
 def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:
