@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -189,6 +190,8 @@ class StubWorkers:
         content = json.loads((folder / RECORD_NAME).read_bytes())
         content |= {name: order[name] for name in ("record_id", "platform", "round_id", "attempt", "nonce", "spec")}
         content["spec_sha256"] = RunSpec.model_validate(order["spec"]).digest
+        now = datetime.now(UTC)
+        content |= {"started_at": (now - timedelta(seconds=9)).isoformat(), "finished_at": now.isoformat()}
         measured = dict(self._measure(order))
         content |= measured.pop("record", {})
         content["evidence"] |= measured

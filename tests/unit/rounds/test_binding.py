@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,9 @@ class World:
         (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
         publish_record(self.outboxes[outbox or name], folder)
 
-    def gathered(self) -> GatheredRecords:
+    def gathered(self, now: datetime | None = None) -> GatheredRecords:
         results = {Assignment(name, "w", MAIN): Result(0) for name in self.outboxes}
-        return harvest(self.round, results, self.outboxes, self.central, self.folder / "into")
+        return harvest(self.round, results, self.outboxes, self.central, self.folder / "into", now=now)
 
     def verdict(self) -> RoundVerdict:
         result = self.gathered()
@@ -107,6 +108,51 @@ def test_a_record_that_answers_another_order_is_invalid_and_is_not_kept(
     assert field in said(azure.why)
     assert sorted(result.of("w")) == ["aws", "gcp"]
     assert not any("azure" in name for name in world.central.list_records())
+
+
+NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("started", "finished"),
+    [
+        ("2020-01-01T02:01:00Z", "2020-01-01T02:20:00Z"),
+        ("2026-11-21T01:59:00Z", "2026-11-21T02:20:00Z"),
+        ("2026-11-15T02:01:00Z", "2026-11-22T02:20:00Z"),
+        ("2026-11-22T02:01:00Z", "2026-11-23T02:31:00Z"),
+        ("2026-11-22T02:20:00Z", "2026-11-22T02:01:00Z"),
+        ("2100-01-01T02:01:00Z", "2100-01-01T02:20:00Z"),
+    ],
+)
+def test_a_record_whose_times_are_not_within_the_round_is_invalid(tmp_path: Path, started: str, finished: str) -> None:
+    world = World(tmp_path)
+    honest = {"started_at": "2026-11-22T02:01:00Z", "finished_at": "2026-11-22T02:20:00Z"}
+    for name in NAMES:
+        world.deliver(name, **(honest | ({"started_at": started, "finished_at": finished} if name == "azure" else {})))
+    result = world.gathered(NOW)
+    azure = result.absent[Assignment("azure", "w", MAIN)]
+    assert (azure.broken, azure.check) == (True, "record.time")
+    assert f"was trained from {started[:10]} {started[11:16]} to {finished[:10]} {finished[11:16]} UTC" in said(
+        azure.why
+    )
+    assert sorted(result.of("w")) == ["aws", "gcp"]
+
+
+def test_a_clock_that_is_minutes_off_and_a_round_that_waited_in_a_queue_are_judged(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.deliver("aws", started_at="2026-11-22T01:40:00Z", finished_at="2026-11-22T01:59:00Z")
+    world.deliver("azure", started_at="2026-11-22T09:01:00+01:00", finished_at="2026-11-22T10:20:00Z")
+    world.deliver("gcp", started_at="2026-11-22T09:59:00Z", finished_at="2026-11-22T10:39:00Z")
+    assert sorted(world.gathered(datetime(2026, 11, 22, 10, 30, tzinfo=UTC)).of("w")) == list(NAMES)
+
+
+def test_a_rounds_name_in_the_controllers_future_makes_no_record_invalid(tmp_path: Path) -> None:
+    """A person may name a round as they like; its records are of now."""
+    world = World(tmp_path)
+    world.round = world.open("20991231-020000-abc")
+    for name in NAMES:
+        world.deliver(name, started_at="2026-11-22T02:01:00Z", finished_at="2026-11-22T02:20:00Z")
+    assert sorted(world.gathered(NOW).of("w")) == list(NAMES)
 
 
 def test_last_nights_records_under_tonights_names_do_not_pass(tmp_path: Path) -> None:
