@@ -132,9 +132,12 @@ def draw_findings(pair: Pair) -> list[Finding]:
     is_explained = legs is not None and (legs[1].unportable or next(leg_parts(*legs), None) is not None)
     if sides[0].round_id != sides[1].round_id or asked is None or asked == given or is_explained:
         return []
-    outcome, detail = ("inconclusive", "portable.unanswered") if given is None else ("invalid", "portable.answered")
-    finding = {"check": "record.draw", "outcome": outcome, "observed": given or "none", "limit": asked}
-    return [Finding.model_validate({**finding, "metric": fact("portable.draw"), "detail": fact(detail)})]
+    finding = Finding(
+        check="record.draw", outcome="invalid", metric=fact("portable.draw"), observed=given, limit=asked,
+        detail=fact("portable.answered"),
+    )  # fmt: skip
+    missing = finding.replace(outcome="inconclusive", detail=fact("portable.unanswered"))
+    return [missing if given is None else finding]
 
 
 def reordered(pair: Pair) -> tuple[Statement, float] | None:
