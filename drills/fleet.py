@@ -40,7 +40,7 @@ def fleet_suite(state: Path) -> Suite:
     """Return a suite of twenty platforms, each with its own work pool and worker."""
     base = small_suite(state, "fleet", ("onprem",)).model_dump(mode="json", exclude_none=True)
     platform = {
-        "data": f"file://{state}/data", "outbox": f"file://{state}/outbox",
+        "data": f"file://{state}/data",
         "start_seconds": 120, "run_seconds": 60, "retries": 2,
     }  # fmt: skip
     names = [f"p{number:02}" for number in range(PLATFORMS)]
@@ -53,7 +53,10 @@ def fleet_suite(state: Path) -> Suite:
         **base,
         "reference": names[0],
         "dispatch": {"quorum": 10, "experiments": 0},
-        "platforms": {name: {**platform, "work_pool": f"{name}-local"} for name in names},
+        "platforms": {
+            name: {**platform, "work_pool": f"{name}-local", "outbox": f"file://{state}/outbox/{name}"}
+            for name in names
+        },
         "local": {name: {"environment": environment} for name in names},
     }
     return Suite.model_validate(content)

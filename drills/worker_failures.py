@@ -49,7 +49,7 @@ def worker_killed_during(stack: RunningStack) -> None:
 
 def _until_recorded(stack: RunningStack, name: str) -> tuple[RunningRound, int]:
     """Return a round whose record of aws has just been completed, and the flow run's process."""
-    suite = small_suite(stack.stack.state, name, outbox=f"file://{stack.stack.state}/{name}")
+    suite = small_suite(stack.stack.state, name, outbox=f"file://{stack.stack.state}/{name}/{{platform}}")
     round_ = stack.start_round(suite)
     (trainer, *_) = stack.until_running(TRAINER, "--platform aws", f"--round-id {round_.round_id}")
     child = parent(trainer)
@@ -105,8 +105,9 @@ def trainer_killed(stack: RunningStack) -> None:
 
 def training_terminated(stack: RunningStack) -> None:
     """The training alone gets SIGTERM, as at a spot machine's end: it writes a record, and a second attempt passes."""
-    outbox = f"file://{stack.stack.state}/drill-terminated"
-    suite = alerted_suite(stack, "drill-terminated", 131, steps=150, outbox=outbox, retries=2)
+    place = f"file://{stack.stack.state}/drill-terminated/{{platform}}"
+    suite = alerted_suite(stack, "drill-terminated", 131, steps=150, outbox=place, retries=2)
+    outbox = suite.platforms["aws"].outbox
     with alerted_round(stack, suite) as (round_, hook):
         round_.until("aws", "trains probe")
         stack.kill(TRAINER, "--platform aws", number=signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -90,4 +91,5 @@ def run_on_workers(
 def gather_records(round_: Round, results: Mapping[Assignment, Result], folder: Path) -> GatheredRecords:
     """Collect all dispatched records. Idempotent, so that Prefect can retry."""
     outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in round_.suite.platforms.items()}
-    return harvest(round_, results, outboxes, CentralStore(open_store(round_.suite.store)), folder)
+    central = CentralStore(open_store(round_.suite.store))
+    return harvest(round_, results, outboxes, central, folder, now=datetime.now(UTC))

@@ -43,12 +43,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def suite_of(state: Path, count: int, num_workloads: int) -> Suite:
-    """Return a suite of so many platforms on shared stores, each of which trains all workloads."""
+    """Return a suite of so many platforms that share data, each of which trains all workloads."""
     base = small_suite(state, f"grow-{count}", ("onprem",)).model_dump(mode="json", exclude_none=True)
     workloads = {f"w{number:02}": base["workloads"]["tiny"] for number in range(num_workloads)}
-    store = {"data": f"file://{state}/onprem/data", "outbox": f"file://{state}/onprem/outbox"}
-    limits = {"start_seconds": 300, "run_seconds": 120}
-    platforms = {f"p{n:02}": {"work_pool": f"grow-{n:02}", **store, **limits} for n in range(count)}
+    shared = {"data": f"file://{state}/onprem/data", "start_seconds": 300, "run_seconds": 120}
+    platforms = {
+        f"p{n:02}": {"work_pool": f"grow-{n:02}", "outbox": f"file://{state}/onprem/outbox/p{n:02}", **shared}
+        for n in range(count)
+    }
     return Suite.model_validate({**base, "reference": "p00", "platforms": platforms, "workloads": workloads})
 
 

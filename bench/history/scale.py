@@ -131,7 +131,8 @@ def main() -> None:
         found["tonight"] = measured(TONIGHT, url, str(args.rounds))
         suite = Path(folder) / "suite.toml"
         tables = [
-            f'platforms.{name} = {{ work_pool = "{name}", data = "{url}/d", outbox = "{url}/o" }}' for name in PLATFORMS
+            f'platforms.{name} = {{ work_pool = "{name}", data = "{url}/d", outbox = "{url}-{name}" }}'
+            for name in PLATFORMS
         ]
         suite.write_text(SUITE.format(store=url) + "\n".join(tables))
         found["history"] = measured(HISTORY, str(suite))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from plumbline.alerts.troubles import Trouble
 from plumbline.digest import digest_json
+from plumbline.escape import one_line
 from plumbline.report.sentences import listed, number, sentence_of
 from plumbline.schema.alert_event import EVENTS, AlertEvent
 from plumbline.schema.fact import Fact, Statement
@@ -47,7 +48,7 @@ def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: 
     ]
     name = digest_json([[trouble.key, trouble.since.isoformat()] for trouble in reported])[:12]
     return AlertMessage(
-        f"{verdict.round}/{platform}/{event}/{name}", event, f"{verdict.suite}/{platform}", subject, "\n".join(lines)
+        f"{verdict.round}/{platform}/{event}/{name}", event, f"{verdict.suite}/{platform}", subject, _body(lines)
     )
 
 
@@ -71,7 +72,12 @@ def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Se
     about = "/".join((verdict.suite, platform, *(keys if others else ())))
     name = digest_json([[trouble.key, trouble.since.isoformat()] for trouble in ended])[:12]
     subject = f"[plumbline] {verdict.suite}: {text}"
-    return AlertMessage(f"{verdict.round}/{platform}/recovered/{name}", "recovered", about, subject, "\n".join(lines))
+    return AlertMessage(f"{verdict.round}/{platform}/recovered/{name}", "recovered", about, subject, _body(lines))
+
+
+def _body(lines: Sequence[str]) -> str:
+    """Join the lines; a worker's text within one of them begins no line, such as a false `report: ADDRESS`."""
+    return "\n".join(map(one_line, lines))
 
 
 def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tuple[str, list[str]]:
@@ -182,7 +188,7 @@ def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMe
     ]
     subject = f"[plumbline] {suite}: a round ended without a verdict"
     name = f"broken/{round_id}/{digest_json(why)[:12]}"
-    return AlertMessage(name, "missed", f"{suite}/missed", subject, "\n".join(lines))
+    return AlertMessage(name, "missed", f"{suite}/missed", subject, _body(lines))
 
 
 def probe_message(suite: str, now: datetime) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from plumbline.central.outbox import RECORDS, checked_record, receive, record_ke
 from plumbline.errors import InvalidInputError, UnavailableError
 from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
+from plumbline.schema.store_url import PRIVATE
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores.protocol import (
     ObjectMissingError,
@@ -39,7 +40,7 @@ def round_key(suite: str, round_id: str, name: str) -> str:
 
 def secret_key(suite: str, round_id: str) -> str:
     """Return the key of a round's secret, in a folder that nothing publishes."""
-    return f"secrets/{suite}/{round_id}"
+    return f"{PRIVATE}{suite}/{round_id}"
 
 
 def start_key(suite: str, round_id: str, now: datetime) -> str:

@@ -27,6 +27,7 @@ from plumbline.schema.suite import read_suite
 from plumbline.stores import ObjectMissingError, read_bytes
 
 _TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
+_OWN_NAMES = ("127.0.0.1", "localhost")
 _PUBLIC = ("site", "rounds", "records")
 """Folders of the central store that may be served, as by `report_url`; secrets are elsewhere."""
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def _server(central: CentralStore, report_url: str, port: int) -> PageServer:
     """Return the server of the pages; at `report_url`, if it is an address of this machine and no port is given."""
     parts = urlsplit(report_url)
-    is_here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not port
+    is_here = parts.scheme == "http" and parts.hostname in _OWN_NAMES and not port
     try:
         if is_here:
             return PageServer(central, parts.port or 80, unquote(parts.path).strip("/"))
@@ -115,7 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a page of the store."""
         try:
-            page = self.server.page(self.path)
+            # A stranger's page may have a name of its own that leads here: its scripts get nothing.
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            page = self.server.page(self.path) if name in _OWN_NAMES else None
         except (PlumblineError, ValueError) as error:
             self.send_error(HTTPStatus.BAD_GATEWAY, type(error).__name__)
             return

@@ -55,8 +55,9 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
         datasets = sorted({workload.data for workload in suite.workloads_of(name).values()})
         visits += [Visit(f"{name}: data", platform.data, "read", dataset) for dataset in datasets]
         visits.append(Visit(f"{name}: outbox", platform.outbox, "write and read"))
+    key = f"doctor/{secrets.token_hex(8)}"  # one for all: where it is there already, two URLs are one place
     with ThreadPoolExecutor(min(16, len(visits)), thread_name_prefix="doctor") as pool:
-        yield from pool.map(examine_store, visits)
+        yield from pool.map(lambda visit: examine_store(visit, key), visits)
 
 
 def check_destinations(suite: Suite) -> None:
@@ -88,12 +89,15 @@ def room(where: str, free: int, least: int, at: str = "") -> CheckResult:
     return CheckResult(where=where, what=f"disk is full: {text}", hint=hint, code=int(ExitCode.INCONCLUSIVE))
 
 
-def examine_store(visit: Visit) -> CheckResult:
-    """Check one store with the operations of a round."""
+def examine_store(visit: Visit, key: str = "") -> CheckResult:
+    """Check one store with the operations of a round; `key` is a new object to write, by default a random one."""
     where, url, needs, dataset = visit
+    # A new key for each visit: an outbox's identity may lack the permission to replace objects.
+    key = key or f"doctor/{secrets.token_hex(8)}"
     try:
         store = open_store(url, policy=_QUICK)
-        return _read(where, store, dataset) if needs == "read" else _write(where, store, replace="replace" in needs)
+        is_read = needs == "read"
+        return _read(where, store, dataset) if is_read else _write(where, store, key, replace="replace" in needs)
     except BucketMissingError as error:
         return _wrong(where, url, error.what, f"create it, or correct the suite: {url}")
     except ObjectMissingError:
@@ -130,10 +134,13 @@ def _read(where: str, store: Store, dataset: str) -> CheckResult:
     return CheckResult(where=where, what=text, well=True, size=size)
 
 
-def _write(where: str, store: Store, *, replace: bool) -> CheckResult:
-    # A new key for each visit: an outbox's identity may lack the permission to replace objects.
-    key, content = f"doctor/{secrets.token_hex(8)}", secrets.token_bytes(16)
-    info = store.create(key, content)
+def _write(where: str, store: Store, key: str, *, replace: bool) -> CheckResult:
+    content = secrets.token_bytes(16)
+    try:
+        info = store.create(key, content)
+    except ObjectExistsError:
+        what = "is the same place as a different outbox or the central store, under a different name"
+        return _wrong(where, store.url, what, "give each platform an outbox of its own")
     # Without its conditions, two controllers would replace each other's records and baselines.
     # Azure refuses it by permission to an identity that may only create.
     if not _is_refused(lambda: store.create(key, b"second"), ObjectExistsError, AccessError):

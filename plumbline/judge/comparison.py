@@ -11,7 +11,7 @@ from plumbline.judge.gates.production import explains_curve
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
-from plumbline.judge.rungs.portable import excused, portable_findings
+from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
@@ -65,6 +65,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     if walk is not None:
         findings += _probe_findings(pair, walk)
         mismatches += walk.mismatches
+        findings += [] if mismatches else draw_findings(pair)
         findings += [*_lost_envelope(pair, walk), *_lost_portable(pair, walk), *precision_findings(pair)]
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]

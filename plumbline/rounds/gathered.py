@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from plumbline.records import LoadedRecord, load_record
 from plumbline.rounds.isolation import Defect, isolated
 from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.fingerprint import machine_mismatches
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import CLOCK_TOLERANCE, RunRecord, named_time
 from plumbline.stores import Store
 
 
@@ -64,8 +65,13 @@ def harvest(
     outboxes: Mapping[str, Store],
     central: CentralStore,
     into: Path,
+    *,
+    now: datetime | None = None,
 ) -> GatheredRecords:
-    """Gather all dispatched records, workload by workload, platforms in parallel."""
+    """Gather all dispatched records, workload by workload, platforms in parallel.
+
+    With `now`, the controller's time, a record whose times are not within the round is invalid.
+    """
     gathered = GatheredRecords(
         notes={assignment: result.notes for assignment, result in results.items() if result.notes}
     )
@@ -85,7 +91,8 @@ def harvest(
                 gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
                 continue
             found = isolated(
-                platform, partial(_judgeable, got.folder, orders[platform], results[assignment].why, gathered.table)
+                platform,
+                partial(_judgeable, got.folder, orders[platform], results[assignment].why, gathered.table, now),
             )
             if isinstance(found, LoadedRecord):
                 gathered.records[assignment] = found
@@ -94,13 +101,15 @@ def harvest(
     return gathered
 
 
-def _judgeable(folder: Path, order: TrainingOrder, why: str, table: Comparisons) -> LoadedRecord | Absence:
+def _judgeable(
+    folder: Path, order: TrainingOrder, why: str, table: Comparisons, now: datetime | None
+) -> LoadedRecord | Absence:
     """Return the record in `folder`, once every part is read and the judge has judged it alone.
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
     loaded = whole(load_record(folder))
-    refused = refusal(order, loaded.record, why)
+    refused = refusal(order, loaded.record, why, now)
     if refused is not None:
         return refused
     if loaded.record.exit.status == "completed":
@@ -110,10 +119,11 @@ def _judgeable(folder: Path, order: TrainingOrder, why: str, table: Comparisons)
     return loaded
 
 
-def refusal(order: TrainingOrder, record: RunRecord, why: str = "") -> Absence | None:
+def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetime | None = None) -> Absence | None:
     """Return why a complete `record` cannot be judged; `None` if it can.
 
-    A record of an infrastructure failure counts as missing. A record of a different machine is invalid.
+    A record of an infrastructure failure counts as missing. A record of a different machine is invalid,
+    and so is one whose times are not between the round's start and `now`.
     """
     if record.exit.is_infrastructure:
         message = f"{record.exit.code}: {record.exit.message or 'no reason given'}"
@@ -121,4 +131,14 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "") -> Absence |
     wrong = machine_mismatches(order.expected, record.fingerprint)
     if wrong:
         return Absence("; ".join(map(str, wrong)), broken=True, check=f"platform.{wrong[0].key}")
-    return None
+    return _untimely(order, record, now) if now is not None else None
+
+
+def _untimely(order: TrainingOrder, record: RunRecord, now: datetime) -> Absence | None:
+    """Return why the record's times cannot be those of a training of the round; `now` is the controller's time."""
+    begin = min(named_time(order.round_id) or record.started_at, now)
+    if begin - CLOCK_TOLERANCE <= record.started_at <= record.finished_at <= now + CLOCK_TOLERANCE:
+        return None
+    times = " to ".join(f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in (record.started_at, record.finished_at))
+    what = f"was trained from {times} UTC by its worker's clock, not in this round: start a time service there"
+    return Absence(what, broken=True, check="record.time")

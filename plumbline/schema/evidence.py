@@ -236,6 +236,9 @@ class PortableEvidence(Model):
     """The operation without a portable form at which the leg stopped."""
     ranks: tuple[RankDifference, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Processes whose leg differs from those of most others."""
+    drawn: ShortDigest | None = None
+    """Digest of the logits of a row that the round's name draws, by the weights after the first step; `None` without a
+    round."""
 
 
 class ProbeEvidence(Model):

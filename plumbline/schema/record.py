@@ -155,7 +155,8 @@ def check_part(folder: Path, part: DataFile) -> None:
 ROUND_TIME = "%Y%m%d-%H%M%S"
 """Start of a round's name: its time in UTC."""
 _NAMED = re.compile(r"(\d{8}-\d{6})-")
-_TOLERANCE = timedelta(days=1)
+CLOCK_TOLERANCE = timedelta(days=1)
+"""Maximum by which a worker's clock may differ from the controller's."""
 
 
 def night_time(round_id: str, started_at: datetime, now: datetime | None = None) -> datetime:
@@ -164,10 +165,15 @@ def night_time(round_id: str, started_at: datetime, now: datetime | None = None)
     Of a round that a user named, return the training's start by the worker's clock, or `now`, the controller's time, if
     that is more than a day away.
     """
+    if (named := named_time(round_id)) is not None:
+        return named
+    return started_at if now is None or abs(started_at - now) <= CLOCK_TOLERANCE else now
+
+
+def named_time(round_id: str) -> datetime | None:
+    """Return the time in the round's name; `None` if a user named it."""
     named = _NAMED.match(round_id)
-    if named is not None:
-        try:
-            return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=timezone.utc)
-        except ValueError:
-            pass  # a user's name that only looks like a time
-    return started_at if now is None or abs(started_at - now) <= _TOLERANCE else now
+    try:
+        return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=timezone.utc) if named else None
+    except ValueError:
+        return None  # a user's name that only looks like a time

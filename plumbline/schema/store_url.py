@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Right = Literal["read", "list", "create", "replace", "delete"]
+PRIVATE = "secrets/"
+"""Keys that nothing publishes; a folder opens them for its user alone."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _CONTAINER = re.compile(r"\$root|\$web|[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -98,6 +100,22 @@ def parse_store_url(url: str) -> StoreAddress:
     if not rest.strip("/"):
         raise ValueError(f"{url!r} names no bucket, container or folder")
     return kind.address(url, rest)
+
+
+def relation(url: str, other: str) -> str:
+    """Return how the place of `url` lies to that of `other`; "" if neither contains the other."""
+    here, there = (_place(parse_store_url(each)) for each in (url, other))
+    if here == there:
+        return "is the same place as"
+    shared = min(len(here), len(there))
+    return "" if here[:shared] != there[:shared] else "contains" if len(here) == shared else "is inside"
+
+
+def _place(address: StoreAddress) -> tuple[str, ...]:
+    """Return the address as a path of names, equal for all spellings of one place."""
+    prefix = posixpath.normpath(address.prefix or ".") if address.scheme == "file" else address.prefix
+    names = () if prefix in ("", ".") else tuple(prefix.split("/"))
+    return address.scheme, address.bucket, address.container, *names
 
 
 def _folder(url: str, rest: str) -> StoreAddress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
+from plumbline.schema.store_url import relation
 from plumbline.schema.suite_file import (
     LockUrl,
     MachineGroupUrl,
@@ -85,7 +87,7 @@ class Platform(Model):
     data: StoreUrl
     """Location of this platform's datasets and weights."""
     outbox: StoreUrl
-    """Location to which this platform writes its records."""
+    """Location to which this platform writes its records; not in, or around, a different outbox or the `store`."""
     accelerator: str = ""
     """The device expected: `cpu`, the GPU's whole name as its driver gives it, or a family of
     `plumbline/schema/machines.toml` (`A10` accepts `NVIDIA A10` and its vGPU profile `NVIDIA A10-24Q`, never `NVIDIA
@@ -384,7 +386,9 @@ class Suite(Model):
             name: platform.replace(data=_absolute(platform.data, folder), outbox=_absolute(platform.outbox, folder))
             for name, platform in self.platforms.items()
         }
-        return self.model_copy(update={"store": _absolute(self.store, folder), "platforms": platforms})
+        suite = self.model_copy(update={"store": _absolute(self.store, folder), "platforms": platforms})
+        # Links and relative folders show only now whether two stores are one place.
+        return _refuse(suite, _shared_outboxes(suite), where=self.name)
 
     def workloads_of(self, platform: str) -> dict[str, Workload]:
         """Return the workloads that train on a platform."""
@@ -425,8 +429,7 @@ def read_workloads(path: Path) -> Workloads:
         )
     own = {key: value for key, value in content.items() if key in Workloads.model_fields}
     workloads = _validated(Workloads, own, where=str(path))
-    _refuse_misfits(workloads.workloads, where=str(path))
-    return workloads
+    return _refuse(workloads, _misfits(workloads.workloads), where=str(path))
 
 
 def read_suite(path: Path) -> Suite:
@@ -464,10 +467,20 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     suite = _validated(Suite, content, where=where)
-    _refuse_misfits(suite.workloads, where=where)
-    for key, reason in (*_unknown_workloads(suite), *_idle_alerts(suite)):
-        raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
-    return suite
+    problems = chain(
+        _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite)
+    )  # fmt: skip
+    return _refuse(suite, problems, where=where)
+
+
+def _shared_outboxes(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for an outbox in which a platform's worker could write what is not its own."""
+    known = {"the central store": suite.store}
+    for name, platform in suite.platforms.items():
+        for place, url in known.items():
+            if lies := relation(platform.outbox, url):
+                yield f"platforms.{name}.outbox", f"{lies} {place}: give each platform an outbox of its own"
+        known[f"the outbox of {name}"] = platform.outbox
 
 
 def _idle_alerts(suite: Suite) -> Iterator[tuple[str, str]]:
@@ -504,9 +517,11 @@ def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
         raise ConfigurationError(reason, where=where, key=key, hint=_HINT) from error
 
 
-def _refuse_misfits(workloads: Mapping[str, Workload], *, where: str) -> None:
-    for key, reason in _misfits(workloads):
+def _refuse(read: M, problems: Iterable[tuple[str, str]], *, where: str) -> M:
+    """Return what was read; raise `ConfigurationError` for the first problem, as (key, reason)."""
+    for key, reason in problems:
         raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
+    return read
 
 
 def _misfits(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from plumbline.errors import (
     PlumblineError,
     Refusal,
 )
-from plumbline.schema.store_url import StoreAddress
+from plumbline.schema.store_url import PRIVATE, StoreAddress
 from plumbline.stores.opening import Timeouts
 from plumbline.stores.protocol import (
     FolderMissingError,
@@ -161,7 +161,7 @@ class FileStore:
         """Write a new object; the final hard link never replaces a file."""
         path = self._path(key)
         try:
-            with self._beside(data) as temporary:
+            with self._beside(key, data) as temporary:
                 if not _link(temporary, path):
                     raise ObjectExistsError("exists already", where=self.url, key=key)
                 return _info(key, path.stat())
@@ -172,7 +172,7 @@ class FileStore:
         """Replace the object whose etag is `if_match`, under the store's lock."""
         path = self._path(key)
         try:
-            with self._locked(), self._beside(data) as temporary:
+            with self._locked(), self._beside(key, data) as temporary:
                 current = _info(key, path.stat()).etag if path.exists() else None
                 if current != if_match:
                     raise PreconditionFailedError("the object has changed", where=self.url, key=key)
@@ -205,14 +205,15 @@ class FileStore:
             yield
 
     @contextmanager
-    def _beside(self, data: bytes | Path) -> Iterator[Path]:
+    def _beside(self, key: str, data: bytes | Path) -> Iterator[Path]:
         if isinstance(data, Path) and not data.is_file():
             raise InvalidInputError("no such file", where=str(data))
         own = self._root / _OWN_FOLDER
         own.mkdir(parents=True, exist_ok=True)
         temporary = own / f"{secrets.token_hex(8)}.part"
         try:
-            with temporary.open("wb") as file:
+            mode = 0o600 if key.startswith(PRIVATE) else 0o666
+            with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
                 if isinstance(data, Path):
                     with data.open("rb") as source:
                         shutil.copyfileobj(source, file, 1 << 20)

@@ -41,6 +41,8 @@ class Context:
     rows: Rows
     weights: dict[str, torch.Tensor]
     stop: threading.Event
+    draw: str = ""
+    """What a round asks of all its trainings, and of no other night's; empty without a round."""
     numerics: dict[str, Scalar] = field(default_factory=dict)
     operations: dict[str, tuple[NativeOperation, ...]] = field(default_factory=dict)
     mantissa_bits: dict[str, int] = field(default_factory=dict)

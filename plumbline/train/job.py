@@ -63,7 +63,7 @@ def _prepare(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Ev
     rows = Rows(job.spec, source, plan.wanted)
     path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
     weights = read_weights(path, job.spec.model.weights_key)
-    return Context(job.spec, ranks, job.out, plan, rows, weights, stop)
+    return Context(job.spec, ranks, job.out, plan, rows, weights, stop, "" if job.experiment else job.round_id)
 
 
 @contextlib.contextmanager

@@ -88,6 +88,7 @@ class _Drawn:
     spec: RunSpec
     ranks: Ranks
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    draw: str = ""
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
         """Return the batches of `count` steps."""

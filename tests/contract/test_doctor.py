@@ -244,7 +244,7 @@ outbox = "file://{folder}/outbox"
 [platforms.b]
 work_pool = "b"
 data = "s3://not-made/data"
-outbox = "file://{folder}/outbox"
+outbox = "file://{folder}/outbox-b"
 """
 
 

@@ -66,7 +66,7 @@ def served(folder: Path) -> Iterator[str]:
 
 def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]:
     """Return a drifted round's verdict with written report and site, and a record id."""
-    platforms = {name: {"work_pool": name, "data": store, "outbox": store} for name in ("aws", "azure")}
+    platforms = {name: {"work_pool": name, "data": store, "outbox": f"{store}-{name}"} for name in ("aws", "azure")}
     workload = {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 32, "probe": {}}
     suite = Suite.model_validate({
         "name": "nightly", "store": store, "report_url": report_url, "reference": "aws", "platforms": platforms,

@@ -13,6 +13,9 @@ KINDS = (
     "flow_runs", "deployments", "block_documents", "automations", "artifacts", "logs", "work_pools", "flows",
 )  # fmt: skip
 _STOLEN, _REPLACED = "stolen", "replaced"
+BY_ENV = "by-env"
+"""File that code writes which only the job variable `env` brought into a flow of the product."""
+_OWN_FLOW = "plumbline.flows.watch.watch"
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,11 @@ class Api:
         return state
 
     def start_code(self, pool: str, folder: Path) -> bool:
-        """Start code on the workers of a pool in two ways; return whether the server accepts it.
+        """Start code on the workers of a pool in three ways; return whether the server accepts it.
 
         A new deployment runs a command that writes its environment to `folder`/stolen. The job variable `command`
-        replaces what the worker runs.
+        replaces what the worker runs. The job variable `env` of a deployment of the product's own flow changes what
+        Python imports first, here from a folder, elsewhere from an API at PREFECT_API_URL.
         """
         flow = self.post("flows/", {"name": "hostile"})
         if flow.status_code in (401, 403):
@@ -61,8 +65,17 @@ class Api:
             "entrypoint": "hostile.flow", "pull_steps": [step],
             "job_variables": {"command": _steal(folder / _REPLACED)},
         }  # fmt: skip
-        deployment = self.post("deployments/", made).raise_for_status().json()["id"]
-        self.post(f"deployments/{deployment}/create_flow_run").raise_for_status()
+        imported = folder / "imported"
+        imported.mkdir()
+        code = f"import os, pathlib\npathlib.Path({str(folder / BY_ENV)!r}).write_text(str(os.environ))\nos._exit(0)\n"
+        (imported / "sitecustomize.py").write_text(code)
+        own = {
+            **made, "name": "hostile-env", "entrypoint": _OWN_FLOW, "pull_steps": None,
+            "job_variables": {"env": {"PYTHONPATH": str(imported)}},
+        }  # fmt: skip
+        for body in (made, own):
+            deployment = self.post("deployments/", body).raise_for_status().json()["id"]
+            self.post(f"deployments/{deployment}/create_flow_run").raise_for_status()
         return True
 
 

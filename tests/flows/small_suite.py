@@ -20,13 +20,13 @@ _PLATFORMS = {
 def small_suite(
     state: Path, name: str = "drill", platforms: tuple[str, ...] = ("aws", "azure"), *, steps: int = 6, **more: Any
 ) -> Suite:
-    """Return a suite with trainings of a few seconds; `more` changes every platform."""
+    """Return a suite with trainings of a few seconds; `more` changes every platform, `{platform}` in it its name."""
     limits = {"start_seconds": 40, "run_seconds": 90, **more}
     chosen = {
         key: {
             "work_pool": f"{key}-local",
             **{kind: url.format(state=state) for kind, url in _PLATFORMS[key].items()},
-            **limits,
+            **{name: value.format(platform=key) if isinstance(value, str) else value for name, value in limits.items()},
         }
         for key in platforms
     }

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -78,11 +79,13 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
 
 
 def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
-    """Return a suite of so many platforms on shared stores; `more` changes each."""
+    """Return a suite of so many platforms that share data; `more` changes each."""
     base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
-    store = {"data": f"file://{folder}/data", "outbox": f"file://{folder}/outbox"}
-    limits = {"start_seconds": 30, "run_seconds": 30, **more}
-    platforms = {f"p{n:02}": {"work_pool": f"{name}-{n:02}", **store, **limits} for n in range(count)}
+    shared = {"data": f"file://{folder}/data", "start_seconds": 30, "run_seconds": 30, **more}
+    platforms = {
+        f"p{n:02}": {"work_pool": f"{name}-{n:02}", "outbox": f"file://{folder}/outbox/p{n:02}", **shared}
+        for n in range(count)
+    }
     return Suite.model_validate({**base, "reference": "p00", "platforms": platforms})
 
 
@@ -187,6 +190,8 @@ class StubWorkers:
         content = json.loads((folder / RECORD_NAME).read_bytes())
         content |= {name: order[name] for name in ("record_id", "platform", "round_id", "attempt", "nonce", "spec")}
         content["spec_sha256"] = RunSpec.model_validate(order["spec"]).digest
+        now = datetime.now(UTC)
+        content |= {"started_at": (now - timedelta(seconds=9)).isoformat(), "finished_at": now.isoformat()}
         measured = dict(self._measure(order))
         content |= measured.pop("record", {})
         content["evidence"] |= measured

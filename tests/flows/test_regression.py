@@ -276,7 +276,8 @@ def drifting(material: Material) -> Measurement:
 def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_state_is_damaged(
     stack: Stack, material: Material, tmp_path: Path
 ) -> None:
-    for folder, name, content in (("outbox", "experiments", "not a folder"), ("central/alerts", "sealed.json", "{")):
+    damage = (("outbox/p01", "experiments", "not a folder"), ("central/alerts", "sealed.json", "{"))
+    for folder, name, content in damage:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text(content, encoding="utf-8")
     with receiver() as webhook:

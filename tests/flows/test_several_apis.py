@@ -36,7 +36,7 @@ from plumbline.tasks.prefect_client import platform_apis
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
 from tests.flows.conftest import file_suite
-from tests.flows.hostile_worker import KINDS, Api, stolen
+from tests.flows.hostile_worker import BY_ENV, KINDS, Api, stolen
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import receiver
 
@@ -170,6 +170,7 @@ def test_a_hostile_worker_reaches_neither_the_controller_nor_another_platform(wo
         stop(children, grace_seconds=15)
     assert got.startswith("stolen\n"), "a deployment's own code runs, and no command in its place"
     assert world.apis["azure"].login in got
+    assert world.apis["azure"].login in (control / BY_ENV).read_text(), "the job variable env alone runs code, too"
     assert stolen(world.folder, seconds=0) == ""
     result = CentralStore(open_store(world.suite.store)).get_round(NAME, "night")
     assert {name: each.verdict for name, each in result.platforms.items()} == dict.fromkeys(PLATFORMS, "pass")

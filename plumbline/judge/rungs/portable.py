@@ -119,6 +119,27 @@ def _mismatch(stage: Stage, step: int, name: str, legs: tuple[PortableEvidence, 
     )
 
 
+def draw_findings(pair: Pair) -> list[Finding]:
+    """Return a finding unless the candidate answers the draw of a shared round as the reference does.
+
+    Legs that are equal leave no other answer to an honest training; legs that differ are findings of their own.
+    """
+    sides = [side.record for side in (pair.reference, pair.candidate)]
+    if pair.probes is None or not sides[0].round_id or any(side.experiment is not None for side in sides):
+        return []
+    asked, given = (probe.portable.drawn if probe.portable else None for probe in pair.probes)
+    legs = portable_legs(pair)
+    is_explained = legs is not None and (legs[1].unportable or next(leg_parts(*legs), None) is not None)
+    if sides[0].round_id != sides[1].round_id or asked is None or asked == given or is_explained:
+        return []
+    finding = Finding(
+        check="record.draw", outcome="invalid", metric=fact("portable.draw"), observed=given, limit=asked,
+        detail=fact("portable.answered"),
+    )  # fmt: skip
+    missing = finding.replace(outcome="inconclusive", detail=fact("portable.unanswered"))
+    return [missing if given is None else finding]
+
+
 def reordered(pair: Pair) -> tuple[Statement, float] | None:
     """Return place and size of the difference, if only the order of operations differs.
 

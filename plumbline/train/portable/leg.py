@@ -21,6 +21,7 @@ from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
+from plumbline.train.portable.draw import answer
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.ranks import Ranks
@@ -57,6 +58,7 @@ class _PortableObserver(TapObserver):
         self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
         self.losses: list[float] = []
+        self.drawn: str | None = None
         self._gradients: tuple[tuple[str, str | None], ...] = ()
         self._clipped: tuple[tuple[str, str | None], ...] = ()
 
@@ -134,6 +136,7 @@ class _Run(Protocol):
     spec: RunSpec
     ranks: Ranks
     weights: dict[str, torch.Tensor]
+    draw: str
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]: ...
 
@@ -201,6 +204,9 @@ class PortableLeg:
                     engine.advance()
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
                     engine.step(step, batch)
+                    # The one step that every leg has, however short its time is.
+                    if step == 0 and context.draw:
+                        observer.drawn = short_digest(answer(engine, batch, context.draw))
                 if pace.is_over:
                     break
         except UnportableOperationError as error:
@@ -220,7 +226,8 @@ class PortableLeg:
         self.losses = found.losses[: self._steps]
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),
-            repeated=found.steps[:1] == again.steps[:1], unportable=unportable,
+            repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn), unportable=unportable,
+            drawn=found.drawn,
         )  # fmt: skip
 
     def compare_processes(self) -> None:

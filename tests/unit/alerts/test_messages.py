@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from jinja2 import Environment
 
 from plumbline.alerts import AlertMessage, no_verdict_message, probe_message
@@ -253,3 +254,28 @@ def test_rounds_that_did_not_run_or_had_no_verdict_and_test_messages() -> None:
     subject, body = probe_message("s", SINCE)
     assert subject == "[plumbline] s: test of the alerts"
     assert "sent at 2026-11-19 02:30:00 UTC. Nothing is wrong" in body
+
+
+FALSE_LINE = "report: https://evil.example"
+TRICKS = [f"x\n{FALSE_LINE}", f"x\r\n{FALSE_LINE}", f"x\u2028{FALSE_LINE}", f"x\x85{FALSE_LINE}", f"x\x0b{FALSE_LINE}"]
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_workers_message_begins_no_line_of_an_alert(trick: str) -> None:
+    """The receiver would take its false link for the round's."""
+    result = PlatformResult(
+        verdict="drift",
+        causes=(Cause(code="loss", sure="likely", why=trick, evidence=(trick,)),),
+        findings=(finding(1, detail=trick, unit=trick, observed=trick, against=trick),),
+        unavailable=trick,
+    )
+    verdict = verdict_of(result, **{**LINKS, "report_note": trick})
+    messages = [
+        message_about(verdict, Trouble("azure", "", what, event), since_round="night-1", since=SINCE)
+        for what, event in (("loss", "drift"), ("unavailable", "unavailable"))
+    ]
+    messages.append(no_verdict_message("s", "night-2", trick, "https://run"))
+    for message in messages:
+        lines = message.body.splitlines()
+        assert not [line for line in lines if line.lstrip().startswith(FALSE_LINE)]
+        assert any(FALSE_LINE in line for line in lines), "shown, as text of its line"

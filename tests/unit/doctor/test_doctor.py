@@ -14,9 +14,10 @@ from plumbline.digest import digest_bytes
 from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report, look_here, worst_code
 from plumbline.doctor.checks import explain_refusal
 from plumbline.doctor.place import installed_gpus, is_driver_new_enough
-from plumbline.doctor.stores import Visit, examine_disk, examine_store
+from plumbline.doctor.stores import Visit, examine_disk, examine_store, examine_stores
 from plumbline.errors import AccessError, Refusal
 from plumbline.schema.manifest import DataFile, Manifest, Shard
+from plumbline.schema.suite import Suite
 from plumbline.stores import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -138,6 +139,27 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = examine_store(Visit("central store", "s3://bucket/prefix", "write, replace and read"))
     assert (away.well, away.code) == (False, 3)
     assert away.hint
+
+
+def test_two_names_of_one_place_are_two_outboxes_in_no_suite(tmp_path: Path) -> None:
+    """An alias of a bucket, an endpoint or a folder is seen in no URL: what one name writes, the other has."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    outboxes = {"aws": "real", "azure": "alias", "gcp": "own"}
+    suite = Suite.model_validate({
+        "name": "nightly", "store": f"file://{tmp_path}/central", "reference": "aws",
+        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 7, "batch_size": 8, "probe": {"steps": 2}}},
+        "platforms": {
+            name: {"work_pool": name, "data": f"file://{tmp_path}/data", "outbox": f"file://{tmp_path}/{folder}"}
+            for name, folder in outboxes.items()
+        },
+    })  # fmt: skip
+    found = {result.where: result for result in examine_stores(suite, tmp_path) if "outbox" in result.where}
+    same = [result for result in found.values() if "is the same place as a different outbox" in result.what]
+    assert len(same) == 1
+    assert same[0].where in ("aws: outbox", "azure: outbox")
+    assert (same[0].well, same[0].code, same[0].hint) == (False, 2, "give each platform an outbox of its own")
+    assert found["gcp: outbox"].well
 
 
 @pytest.mark.parametrize("needs", ["read", "write and read", "write, replace and read"])

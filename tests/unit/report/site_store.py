@@ -30,7 +30,7 @@ probe = {{}}
 speed = {{}}
 learn = {{}}
 """
-_PLATFORM = '[platforms.{name}]\nwork_pool = "{name}"\ndata = "{url}/data"\noutbox = "{url}/{name}"\n'
+_PLATFORM = '[platforms.{name}]\nwork_pool = "{name}"\ndata = "{url}/data"\noutbox = "{url}-outbox/{name}"\n'
 
 
 def suite_file(root: Path, platforms: int = 2) -> Path:

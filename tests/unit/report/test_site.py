@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from plumbline.central import CentralStore
 from plumbline.central.series import series_key
 from plumbline.cli.main import main
 from plumbline.cli.site import PageServer, _server
@@ -19,7 +20,7 @@ from plumbline.localstack.servers import reserve_port
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
 from plumbline.rounds.reporting import link_to
 from plumbline.rounds.site import connect_reports, write_site
-from plumbline.stores import read_bytes
+from plumbline.stores import open_store, read_bytes
 from tests.unit.report.samples import drifted, verdict_of
 from tests.unit.report.site_store import LOSS, filled_store, night, series_of
 from tests.unit.report.test_faces import HOSTILE, Outline
@@ -133,6 +134,22 @@ def test_hostile_text_stays_text_on_every_page() -> None:
         assert not {"script", "img"}.intersection(tags)
         assert "\x1b" not in page
         assert 'href="http' not in page
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "[::1", ""])
+def test_a_page_of_a_name_that_leads_to_this_machine_reads_nothing(tmp_path: Path, host: str) -> None:
+    """A browser that was made to look up evil.example as 127.0.0.1 asks with that name."""
+    central = CentralStore(open_store(f"file://{tmp_path}"))
+    central.put_text("site/nightly/index.html", "nightly")
+    with PageServer(central, root="reports") as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        port, page = server.server_address[1], f"{server.url}/site/nightly/index.html"
+        for own in (f"127.0.0.1:{port}", f"localhost:{port}", "LOCALHOST"):
+            assert requests.get(page, headers={"Host": own}, timeout=10).status_code == 200
+        answer = requests.get(page, headers={"Host": host.format(port=port)}, timeout=10)
+        assert answer.status_code in (404, 502)
+        assert "nightly" not in answer.text
+        server.shutdown()
 
 
 def test_the_command_writes_the_pages_and_the_server_shows_nothing_else(

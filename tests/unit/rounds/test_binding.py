@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import read_bytes
+from plumbline.stores import open_store, read_bytes
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
 from tests.record_parts import parquet_of
@@ -68,9 +70,9 @@ class World:
         (folder / RECORD_NAME).write_text(json.dumps(content), encoding="utf-8")
         publish_record(self.outboxes[outbox or name], folder)
 
-    def gathered(self) -> GatheredRecords:
+    def gathered(self, now: datetime | None = None) -> GatheredRecords:
         results = {Assignment(name, "w", MAIN): Result(0) for name in self.outboxes}
-        return harvest(self.round, results, self.outboxes, self.central, self.folder / "into")
+        return harvest(self.round, results, self.outboxes, self.central, self.folder / "into", now=now)
 
     def verdict(self) -> RoundVerdict:
         result = self.gathered()
@@ -108,6 +110,51 @@ def test_a_record_that_answers_another_order_is_invalid_and_is_not_kept(
     assert not any("azure" in name for name in world.central.list_records())
 
 
+NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("started", "finished"),
+    [
+        ("2020-01-01T02:01:00Z", "2020-01-01T02:20:00Z"),
+        ("2026-11-21T01:59:00Z", "2026-11-21T02:20:00Z"),
+        ("2026-11-15T02:01:00Z", "2026-11-22T02:20:00Z"),
+        ("2026-11-22T02:01:00Z", "2026-11-23T02:31:00Z"),
+        ("2026-11-22T02:20:00Z", "2026-11-22T02:01:00Z"),
+        ("2100-01-01T02:01:00Z", "2100-01-01T02:20:00Z"),
+    ],
+)
+def test_a_record_whose_times_are_not_within_the_round_is_invalid(tmp_path: Path, started: str, finished: str) -> None:
+    world = World(tmp_path)
+    honest = {"started_at": "2026-11-22T02:01:00Z", "finished_at": "2026-11-22T02:20:00Z"}
+    for name in NAMES:
+        world.deliver(name, **(honest | ({"started_at": started, "finished_at": finished} if name == "azure" else {})))
+    result = world.gathered(NOW)
+    azure = result.absent[Assignment("azure", "w", MAIN)]
+    assert (azure.broken, azure.check) == (True, "record.time")
+    assert f"was trained from {started[:10]} {started[11:16]} to {finished[:10]} {finished[11:16]} UTC" in said(
+        azure.why
+    )
+    assert sorted(result.of("w")) == ["aws", "gcp"]
+
+
+def test_a_clock_that_is_minutes_off_and_a_round_that_waited_in_a_queue_are_judged(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.deliver("aws", started_at="2026-11-22T01:40:00Z", finished_at="2026-11-22T01:59:00Z")
+    world.deliver("azure", started_at="2026-11-22T09:01:00+01:00", finished_at="2026-11-22T10:20:00Z")
+    world.deliver("gcp", started_at="2026-11-22T09:59:00Z", finished_at="2026-11-22T10:39:00Z")
+    assert sorted(world.gathered(datetime(2026, 11, 22, 10, 30, tzinfo=UTC)).of("w")) == list(NAMES)
+
+
+def test_a_rounds_name_in_the_controllers_future_makes_no_record_invalid(tmp_path: Path) -> None:
+    """A person may name a round as they like; its records are of now."""
+    world = World(tmp_path)
+    world.round = world.open("20991231-020000-abc")
+    for name in NAMES:
+        world.deliver(name, started_at="2026-11-22T02:01:00Z", finished_at="2026-11-22T02:20:00Z")
+    assert sorted(world.gathered(NOW).of("w")) == list(NAMES)
+
+
 def test_last_nights_records_under_tonights_names_do_not_pass(tmp_path: Path) -> None:
     """Each night has a secret of its own: who kept a record cannot know the nonce of the next order."""
     world = World(tmp_path)
@@ -138,6 +185,20 @@ def test_the_published_folder_of_a_round_holds_no_secret(tmp_path: Path) -> None
     published = [info.key for info in world.central.store.list("") if info.key.startswith(("rounds/", "records/"))]
     assert not any(secret.encode() in read_bytes(world.central.store, key) for key in published)
     assert not any(key.endswith("secret") for key in published)
+
+
+def test_the_secret_of_a_round_is_its_users_alone_in_a_folder_that_others_may_read(tmp_path: Path) -> None:
+    """A web server, or a second controller's group, may read the folder; the nonces derive from the secret."""
+    before = os.umask(0o022)
+    try:
+        central = CentralStore(open_store(f"file://{tmp_path}/central"))
+        round_secret(central, "nightly", "r")
+        central.put_text("secrets/nightly/r", "1" * 64)
+        central.put_text("rounds/nightly/r/report.html", "a report")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "central").rglob("*") if path.is_file()}
+    assert (modes["r"], modes["report.html"]) == (0o600, 0o644)
 
 
 def test_a_secret_that_was_damaged_is_refused(tmp_path: Path) -> None:

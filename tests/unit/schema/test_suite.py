@@ -377,3 +377,57 @@ def test_a_spec_needs_workloads_and_datasets_alone(tmp_path):
         path.write_text(wrong)
         with pytest.raises(ConfigurationError, match=message):
             read_workloads(path)
+
+
+SECOND = """
+[platforms.azure]
+work_pool = "azure-gpu"
+data = "s3://data/plumbline"
+outbox = "{outbox}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "place"),
+    [
+        ("s3://outbox/plumbline", "s3://outbox/plumbline", "is the same place as the outbox of aws"),
+        ("s3://outbox/plumbline", "s3://outbox//plumbline//", "is the same place as the outbox of aws"),
+        ("s3://outbox/plumbline", "s3://outbox/plumbline/azure", "is inside the outbox of aws"),
+        ("s3://outbox/plumbline", "s3://outbox", "contains the outbox of aws"),
+        ("az://acme/outbox/a", "az://acme/outbox", "contains the outbox of aws"),
+        ("file:///srv/outbox", "file:///srv/x/../outbox/", "is the same place as the outbox of aws"),
+        ("file:///srv/outbox", "file://central", "is the same place as the central store"),
+        ("file:///srv/outbox", "file://./central/records", "is inside the central store"),
+        ("file:///srv/outbox", "file://.", "contains the central store"),
+    ],
+)
+def test_an_outbox_that_is_a_different_platforms_or_the_central_store_is_refused(tmp_path, first, second, place):
+    """Its worker could write under the other's record ids, or into the controller's own records."""
+    text = SUITE.replace("s3://outbox/plumbline", first) + SECOND.format(outbox=second)
+    with pytest.raises(ConfigurationError) as refused:
+        read_suite(write(tmp_path, text))
+    assert refused.value.key == "platforms.azure.outbox"
+    assert refused.value.what == f"{place}: give each platform an outbox of its own"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("s3://outbox/plumbline", "s3://outbox/plumbline-azure"),
+        ("s3://outbox/plumbline", "gs://outbox/plumbline"),
+        ("az://acme/outbox", "az://acme/outbox-2"),
+        ("file:///srv/outbox", "file:///srv/outbox2"),
+    ],
+)
+def test_outboxes_beside_each_other_are_read(tmp_path, first, second):
+    text = SUITE.replace("s3://outbox/plumbline", first) + SECOND.format(outbox=second)
+    assert read_suite(write(tmp_path, text)).platforms["azure"].outbox == second
+
+
+def test_a_link_to_a_different_outbox_is_refused_once_folders_are_resolved(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    text = SUITE.replace("s3://outbox/plumbline", f"file://{tmp_path}/real") + SECOND.format(outbox="file://link")
+    suite = read_suite(write(tmp_path, text))
+    with pytest.raises(ConfigurationError, match=r"azure\.outbox: is the same place as the outbox of aws"):
+        suite.with_absolute_urls(tmp_path)

@@ -129,6 +129,7 @@ def test_a_person_may_allow_it_and_no_build_sees_a_key(tmp_path, planted, kind, 
         seen = json.loads(mark.read_text())
         assert not set(SECRETS) & seen.keys()
         assert seen["HOME"] != os.environ["HOME"]
+        assert seen["PIP_INDEX_URL"] == os.environ["PIP_INDEX_URL"], "with a login, if it has one: docs/THREATS.md"
         mark.unlink()
 
 
