@@ -7,7 +7,7 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import explains_curve
+from plumbline.judge.gates.production import explains_curve, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
@@ -88,7 +88,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(_with_guess(explained, open_ones)),
         suspects=suspects,
-        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair)),
+        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair), *production_notes(pair)),
     )
 
 

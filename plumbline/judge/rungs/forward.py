@@ -51,7 +51,9 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     )
     likely = [operator]
     signs = precision_signs(pair)
-    rounding = owes_to_rounding(first) and first.error <= _most_rounding(pair)
+    rounding = (
+        owes_to_rounding(first) and first.error <= _most_rounding(pair) and (signs or not _shows_bits(pair, first))
+    )
     if rounding or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
         why = fact("forward.fewer-bits", kind=kind, name=name)
         likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
@@ -118,6 +120,12 @@ def _product_lost_bits(pair: Pair, kind: str) -> bool:
     return (
         kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS
     )
+
+
+def _shows_bits(pair: Pair, tap: TapError) -> bool:
+    """Return whether fewer bits inside a module would have shown: in its values, or in its measured operators."""
+    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    return tap.reference.leaf or all("attention" in side.mantissa_bits for side in sides)
 
 
 def _most_rounding(pair: Pair) -> float:

@@ -91,7 +91,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = fact("gradient.different")
     likely = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and None in first.own):
+    if signs and (owes_to_rounding(first) or None in first.own):
         why = fact("gradient.fewer-bits")
         likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(likely)
