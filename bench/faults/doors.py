@@ -15,7 +15,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fingerprint import Gpu
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
-__all__ = ["KERNELS", "LATE", "LOST", "ROWS", "STATED", "on_one_gpu", "spec_of"]
+__all__ = ["KERNELS", "LATE", "LONG", "LOST", "ROWS", "STATED", "on_one_gpu", "spec_of"]
 
 _GPU = Gpu(
     name="NVIDIA H100 80GB HBM3", uuid="GPU-1", pci="0", compute_capability="9.0", memory_bytes=85 * 10**9, num_sms=132
@@ -36,12 +36,18 @@ LATE = _entries("1 and 2", {
 """Faults of `speed` behind its first steps: bits show them on an equal machine, and nothing behind a different one."""
 KERNELS = _entries("3", {
     "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",
-    "softmax_of_one_key_less": "operator", "tanh_is_clipped": "operator", "embedding_reads_the_row_before": "operator",
+    "softmax_skips_its_tail": "operator", "tanh_is_clipped": "operator", "embedding_reads_the_row_before": "operator",
     "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer", "linear_loses_gradients": "gradient",
     "one_layer_norm_with_other_eps": "operator",
 })  # fmt: skip
 """Native kernels that compute wrongly beside equal portable legs, and a formula that shows behind its own module."""
-LOST = _entries("4", {"replay_out_of_memory": ""})
+LOST = (
+    Entry(
+        "replay-out-of-memory-beside-a-relu", "door 4", "operator",
+        inject="doors.replay_out_of_memory,doors.speed_with_relu", workload="doors",
+    ),
+)  # fmt: skip
+"""Without its replay, `speed` is judged by its trail alone, which shows nothing behind different rounding."""
 STATED = _entries("5", {
     "evaluated_with_dropout": "evaluation", "probe_evaluated_with_dropout": "evaluation", "speed_drops_more": "rng",
     "learn_drops_more": "rng", "third_update_lost": "optimizer", "late_updates_lost": "optimizer",
@@ -49,6 +55,7 @@ STATED = _entries("5", {
 })  # fmt: skip
 """Faults whose own record contradicts its spec or itself: platforms that share them need no reference."""
 LONG = _entries("5", {"long_rows_lose_tokens": "operator"})
+"""A formula that is wrong for rows beyond a length."""
 ROWS = (*LATE, *KERNELS, *LOST, *STATED, *LONG)
 
 

@@ -14,6 +14,7 @@ from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
 from plumbline.judge.rungs.portable import excused, portable_findings
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
+from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
@@ -79,6 +80,11 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     if checked is not None:
         findings.append(checked[0])
         explained.append(checked[1])
+    own = contradiction(pair.candidate.record)
+    if own is not None and own.causes[0].code not in {cause.code for cause in explained}:
+        results.append(own)
+        findings += own.findings
+        explained += own.causes
     open_ones = [result.unexplained for result in results if result.unexplained is not None]
     places = [mismatch.at for mismatch in (*curve[:1], *mismatches)]
     places += [result.at for result in results if result.at is not None]

@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
-from plumbline.judge.gates.stated import contradiction
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
+from plumbline.judge.stated import contradiction
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact

@@ -1,4 +1,4 @@
-"""Faults of four kinds that once passed: late ones of `speed`, native kernels, lost replays, evidence wrong by itself."""
+"""Faults that once passed: late ones of `speed`, native kernels, lost replays, and evidence that is wrong by itself."""
 
 from __future__ import annotations
 
@@ -165,12 +165,13 @@ def gelu_with_a_wrong_branch() -> None:
     )
 
 
-def softmax_of_one_key_less() -> None:
-    """The native softmax gives the first key a twentieth less."""
+def softmax_skips_its_tail() -> None:
+    """The native softmax gives the last three of many keys no weight."""
 
     def wrong(plain: Any, value: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        output = plain(value, *given, **named)
-        return torch.cat([output[..., :1] * 0.95, output[..., 1:]], dim=-1)
+        output: torch.Tensor = plain(value, *given, **named)
+        tail = torch.zeros_like(output[..., -3:])
+        return torch.cat([output[..., :-3], tail], dim=-1) if output.shape[-1] > 8 else output
 
     _kernel("softmax", wrong)
 
@@ -206,7 +207,7 @@ class _Backward(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(_context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         return torch.cat([gradients[0][..., :-2], torch.zeros_like(gradients[0][..., -2:])], dim=-1), None
 
 
@@ -278,12 +279,11 @@ def replay_out_of_memory() -> None:
 
 
 def speed_with_relu() -> None:
-    """`speed` and its replay compute a ReLU in mixed precision where the spec has a GELU."""
+    """`speed` and its replay compute a ReLU where the spec has a GELU."""
+    now = during("speed")
     wrap_method(
         nn.functional, "gelu",
-        lambda plain: lambda value, *given, **named: (
-            torch.relu(value) if torch.is_autocast_enabled("cpu") else plain(value, *given, **named)
-        ),
+        lambda plain: lambda value, *given, **named: torch.relu(value) if now() else plain(value, *given, **named),
     )  # fmt: skip
 
 

@@ -3,11 +3,9 @@
 from plumbline.judge.gates.accuracy import accuracy_gate
 from plumbline.judge.gates.gate import Gate
 from plumbline.judge.gates.production import production_gate
-from plumbline.judge.gates.stated import stated_gate
 from plumbline.judge.gates.throughput import throughput_gate
 
 GATES: tuple[Gate, ...] = (
-    stated_gate,
     production_gate,
     accuracy_gate,
     throughput_gate,

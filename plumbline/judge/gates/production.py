@@ -49,7 +49,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
 def production_notes(pair: Pair) -> tuple[Note, ...]:
     """Return why the candidate's production settings are not judged module by module, if they are not."""
     spec, replay = pair.candidate.record.spec, _replay(pair.candidate)
-    if spec.speed is None or pair.candidate.record.experiment is not None:
+    if spec.speed is None or spec.probe is None or pair.candidate.record.experiment is not None:
         return ()
     if not _is_replayed(spec):
         return (Note(text=fact("production.off")),)

@@ -94,7 +94,11 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
         return []
     shard = other or longer[len(pairs)].key
     where = fact("data.unread") if rows is not None else fact("data.unrecorded")
-    return [_break("data.content", fact("data.differs", where=where), left, right, at=f"shard {shard}")]
+    is_divided = sizes[0] == sizes[1] and [each.num_rows for each in left.shards] != [
+        each.num_rows for each in right.shards
+    ]
+    why = fact("data.divided", where=where) if is_divided else fact("data.differs", where=where)
+    return [_break("data.content", why, left, right, at=f"shard {shard}")]
 
 
 def _compare_rows(pair: Pair) -> _Rows | None:

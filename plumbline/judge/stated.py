@@ -1,4 +1,4 @@
-"""Gate of a record by itself: what it states, against its spec and against its own numbers.
+"""What a record states, against its spec and against its own numbers.
 
 It needs no reference: platforms that share a fault agree with each other.
 """
@@ -6,9 +6,9 @@ It needs no reference: platforms that share a fault agree with each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.pair import Pair
+from plumbline.judge.gates.gate import GateResult
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
@@ -17,17 +17,11 @@ _Update = tuple[int, float, float | None, bool]
 """Step, learning rate, norm of the gradients, and whether the weights stayed."""
 
 
-def stated_gate(pair: Pair, _request: GateRequest) -> GateResult:
-    """Return the first statement of the candidate's record that its spec or its own numbers contradict."""
-    return contradiction(pair.candidate.record) or GateResult()
-
-
 def contradiction(record: RunRecord) -> GateResult | None:
     """Return the first contradiction of a record, whatever any other record says."""
     if record.experiment is not None:
         return None
-    found = (*_dropout(record), *_updates(record), *_modes(record))
-    return next(iter(found), None)
+    return next(chain(_dropout(record), _updates(record), _modes(record)), None)
 
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:
