@@ -7,6 +7,7 @@ lost. Door 5: a record that contradicts itself, on every platform alike.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bench.faults.catalogue import Entry
@@ -15,7 +16,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fingerprint import Gpu
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
-__all__ = ["KERNELS", "LATE", "LONG", "LOST", "ROWS", "STATED", "on_one_gpu", "spec_of"]
+__all__ = ["BEHIND", "KERNELS", "LATE", "LONG", "LOST", "ROWS", "STATED", "on_one_gpu", "spec_of"]
 
 _GPU = Gpu(
     name="NVIDIA H100 80GB HBM3", uuid="GPU-1", pci="0", compute_capability="9.0", memory_bytes=85 * 10**9, num_sms=132
@@ -34,6 +35,10 @@ LATE = _entries("1 and 2", {
     "stale_autocast_weights": "operator", "updates_too_long": "optimizer",
 })  # fmt: skip
 """Faults of `speed` behind its first steps: bits show them on an equal machine, and nothing behind a different one."""
+BEHIND = tuple(
+    replace(entry, name=f"{entry.name}-behind-avx2", environment={"ATEN_CPU_CAPABILITY": "avx2"}) for entry in LATE
+)
+"""The same on a machine that rounds differently: they pass, until each machine proves its own steps."""
 KERNELS = _entries("3", {
     "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",
     "softmax_skips_its_tail": "operator", "tanh_is_clipped": "operator", "embedding_reads_the_row_before": "operator",
@@ -56,7 +61,7 @@ STATED = _entries("5", {
 """Faults whose own record contradicts its spec or itself: platforms that share them need no reference."""
 LONG = _entries("5", {"long_rows_lose_tokens": "operator"})
 """A formula that is wrong for rows beyond a length."""
-ROWS = (*LATE, *KERNELS, *LOST, *STATED, *LONG)
+ROWS = (*LATE, *BEHIND, *KERNELS, *LOST, *STATED, *LONG)
 
 
 def spec_of(world: World) -> Path:
