@@ -73,6 +73,9 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     if any(explains_curve(pair, result) for result in results):
         curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
+    named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
+    if (own := contradiction(pair.candidate.record)) is not None and own.causes[0].code not in named:
+        results.append(own)
     if not compared.curve:
         findings += leg_findings(pair)
     findings += [finding for result in results for finding in result.findings]
@@ -80,11 +83,6 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     if checked is not None:
         findings.append(checked[0])
         explained.append(checked[1])
-    own = contradiction(pair.candidate.record)
-    if own is not None and own.causes[0].code not in {cause.code for cause in explained}:
-        results.append(own)
-        findings += own.findings
-        explained += own.causes
     open_ones = [result.unexplained for result in results if result.unexplained is not None]
     places = [mismatch.at for mismatch in (*curve[:1], *mismatches)]
     places += [result.at for result in results if result.at is not None]

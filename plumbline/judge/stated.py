@@ -5,16 +5,13 @@ It needs no reference: platforms that share a fault agree with each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, pairwise
 
 from plumbline.judge.gates.gate import GateResult
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
-
-_Update = tuple[int, float, float | None, bool]
-"""Step, learning rate, norm of the gradients, and whether the weights stayed."""
 
 
 def contradiction(record: RunRecord) -> GateResult | None:
@@ -26,46 +23,36 @@ def contradiction(record: RunRecord) -> GateResult | None:
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:
     """Yield a dropout whose rate, as the built model has it, is not the spec's."""
-    spec, evidence = record.spec, record.evidence
-    if spec.speed is not None and evidence.speed is not None and evidence.speed.trail is not None:
-        rates = str(evidence.speed.trail.settings.get("dropout") or "").split(", ")
-        yield from _rates("speed", spec.speed.dropout, [float(rate) for rate in rates if rate])
-    if spec.learn is not None and evidence.learn is not None:
-        yield from _rates("learn", spec.learn.dropout, evidence.learn.dropout or ())
-
-
-def _rates(part: str, wanted: float, rates: Iterable[float]) -> Iterator[GateResult]:
-    found = sorted(set(rates))
-    # A family may have layers that never drop an element.
-    if found and [rate for rate in found if rate] != ([wanted] if wanted else []):
-        why = fact("stated.dropout", part=part, dropout=", ".join(map(str, found)), wanted=wanted)
-        yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
+    speed, learn = record.evidence.speed, record.evidence.learn
+    settings = speed.trail.settings if speed is not None and speed.trail is not None else {}
+    rates = [float(rate) for rate in str(settings.get("dropout") or "").split(", ") if rate]
+    found = (("speed", record.spec.speed, rates), ("learn", record.spec.learn, learn.dropout if learn else None))
+    for part, spec, built in found:
+        # A family may have layers that never drop an element.
+        if spec is not None and built and {*built} - {0.0} != {spec.dropout} - {0.0}:
+            why = fact("stated.dropout", part=part, dropout=", ".join(map(str, built)), wanted=spec.dropout)
+            yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
 
 
 def _updates(record: RunRecord) -> Iterator[GateResult]:
     """Yield an update of finite gradients, at a rate above zero, that left every weight as it was."""
     probe, speed = record.evidence.probe, record.evidence.speed
-    steps = probe.steps if probe is not None else ()
-    digests = [None, *(step.weights_sha256 for step in steps)]
-    yield from _lost("probe", [
-        (step.step, max(step.learning_rates, default=0.0), step.gradient_norm, digests[at] == step.weights_sha256)
-        for at, step in enumerate(steps)
-    ])  # fmt: skip
+    for before, step in pairwise(probe.steps if probe is not None else ()):
+        if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
+            yield _lost("probe", step.step)
+    for step in speed.production.steps if speed is not None and speed.production is not None else ():
+        if step.skipped and step.gradient_norm:  # loss scaling skips gradients that are not finite
+            yield _lost("speed", step.step)
     if speed is not None and speed.trail is not None:
-        trail, marks = speed.trail, dict(speed.trail.weights)
-        numbers = enumerate(zip(trail.learning_rates, trail.gradient_norms, strict=False))
-        yield from _lost("speed", [
-            (step, rate, norm, step in marks and marks[step] == marks.get(step + 1)) for step, (rate, norm) in numbers
-        ])  # fmt: skip
-    replay = speed.production.steps if speed is not None and speed.production is not None else ()
-    yield from _lost("speed", [(step.step, 1.0, step.gradient_norm, step.skipped) for step in replay])
+        marks = dict(speed.trail.weights)
+        for at, (rate, norm) in enumerate(zip(speed.trail.learning_rates, speed.trail.gradient_norms, strict=False)):
+            if rate and norm and at in marks and marks[at] == marks.get(at + 1):
+                yield _lost("speed", at)
 
 
-def _lost(part: str, updates: Iterable[_Update]) -> Iterator[GateResult]:
-    for step, rate, norm, stays in updates:
-        if stays and rate and norm:  # loss scaling skips gradients that are not finite
-            why = fact("stated.update", part=part, step=step)
-            yield _drift("optimizer", Divergence(stage="optimizer", step=step, at="weights"), why)
+def _lost(part: str, step: int) -> GateResult:
+    at = Divergence(stage="optimizer", step=step, at="weights")
+    return _drift("optimizer", at, fact("stated.update", part=part, step=step))
 
 
 def _modes(record: RunRecord) -> Iterator[GateResult]:

@@ -28,7 +28,6 @@ from plumbline.judge.rungs.optimizer import schedule, settings, update, update_n
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.rungs.traced import between_steps
-from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement
 
 RUNGS = (
@@ -191,18 +190,16 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
 
 
 def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
-    """Return a number beyond its limit, named by the portable legs where these differ at an earlier tensor.
+    """Return a number beyond its limit, named by the portable legs where these differ in an earlier module.
 
     What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
     """
     if formula is None or (formula.at.step, formula.rung) != (number.at.step, number.rung):
         return number
-    stage: TapStage = "gradient" if number.rung == "gradient" else "forward"
-    order = [error.reference.name for error in pair.errors(number.at.step or 0, stage)]
-    order = order[::-1] if stage == "gradient" else order
+    order = [error.reference.name for error in pair.errors(number.at.step or 0, "forward")]
     names = (formula.at.at, number.at.at)
     is_earlier = all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
-    is_open = number.suspicions[0].code in ("operator", "precision", "gradient")
+    is_open = number.suspicions[0].code in ("operator", "precision")
     return _by_formula(number, formula) if is_earlier and is_open else number
 
 

@@ -27,7 +27,7 @@ from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
-from plumbline.schema.spec import Precision, RunSpec
+from plumbline.schema.spec import Precision
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Note, Stage
 
 
@@ -51,20 +51,15 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
     spec, replay = pair.candidate.record.spec, _replay(pair.candidate)
     if spec.speed is None or spec.probe is None or pair.candidate.record.experiment is not None:
         return ()
-    if not _is_replayed(spec):
+    if not (spec.speed.production_steps and spec.probe.portable_steps):
         return (Note(text=fact("production.off")),)
     return (Note(text=fact("production.lost", why=replay.lost)),) if replay is not None and replay.lost else ()
 
 
-def _is_replayed(spec: RunSpec) -> bool:
-    """Return whether a spec asks for a replay, and for the portable leg that judges it."""
-    return bool(spec.speed and spec.speed.production_steps and spec.probe and spec.probe.portable_steps)
-
-
 def _lost(pair: Pair) -> Iterator[Finding]:
     """Yield a finding if the replay was lost, and the training's bits do not prove what it would have."""
-    replay = _replay(pair.candidate)
-    if replay is None or not replay.lost or not _is_replayed(pair.candidate.record.spec):
+    replay, probe = _replay(pair.candidate), pair.candidate.record.spec.probe
+    if replay is None or not replay.lost or probe is None or not probe.portable_steps:
         return
     if trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None:
         detail = fact("production.lost", why=replay.lost)
