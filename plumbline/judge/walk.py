@@ -204,10 +204,9 @@ def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mi
 
 
 def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
-    others = different.suspicions
     return replace(
         different, at=different.at.replace(at=formula.at.at), findings=(*different.findings, *formula.findings),
-        suspicions=(*formula.suspicions, *(each for each in others if each.code != formula.suspicions[0].code)),
+        suspicions=(*formula.suspicions, *(each for each in different.suspicions if each.code != formula.suspicions[0].code)),
     )  # fmt: skip
 
 

@@ -281,7 +281,7 @@ def _is_unsteady(pair: Pair) -> bool:
 def _bits_due(pair: Pair) -> bool:
     """Return whether equal bits are due: no reason for different rounding, and both replays repeat themselves.
 
-    On a GPU, kernels may be chosen by their speed, night by night: there equal operations show that they were not.
+    On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they were not, unless compiled.
     """
     sides = (pair.reference, pair.candidate)
     steady = all((replay := _replay(side)) is not None and replay.repeated for side in sides)
@@ -290,7 +290,6 @@ def _bits_due(pair: Pair) -> bool:
     if not any(side.record.fingerprint.gpus for side in sides):
         return True
     ours, theirs = (side.record.fingerprint.operations.get("speed") for side in sides)
-    # A compiler's own kernels are not among the operations.
     return bool(ours) and ours == theirs and not any(map(is_compiled, sides))
 
 
