@@ -204,9 +204,10 @@ def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mi
 
 
 def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
+    others = (each for each in different.suspicions if each.code != formula.suspicions[0].code)
     return replace(
         different, at=different.at.replace(at=formula.at.at), findings=(*different.findings, *formula.findings),
-        suspicions=(*formula.suspicions, *(each for each in different.suspicions if each.code != formula.suspicions[0].code)),
+        suspicions=(*formula.suspicions, *others),
     )  # fmt: skip
 
 

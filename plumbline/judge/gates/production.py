@@ -281,7 +281,7 @@ def _is_unsteady(pair: Pair) -> bool:
 def _bits_due(pair: Pair) -> bool:
     """Return whether equal bits are due: no reason for different rounding, and both replays repeat themselves.
 
-    On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they were not, unless compiled.
+    On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they are not.
     """
     sides = (pair.reference, pair.candidate)
     steady = all((replay := _replay(side)) is not None and replay.repeated for side in sides)

@@ -72,8 +72,9 @@ def run(rate: float | None = 100.0, **changes: Any) -> SpeedEvidence:
     samples = {
         key: value if isinstance(value, tuple) else (value,) for key, value in changes.pop("samples", {}).items()
     }
-    fields = {"steps": 64, "warmup_steps": 3, "trail": _trail(67), "tokens_per_second": None, "step_seconds": 0.25}
-    return SpeedEvidence(samples_per_second=rate, samples=samples, **(fields | changes))
+    fields = {"steps": 64, "warmup_steps": 3, "tokens_per_second": None, "step_seconds": 0.25} | changes
+    trail = _trail(fields["steps"] + fields["warmup_steps"])
+    return SpeedEvidence(samples_per_second=rate, samples=samples, **({"trail": trail} | fields))
 
 
 def computed(seconds: float, **samples: Any) -> SpeedEvidence:
