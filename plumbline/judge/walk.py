@@ -200,7 +200,7 @@ def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mi
     names = (formula.at.at, number.at.at)
     is_earlier = all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
     is_open = number.suspicions[0].code in ("operator", "precision")
-    return _by_formula(number, formula) if is_earlier and is_open else number
+    return replace(_by_formula(number, formula), basis="portable") if is_earlier and is_open else number
 
 
 def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:

@@ -19,6 +19,7 @@ from bench.faults.world import World
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
+from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
 
 pytestmark = pytest.mark.slow
@@ -104,14 +105,17 @@ def test_experiments_confirm_the_module_that_differs_first(doors: Doors) -> None
     laboratory = Laboratory(doors.trainer, doors.side("", {}), doors.side(entry.inject, AVX2))
     (cause,) = laboratory.confirm(doors.other, found, state).judgement.causes
     assert (cause.code, cause.sure) == ("operator", "confirmed")
-    assert "attention.output.LayerNorm" in str(cause.why)
+    assert "attention.output.LayerNorm" in sentence_of(cause.why)
 
 
 @pytest.mark.parametrize("entry", LOST, ids=named)
 def test_a_lost_replay_is_no_silent_pass(doors: Doors, entry: Entry) -> None:
     found = doors.fault(entry)
-    assert judged(doors.equal, found).verdict == "drift"
-    for reference, candidate in ((doors.other, found), (on_one_gpu(doors.other), on_one_gpu(found))):
+    for reference, candidate in (
+        (doors.equal, found),
+        (doors.other, found),
+        (on_one_gpu(doors.other), on_one_gpu(found)),
+    ):
         judgement = judged(reference, candidate)
         assert judgement.verdict == "inconclusive"
         assert "production.evidence" in {finding.check for finding in judgement.findings}
