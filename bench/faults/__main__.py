@@ -24,6 +24,7 @@ from typing import Any
 from bench.faults.bench import Result, run_all, two_cores
 from bench.faults.benign_pairs import RESULT as PAIRS_RESULT
 from bench.faults.catalogue import CONTROLS, FAULTS, Entry
+from bench.faults.doors import ROWS as DOORS
 from bench.faults.held_out import SETS
 from bench.faults.machine import commit, judge_digest, machine
 from bench.faults.production_report import production_section
@@ -39,7 +40,7 @@ HELD_OUT_RESULTS = {
 }
 _SEEN = [held for held in SETS if held.seen]
 CATALOGUE = (
-    *FAULTS, *(one for held in _SEEN for one in held.faults),
+    *FAULTS, *DOORS, *(one for held in _SEEN for one in held.faults),
     *CONTROLS, *(one for held in _SEEN for one in held.controls),
 )  # fmt: skip
 

@@ -364,6 +364,9 @@ _HOW = (
     "",
     "The figures of the catalogue are in-sample: the judge's rules were changed while it ran, and it holds the first",
     "and the third held-out set too. How the judge named faults that it saw for the first time: [Held out](#held-out).",
+    "Late faults of `speed` (`doors.py`) are drifts on an equal machine, also on one GPU that repeats itself, and pass",
+    "behind a different instruction set. On equal machines the 13 held-out sets together were right in 90.5%, wrong in",
+    "5.6%, and flagged 11 of 179 controls.",
 )
 _HELD_OUT = (
     "A held-out set is written with the causes expected of it, committed, and only then shown to the judge, once; what",

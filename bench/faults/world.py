@@ -112,6 +112,10 @@ class World:
         """
         if workload in PRODUCTION:
             return production_spec(self, workload, seed)
+        if workload == "doors":
+            from bench.faults.doors import spec_of
+
+            return spec_of(self)
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path

@@ -7,13 +7,14 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import explains_curve
+from plumbline.judge.gates.production import explains_curve, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
+from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
@@ -73,6 +74,9 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     if any(explains_curve(pair, result) for result in results):
         curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
+    named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
+    if (own := contradiction(pair.candidate.record)) is not None and own.causes[0].code not in named:
+        results.append(own)
     if not compared.curve:
         findings += leg_findings(pair)
     findings += [finding for result in results for finding in result.findings]
@@ -89,7 +93,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(_with_guess(explained, open_ones)),
         suspects=suspects,
-        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair)),
+        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair), *production_notes(pair)),
     )
 
 

@@ -11,6 +11,7 @@ from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
+from plumbline.judge.stated import contradiction
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
@@ -158,6 +159,7 @@ class _Evidence:
         """Return why a platform is wrong by itself; what all platforms share tells none apart."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
+            "off.stated": [name for name, record in self.records.items() if contradiction(record.record) is not None],
             "off.precision": [name for name, record in self.records.items() if different_precision(record) is not None],
         }
         telling = {code: names for code, names in signs.items() if len(names) < len(self.records)}

@@ -8,6 +8,7 @@ from plumbline.errors import InvalidInputError
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, own_error, trusted_reference
+from plumbline.judge.gates.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
@@ -119,7 +120,8 @@ def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
     if judgement.verdict != "pass":
         return judgement
     detail = fact("round.alone")
-    return Judgement(verdict="pass", findings=(Finding(check="record.complete", outcome="pass", detail=detail),))
+    finding = Finding(check="record.complete", outcome="pass", detail=detail)
+    return Judgement(verdict="pass", findings=(finding,), notes=production_notes(table.of(record, record).pair))
 
 
 def merge(parts: list[Judgement]) -> Judgement:

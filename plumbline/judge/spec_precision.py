@@ -15,7 +15,7 @@ from plumbline.schema.verdict import Divergence, Finding
 _PRODUCTS = ("linear", "matmul", "bmm")
 """Operators that every precision computes in its own format; autocast leaves others in fp32."""
 _FACTORS = (*_PRODUCTS, "linear weights", "attention", "attention queries", "attention keys", "attention scores")
-"""Factors of products; fused attention is at production settings alone."""
+"""Factors of products."""
 
 
 def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:

@@ -164,10 +164,10 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
 
 def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
     """Classify one rung at one step."""
-    number = _number(pair, step, rung)
+    number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
-        return Standing(rung, step, "beyond", _place(pair, step, rung) or number.at.at, _proven(number, step, proven))
-    place = _place(pair, step, rung)
+        found = _proven(_first_formula(pair, number, formula), step, proven)
+        return Standing(rung, step, "beyond", place or number.at.at, found)
     if place is not None and not is_excused:
         return Standing(rung, step, "beyond", place, _named(bits(pair, step, rung), formula))
     if formula is not None and (formula.at.step, formula.rung) == (step, rung):
@@ -186,10 +186,28 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
     """
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different
-    others = without("kernel", different).suspicions
+    return _by_formula(without("kernel", different), formula)
+
+
+def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
+    """Return a number beyond its limit, named by the portable legs where these differ in an earlier module.
+
+    What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
+    """
+    if formula is None or (formula.at.step, formula.rung) != (number.at.step, number.rung):
+        return number
+    order = [error.reference.name for error in pair.errors(number.at.step or 0, "forward")]
+    names = (formula.at.at, number.at.at)
+    is_earlier = all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
+    is_open = number.suspicions[0].code in ("operator", "precision")
+    return replace(_by_formula(number, formula), basis="portable") if is_earlier and is_open else number
+
+
+def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
+    others = (each for each in different.suspicions if each.code != formula.suspicions[0].code)
     return replace(
         different, at=different.at.replace(at=formula.at.at), findings=(*different.findings, *formula.findings),
-        suspicions=(*formula.suspicions, *(each for each in others if each.code != formula.suspicions[0].code)),
+        suspicions=(*formula.suspicions, *others),
     )  # fmt: skip
 
 
@@ -209,8 +227,8 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
 
 
 def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
-    """Strike out `operator` where the portable bits are equal."""
-    return without("operator", mismatch) if step < proven else mismatch
+    """Strike out `schedule` where the portable bits are equal: a different rate in force would change them."""
+    return without("schedule", mismatch) if step < proven and mismatch.rung == "optimizer" else mismatch
 
 
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:

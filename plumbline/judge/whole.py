@@ -102,13 +102,13 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
     elif speed.wall_seconds is None:
         text = fact("gap.wall-time")
         yield lacks("speed.wall", "inconclusive", fact("gap.wall-time-name"), text, role="candidate")
-    is_ordered = bool(record.nonce) and record.experiment is None
-    if is_ordered and speed.trail is None:
+    is_whole = record.experiment is None
+    if is_whole and speed.trail is None:
         yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"), role="candidate")
     elif speed.trail is not None and speed.steps == record.spec.speed.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
     probe, asked = record.spec.probe, record.spec.speed.production_steps
-    if is_ordered and probe is not None and asked and probe.portable_steps and speed.production is None:
+    if is_whole and probe is not None and asked and probe.portable_steps and speed.production is None:
         yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"), role="candidate")
     if speed.production is not None and not speed.production.lost:
         yield from _replay(speed.production, asked)

@@ -123,7 +123,7 @@ class ProductionEvidence(Model):
     taps: tuple[ProductionTap, ...] = Field(default=(), max_length=_MAX_TAPS, fail_fast=True)
     """Of step 0, in the order of execution: `forward` before `gradient`."""
     repeated: bool | None = None
-    """Whether step 0, repeated in the same process, gave the same bits."""
+    """Whether the steps, repeated in the same process, gave equal losses and norms, and step 0 equal gradients."""
     operators: tuple[Label, ...] = Field(default=(), max_length=1000, fail_fast=True)
     """Native operators of one step without `compile`, by name."""
     loss_error: Number | None = None

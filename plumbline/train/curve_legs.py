@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,11 +56,15 @@ _LOSS_SCALE = 1024.0
 _THREADS = 8
 
 
-def leg_rows(attention_mask: NDArray[Any], parts: int = 1) -> list[int]:
-    """Return the places of a leg's rows: a few per micro-batch, the shortest first, so that padding is among them."""
+def leg_rows(attention_mask: NDArray[Any], draw: Sequence[int], parts: int = 1) -> list[int]:
+    """Return the places of a leg's rows, a few per micro-batch: the longest, the shortest, and others by `draw`.
+
+    A formula may be wrong for rows beyond a length alone, and padding has to be among them.
+    """
     num_rows = min(len(attention_mask), parts * max(1, _ROWS // parts))
-    shortest = np.argsort(attention_mask.sum(axis=1), kind="stable")
-    return sorted(shortest[:num_rows].tolist())
+    by_length = np.argsort(attention_mask.sum(axis=1), kind="stable").tolist()
+    drawn = sorted(by_length, key=lambda row: digest_json([*draw, row]))
+    return sorted([*dict.fromkeys((by_length[-1], by_length[0], *drawn))][:num_rows])
 
 
 def _sampled(array: NDArray[Any]) -> tuple[float, ...]:
@@ -253,7 +257,9 @@ class LegRunner:
                 )
 
     def _run(self, engine: Engine, step: int, batch: Batch) -> CurveLeg:
-        rows = leg_rows(batch["attention_mask"].numpy(), engine.spec.optimizer.accumulation_steps)
+        rows = leg_rows(
+            batch["attention_mask"].numpy(), (engine.spec.seed, step), engine.spec.optimizer.accumulation_steps
+        )
         few = {name: values[rows] for name, values in batch.items()}
         alone = Ranks(device=self._ranks.device)
         observer = _LegObserver(engine, is_clipped=step > 0)

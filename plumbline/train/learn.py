@@ -187,7 +187,7 @@ class LearnRun:
     def _evaluated_few(self, engine: Engine, step: int) -> Any:
         """Evaluate a few of the first rows, for a leg."""
         rows = self.context.evaluation_rows(min(self.learn.evaluation_rows, _ROWS_TO_CHOOSE_FROM))
-        chosen = leg_rows(rows.__getitems__(list(range(len(rows))))["attention_mask"])
+        chosen = leg_rows(rows.__getitems__(list(range(len(rows))))["attention_mask"], (self.context.spec.seed, step))
         return self._evaluated(engine, step, Subset(rows, chosen))
 
     def _evaluator(self) -> Callable[..., Any]:

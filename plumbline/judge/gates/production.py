@@ -15,10 +15,11 @@ from plumbline.judge.gates.production_formats import (
     first_format,
     format_finding,
     is_comparable,
+    is_compiled,
     is_over,
     other_exchange,
 )
-from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, wrong_clipping
+from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, trail_of, wrong_clipping
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
@@ -27,7 +28,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision
-from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Note, Stage
 
 
 def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
@@ -42,7 +43,27 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
     off = off or _off_process(pair)
     if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
-    return off or GateResult(tuple(_proven(pair)))
+    return off or GateResult((*_proven(pair), *_lost(pair)))
+
+
+def production_notes(pair: Pair) -> tuple[Note, ...]:
+    """Return why the candidate's production settings are not judged module by module, if they are not."""
+    spec, replay = pair.candidate.record.spec, _replay(pair.candidate)
+    if spec.speed is None or spec.probe is None or pair.candidate.record.experiment is not None:
+        return ()
+    if not (spec.speed.production_steps and spec.probe.portable_steps):
+        return (Note(text=fact("production.off")),)
+    return (Note(text=fact("production.lost", why=replay.lost)),) if replay is not None and replay.lost else ()
+
+
+def _lost(pair: Pair) -> Iterator[Finding]:
+    """Yield a finding if the replay was lost, and the training's bits do not prove what it would have."""
+    replay, probe = _replay(pair.candidate), pair.candidate.record.spec.probe
+    if replay is None or not replay.lost or probe is None or not probe.portable_steps:
+        return
+    if trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None:
+        detail = fact("production.lost", why=replay.lost)
+        yield Finding(check="production.evidence", outcome="inconclusive", metric="replay", detail=detail)
 
 
 def explains_curve(pair: Pair, result: GateResult) -> bool:
@@ -260,11 +281,16 @@ def _is_unsteady(pair: Pair) -> bool:
 def _bits_due(pair: Pair) -> bool:
     """Return whether equal bits are due: no reason for different rounding, and both replays repeat themselves.
 
-    On a GPU, kernels at production settings may be chosen by their speed, night by night.
+    On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they are not.
     """
     sides = (pair.reference, pair.candidate)
     steady = all((replay := _replay(side)) is not None and replay.repeated for side in sides)
-    return steady and not any(side.record.fingerprint.gpus for side in sides) and not other_kernels(pair, "speed")
+    if not steady or other_kernels(pair, "speed"):
+        return False
+    if not any(side.record.fingerprint.gpus for side in sides):
+        return True
+    ours, theirs = (side.record.fingerprint.operations.get("speed") for side in sides)
+    return bool(ours) and ours == theirs and not any(map(is_compiled, sides))
 
 
 def _different_bit(pair: Pair) -> GateResult | None:

@@ -84,12 +84,13 @@ def is_comparable(pair: Pair, stage: Stage, kind: str) -> bool:
     """Return whether both sides give a tensor the same format, whichever kernels compute it."""
     if stage == "forward" and kind == "Linear":
         return True
-    compiled = [_is_compiled(side) for side in (pair.reference, pair.candidate)]
+    compiled = [is_compiled(side) for side in (pair.reference, pair.candidate)]
     is_fused = any(compiled) and not (all(compiled) and stage == "forward")
     return has_equal_lists(pair.reference, pair.candidate) and not is_fused
 
 
-def _is_compiled(side: LoadedRecord) -> bool:
+def is_compiled(side: LoadedRecord) -> bool:
+    """Return whether a record's `speed` trained a compiled model."""
     speed, spec = side.record.evidence.speed, side.record.spec.speed
     asked = spec is not None and spec.compile
     return bool(speed.trail.settings.get("compiled", asked) if speed is not None and speed.trail is not None else asked)

@@ -83,7 +83,8 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
     rows = _compare_rows(pair)
     if rows is not None and (rows.text.any() or rows.label.any()):
         return [_differing(pair, left, right, rows)]
-    sizes = [sum(shard.num_rows for shard in side.shards) for side in (left, right)]
+    divisions = [[shard.num_rows for shard in side.shards] for side in (left, right)]
+    sizes = list(map(sum, divisions))
     unread = rows is None or right.num_rows < sizes[1]
     if left.manifest_sha256 == right.manifest_sha256 or (sizes[0] == sizes[1] and not unread):
         return []
@@ -94,7 +95,9 @@ def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mis
         return []
     shard = other or longer[len(pairs)].key
     where = fact("data.unread") if rows is not None else fact("data.unrecorded")
-    return [_break("data.content", fact("data.differs", where=where), left, right, at=f"shard {shard}")]
+    is_divided = sizes[0] == sizes[1] and divisions[0] != divisions[1]
+    why = fact("data.divided", where=where) if is_divided else fact("data.differs", where=where)
+    return [_break("data.content", why, left, right, at=f"shard {shard}")]
 
 
 def _compare_rows(pair: Pair) -> _Rows | None:

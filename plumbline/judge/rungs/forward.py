@@ -51,7 +51,9 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     )
     likely = [operator]
     signs = precision_signs(pair)
-    rounding = owes_to_rounding(first) and first.error <= _most_rounding(pair)
+    rounding = (
+        owes_to_rounding(first) and first.error <= _most_rounding(pair) and (signs or not shows_bits(pair, first))
+    )
     if rounding or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
         why = fact("forward.fewer-bits", kind=kind, name=name)
         likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
@@ -118,6 +120,14 @@ def _product_lost_bits(pair: Pair, kind: str) -> bool:
     return (
         kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS
     )
+
+
+def shows_bits(pair: Pair, tap: TapError) -> bool:
+    """Return whether fewer bits would have shown: in a tensor's values, or in the operators inside a module."""
+    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    is_single = tap.reference.leaf or tap.reference.stage == "gradient"
+    has_values = bool(tap.reference.mantissa and tap.candidate.mantissa)
+    return has_values and (is_single or all("attention" in side.mantissa_bits for side in sides))
 
 
 def _most_rounding(pair: Pair) -> float:

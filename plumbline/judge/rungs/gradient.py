@@ -10,7 +10,7 @@ import numpy as np
 from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
+from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs, shows_bits
 from plumbline.judge.tolerance import limit as limit_of
 from plumbline.judge.tolerance import relative
 from plumbline.schema.evidence import StepEvidence, Tap
@@ -91,7 +91,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = fact("gradient.different")
     likely = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
-    if owes_to_rounding(first) or (signs and None in first.own):
+    if (owes_to_rounding(first) and (signs or not shows_bits(pair, first))) or (signs and None in first.own):
         why = fact("gradient.fewer-bits")
         likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(likely)

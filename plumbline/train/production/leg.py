@@ -160,8 +160,9 @@ class _Pass:
 
     @property
     def bits(self) -> list[Any]:
-        """Return what an equal run repeats: the first loss and the digests of the gradients."""
-        return [self.steps[0].loss, [(tap.name, tap.sha256) for tap in self.book.taps if tap.stage == "gradient"]]
+        """Return what an equal run repeats: losses, norms, and the digests of the first gradients."""
+        numbers = [(step.loss, step.gradient_norm, step.gradient_norm_clipped) for step in self.steps]
+        return [numbers, [(tap.name, tap.sha256) for tap in self.book.taps if tap.stage == "gradient"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ class ProductionLeg:
     def run(self) -> None:
         """Replay, measure what the format explains, and exchange choices where that is exceeded."""
         choices, compiled, found = Choices(self._speed), self._speed.compile, self.alone()
-        again = self._pass(choices, tapped=False, listed=not compiled)
+        again = self._pass(choices, steps=len(found.steps), tapped=False, listed=not compiled)
         envelope = self._envelopes = self._envelope(plain_choices(self._speed))
         loss = self._loss_error(found)
         self.evidence = ProductionEvidence(

@@ -18,7 +18,7 @@ from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
-from .made_speed import computed, only, run
+from .made_speed import computed, only, run, speed
 
 compare = kept(compare)
 throughput = kept(throughput)
@@ -182,8 +182,10 @@ def test_a_part_that_was_not_measured_has_no_finding_unless_demanded(
 
 
 def test_throughput_that_was_not_asked_for_has_no_finding_and_a_drift_its_place() -> None:
+    whole = speed().trail
     before, slow = (
-        only(evidence=computed(seconds).replace(steps=100, wall_seconds=100 * seconds)) for seconds in (1.0, 2.0)
+        only(evidence=computed(seconds).replace(steps=100, trail=whole, warmup_steps=16, wall_seconds=100 * seconds))
+        for seconds in (1.0, 2.0)
     )
     assert compare(before, slow, throughput=False).findings == ()
     judgement = compare(before, slow, confirms=computed(2.0))

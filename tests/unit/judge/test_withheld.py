@@ -222,6 +222,29 @@ def test_a_whole_replay_passes() -> None:
     assert compare(whole(replay()), whole(replay())).verdict == "pass"
 
 
+@pytest.mark.parametrize("lacks", ["production_steps", "portable_steps"])
+def test_a_replay_that_a_spec_switches_off_is_noted(lacks: str) -> None:
+    asked = {"production_steps": 3, "portable_steps": 2} | {lacks: 0}
+    specs = [in_spec("speed", production_steps=asked["production_steps"])]
+    specs += [in_spec("probe", portable_steps=asked["portable_steps"])]
+    lost: Change = lambda content: probe(content).update(lost_legs={"portable": "out of memory"})  # noqa: E731
+    judgement = compare(edit(whole(), lost, *specs), edit(whole(), lost, *specs))
+    assert judgement.verdict == "pass"
+    (note,) = (note for note in judgement.notes if note.code == "remark")
+    assert said(note.text).startswith("the settings of speed are not judged module by module")
+
+
+def test_a_replay_that_was_lost_is_inconclusive_unless_the_bits_of_the_training_are_equal() -> None:
+    specs = [in_spec("speed", production_steps=3), in_spec("probe", portable_steps=2)]
+    lost: Change = lambda content: probe(content).update(lost_legs={"portable": "out of memory"})  # noqa: E731
+    gone = replay(steps=[], taps=[], repeated=None, lost="out of memory")
+    other: Change = lambda content: trail(content).update(losses=[0.25] * 14)  # noqa: E731
+    left, right = edit(whole(), lost, gone, *specs), edit(whole(), lost, gone, other, *specs)
+    assert compare(left, left).verdict == "pass"
+    assert compare(left, right).verdict == "inconclusive"
+    assert {"out of memory" in said(note.text) for note in compare(left, left).notes if note.code == "remark"} == {True}
+
+
 LISTS = ("num_rows", "losses", "learning_rates")
 EMPTY_TRAIL: Content = {**{key: [] for key in LISTS}, "marks": {}, "weights": []}
 TORCH = {"torch": "3" * 64}
@@ -243,6 +266,7 @@ BOTH: dict[str, tuple[Change, str]] = {
         lambda c: probe(c)["envelope"].update(errors=[None] * 30, fp64_errors=[None] * 30), "inconclusive",
     ),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
+    "no trail": (lambda c: c["evidence"]["speed"].update(trail=None), "inconclusive"),
     "an empty trail": (lambda c: trail(c).update(EMPTY_TRAIL), "invalid"),
     "a trail of the first steps": (lambda c: trail(c).update({key: trail(c)[key][:5] for key in LISTS}), "invalid"),
     "a trail without losses": (lambda c: trail(c).update(losses=[]), "invalid"),

@@ -45,6 +45,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
     by_name = {
         "off.selfcheck",
         "off.precision",
+        "off.stated",
         "data.changed-both",
         "data.changed-label",
         *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),

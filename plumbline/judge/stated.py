@@ -1,0 +1,70 @@
+"""What a record states, against its spec and against its own numbers.
+
+It needs no reference: platforms that share a fault agree with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, pairwise
+
+from plumbline.judge.gates.gate import GateResult
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.record import RunRecord
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
+
+
+def contradiction(record: RunRecord) -> GateResult | None:
+    """Return the first contradiction of a record, whatever any other record says."""
+    if record.experiment is not None:
+        return None
+    return next(chain(_dropout(record), _updates(record), _modes(record)), None)
+
+
+def _dropout(record: RunRecord) -> Iterator[GateResult]:
+    """Yield a dropout whose rate, as the built model has it, is not the spec's."""
+    speed, learn = record.evidence.speed, record.evidence.learn
+    settings = speed.trail.settings if speed is not None and speed.trail is not None else {}
+    rates = [float(rate) for rate in str(settings.get("dropout") or "").split(", ") if rate]
+    found = (("speed", record.spec.speed, rates), ("learn", record.spec.learn, learn.dropout if learn else None))
+    for part, spec, built in found:
+        # A family may have layers that never drop an element.
+        if spec is not None and built and {*built} - {0.0} != {spec.dropout} - {0.0}:
+            why = fact("stated.dropout", part=part, dropout=", ".join(map(str, built)), wanted=spec.dropout)
+            yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
+
+
+def _updates(record: RunRecord) -> Iterator[GateResult]:
+    """Yield an update of finite gradients, at a rate above zero, that left every weight as it was."""
+    probe, speed = record.evidence.probe, record.evidence.speed
+    for before, step in pairwise(probe.steps if probe is not None else ()):
+        if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
+            yield _lost("probe", step.step)
+    for step in speed.production.steps if speed is not None and speed.production is not None else ():
+        if step.skipped and step.gradient_norm:  # loss scaling skips gradients that are not finite
+            yield _lost("speed", step.step)
+    if speed is not None and speed.trail is not None:
+        marks = dict(speed.trail.weights)
+        for at, (rate, norm) in enumerate(zip(speed.trail.learning_rates, speed.trail.gradient_norms, strict=False)):
+            if rate and norm and at in marks and marks[at] == marks.get(at + 1):
+                yield _lost("speed", at)
+
+
+def _lost(part: str, step: int) -> GateResult:
+    at = Divergence(stage="optimizer", step=step, at="weights")
+    return _drift("optimizer", at, fact("stated.update", part=part, step=step))
+
+
+def _modes(record: RunRecord) -> Iterator[GateResult]:
+    """Yield an evaluation in training mode."""
+    probe, learn = record.evidence.probe, record.evidence.learn
+    evaluations = [(None, probe.evaluation)] if probe is not None and probe.evaluation is not None else []
+    for step, evaluation in (*evaluations, *((each.step, each) for each in (learn.evaluations if learn else ()))):
+        if evaluation.training_mode:
+            at = Divergence(stage="evaluation", step=step, at="training mode")
+            yield _drift("evaluation", at, fact("evaluation.mode", mode="training"))
+
+
+def _drift(code: CauseCode, at: Divergence, why: Statement) -> GateResult:
+    finding = Finding(check=f"stated.{at.stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why)
+    return GateResult((finding,), (Cause(code=code, sure="likely", why=why),), at)
