@@ -94,19 +94,3 @@ def articles_filtered(content: Content, read: list[int], _seed: int) -> None:
 def shards_reordered(content: Content, read: list[int], seed: int) -> None:
     """The manifest lists the shards in reverse."""
     content.reversed_shards = True
-
-
-def _row_texts(content: Content, numbers: range, change: Callable[[Row], str]) -> None:
-    for number in numbers:
-        content.edit(number, lambda row: Row(change(row), row.label))
-
-
-def words_in_reverse(content: Content, read: list[int], seed: int) -> None:
-    """A tool for scripts from right to left reverses the words of each text."""
-    _row_texts(content, range(TRAIN_ROWS), lambda row: " ".join(reversed(row.text.split(" "))))
-
-
-def label_column_sorted(content: Content, read: list[int], seed: int) -> None:
-    """The label column is sorted, the text column is not."""
-    labels = sorted(row.label or 0 for row in content.train)
-    content.train[:] = [Row(row.text, label) for row, label in zip(content.train, labels, strict=True)]
