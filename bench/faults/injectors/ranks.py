@@ -78,10 +78,10 @@ def _once_built(change: Any) -> None:
 def second_process_starts_from_its_own_head() -> None:
     """The second process of the curve starts with a head of one and a half times the size."""
 
-    def larger(engine: Engine) -> None:
-        if engine.part == "learn":
+    def larger(training: Engine) -> None:
+        if training.part == "learn":
             with torch.no_grad():
-                engine.bare.get_parameter("classifier.weight").mul_(1.5)
+                training.bare.get_parameter("classifier.weight").mul_(1.5)
 
     if _is_second():
         _once_built(larger)
