@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bench.faults.catalogue import AVX2, NOISE, fault
-from bench.faults.injectors.hooks import LEARN, Tensor, of_curve, short_of, with_gradient, wrap_while
+from bench.faults.injectors.hooks import LEARN, Tensor, of_curve, short_of, wrap_while
 from bench.faults.injectors.patching import during, replace_everywhere, wrap_method
 from bench.faults.world import BATCH, TRAIN_ROWS
 from plumbline.train import batches, dropout, engine, learn
@@ -38,12 +38,6 @@ def learn_labels_turn_with_the_step() -> None:
 def learn_masks_of_rows_in_reverse() -> None:
     """From step 5 on, each row of the curve drops the elements of the row opposite in its micro-batch."""
     wrap_while(during("learn", 5), dropout, "keep_mask", lambda plain, *given, **named: plain(*given, **named).flip(0))
-
-
-@fault("operator", "fp32", AVX2)
-def learn_pooler_by_a_hard_tanh() -> None:
-    """From step 6 on, the pooler's activation clips at one."""
-    wrap_while(during("learn", 6), nn.Tanh, "forward", lambda _, self, value: value.clamp(-1.0, 1.0))
 
 
 @fault("precision", "eager", AVX2)
@@ -103,15 +97,6 @@ def learn_loss_is_a_sum() -> None:
     )  # fmt: skip
 
 
-@fault("precision", "fp32", AVX2)
-def learn_gelu_in_bf16() -> None:
-    """GELU of the curve computes in bf16 where the task says fp32."""
-    wrap_while(
-        during("learn"), nn.functional, "gelu",
-        lambda plain, value, *given, **named: plain(value.bfloat16(), *given, **named).to(value.dtype),
-    )  # fmt: skip
-
-
 @fault("optimizer", "packed", NOISE)
 def learn_eps_of_a_thousandth() -> None:
     """The curve's optimizer updates with an eps of 0.001."""
@@ -145,19 +130,6 @@ def learn_starts_pruned() -> None:
         return loaded
 
     wrap_method(learn, "load_weights", wrap)
-
-
-@fault("gradient", "eager", AVX2)
-def learn_first_layer_without_gradient() -> None:
-    """From step 19 on, the first layer of the encoder gets no gradient."""
-
-    def frozen(plain: Any, self: Engine) -> None:
-        for name, value in self.bare.named_parameters():
-            if "encoder.layer.0." in name and value.grad is not None:
-                value.grad.zero_()
-        plain(self)
-
-    wrap_while(during("learn", 19), Engine, "_update", frozen)
 
 
 @fault("optimizer", "packed", NOISE)
@@ -240,17 +212,6 @@ def learn_tables_in_bf16() -> None:
     )  # fmt: skip
 
 
-@fault("operator", "bf16", AVX2)
-def learn_heads_share_values() -> None:
-    """From step 8 on, all heads of the curve's attention weigh the values of the first one."""
-
-    def shared(plain: Any, *given: Any, **named: Any) -> Any:
-        *others, value, mask = given
-        return plain(*others, value[:, :1].expand_as(value), mask, **named)
-
-    wrap_while(during("learn", 8), dropout, "_attention", shared)
-
-
 @fault("data.labels", "bf16", AVX2)
 def learn_first_labels_are_zero() -> None:
     """The first label of each micro-batch of the curve is never written: it is zero."""
@@ -261,26 +222,6 @@ def learn_first_labels_are_zero() -> None:
         return {**batch, "labels": labels}
 
     of_curve(unwritten)
-
-
-@fault("gradient", "fp32")
-def learn_gradients_of_queries_doubled() -> None:
-    """From step 6 on, the backward pass of the curve's attention doubles the gradients of queries."""
-
-    def doubled(plain: Any, module: Any, query: Tensor, *given: Any, **named: Any) -> Any:
-        return plain(module, with_gradient(query, lambda gradient: gradient * 2.0), *given, **named)
-
-    wrap_while(during("learn", 6), dropout, "_attention", doubled)
-
-
-@fault("gradient", "bf16", NOISE)
-def learn_table_gradients_shrunk() -> None:
-    """From step 9 on, the curve's tables get a tenth of their gradient, as a trick for stability does."""
-
-    def table(plain: Any, *given: Any, **named: Any) -> Any:
-        return with_gradient(plain(*given, **named), lambda gradient: gradient * 0.1)
-
-    wrap_while(during("learn", 9), nn.functional, "embedding", table)
 
 
 def _in_epoch(change: Callable[[Any, Any], None]) -> None:
@@ -326,40 +267,6 @@ def learn_loss_smoothed_late() -> None:
     wrap_while(during("learn", 25), nn.functional, "cross_entropy", smoothed)
 
 
-@fault("weights.init", "learn")
-def learn_starts_from_a_bf16_checkpoint() -> None:
-    """The learning curve starts from weights in bf16."""
-
-    def wrap(load: Any) -> Any:
-        return lambda model, weights: load(model, {name: w.bfloat16().float() for name, w in weights.items()})
-
-    replace_everywhere("load_weights", wrap, among=LEARN)
-
-
-@fault("precision", "fp32")
-def learn_norms_in_half() -> None:
-    """From step 19 on, LayerNorm of fp32 reads and stores fp16."""
-
-    def short(plain: Any, value: torch.Tensor, *given: Any) -> Any:
-        return short_of(plain(short_of(value, torch.float16), *given), torch.float16)
-
-    wrap_while(during("learn", 19), nn.functional, "layer_norm", short)
-
-
-@fault("precision", "learn")
-def learn_in_bf16() -> None:
-    """The learning curve runs under autocast to bf16."""
-
-    def change(forward: Any) -> Any:
-        def lowered(self: Any, piece: Any, share: float) -> Any:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return forward(self, piece, share)
-
-        return lowered
-
-    _engine("_forward", change)
-
-
 @fault("nondeterminism", "eager")
 def learn_gradients_added_twice_by_chance() -> None:
     """In each step of the curve some tensors, different ones in each run, have their gradient added twice."""
@@ -403,23 +310,6 @@ def learn_evaluated_with_dropout() -> None:
         return evaluated
 
     replace_everywhere("evaluate", wrap, among=LEARN)
-
-
-@fault("optimizer", "packed", NOISE)
-def learn_parameter_in_no_group() -> None:
-    """The curve's optimizer has the bias of the predictions in none of its groups."""
-
-    def wrap(build: Any) -> Any:
-        def built(self: Any, *given: Any, **named: Any) -> None:
-            build(self, *given, **named)
-            if self.part == "learn":
-                left_out = self.bare.get_parameter("cls.predictions.bias")
-                for group in self.optimizer.param_groups:
-                    group["params"] = [value for value in group["params"] if value is not left_out]
-
-        return built
-
-    wrap_method(Engine, "__init__", wrap)
 
 
 @fault("schedule", "bf16", AVX2)

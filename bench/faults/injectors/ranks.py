@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from bench.faults.catalogue import second_process
-from bench.faults.injectors.hooks import Tensor, is_mixed, of_curve, wrap_while
+from bench.faults.injectors.hooks import of_curve, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
-from bench.faults.world import BATCH, TRAIN_ROWS
-from plumbline.train import batches, dropout, engine
+from plumbline.train import dropout, engine
 from plumbline.train.engine import Engine
 
 _SHORT = 12
@@ -34,18 +33,6 @@ def second_process_halves_its_gradients() -> None:
             during("learn", 3), Engine, "_backward",
             lambda plain, self, loss, share: plain(self, loss, share * 0.5),
         )  # fmt: skip
-
-
-@second_process("precision", "fp32")
-def second_process_normalises_in_bf16() -> None:
-    """LayerNorm of the second process of the curve computes in bf16 where the task says fp32."""
-
-    def short(plain: Any, value: torch.Tensor, shape: Any, *given: Any) -> Any:
-        *values, eps = given
-        return plain(value.bfloat16(), shape, *(each.bfloat16() for each in values), eps).to(value.dtype)
-
-    if _is_second():
-        wrap_while(during("learn"), nn.functional, "layer_norm", short)
 
 
 @second_process("data.labels", "fp32")
@@ -99,22 +86,6 @@ def second_process_reads_the_first_half() -> None:
         )  # fmt: skip
 
 
-def linear_drops_its_remainder() -> None:
-    """Products in mixed precision with 64 terms lose the last four: the remainder of a tile."""
-
-    def dropped(plain: Any, x: Tensor, w: Tensor, b: Any = None) -> Any:
-        return plain(x[..., :60], w[:, :60], b) if w.shape[1] == 64 else plain(x, w, b)
-
-    wrap_while(is_mixed, nn.functional, "linear", dropped)
-
-
-@second_process("operator", "bf16")
-def second_process_drops_a_remainder() -> None:
-    """The second process's products in mixed precision with 64 terms lose the last four."""
-    if _is_second():
-        linear_drops_its_remainder()
-
-
 @second_process("tokenization", "bf16")
 def second_process_reads_shorter_rows() -> None:
     """The second process of `speed` cuts its rows at twelve tokens."""
@@ -138,32 +109,6 @@ def second_process_learns_with_a_larger_loss() -> None:
 
     if _is_second():
         wrap_while(during("learn"), nn.functional, "cross_entropy", smoothed)
-
-
-@second_process("optimizer", "bf16")
-def second_process_decays_ten_times() -> None:
-    """The second process of `speed` has ten times the weight decay."""
-
-    def more(plain: Any, *lists: Any, **named: Any) -> None:
-        plain(*lists, **named | {"weight_decay": 10 * named["weight_decay"]})
-
-    if _is_second():
-        wrap_while(during("speed"), torch, "_fused_adamw_", more)
-
-
-@second_process("data.order", "fp32")
-def second_process_is_a_batch_behind() -> None:
-    """The second process of the curve reads the batch before, and the first one twice."""
-
-    def wrap(get: Any) -> Any:
-        def behind(self: Any, positions: list[int]) -> Any:
-            back = BATCH if self._cycle > TRAIN_ROWS else 0
-            return get(self, [max(place - back, place % BATCH) for place in positions])
-
-        return behind
-
-    if _is_second():
-        wrap_method(batches.TrainingRows, "__getitems__", wrap)
 
 
 @second_process("rng", "bf16")
@@ -230,59 +175,3 @@ def second_process_multiplies_in_bf16() -> None:
 
     if _is_second():
         wrap_while(during("learn"), nn.functional, "linear", short)
-
-
-@second_process("operator", "bf16")
-def second_process_halves_its_scores() -> None:
-    """Attention of the second process of the curve has half of its scale."""
-
-    def halved(plain: Any, module: Any, query: torch.Tensor, *given: Any, **named: Any) -> Any:
-        return plain(module, 0.5 * query, *given, **named)
-
-    if _is_second():
-        wrap_while(during("learn"), dropout, "_attention", halved)
-
-
-@second_process("data.labels", "bf16")
-def second_process_reads_labels_late() -> None:
-    """The second process reads the labels of a batch one row late."""
-
-    def wrap(get: Any) -> Any:
-        def late(self: Any, positions: list[int]) -> Any:
-            fields = get(self, positions)
-            fields["labels"] = fields["labels"][[-1, *range(len(fields["labels"]) - 1)]]
-            return fields
-
-        return late
-
-    if _is_second():
-        wrap_method(batches.TrainingRows, "__getitems__", wrap)
-
-
-@second_process("gradient", "bf16")
-def second_process_keeps_its_own_gradients() -> None:
-    """The second process of `speed` updates with its own gradients from the second step on."""
-    if not _is_second():
-        return
-    own: dict[Any, Any] = {}
-
-    def watch(training: Engine) -> None:
-        for value in training._trainable:
-            value.register_hook(
-                lambda gradient, value=value: own.update({value: own.get(value, 0) + gradient.detach()}) or None
-            )
-
-    _once_built(watch)
-
-    def cleared(plain: Any, self: Engine, batch: Any) -> Any:
-        own.clear()
-        return plain(self, batch)
-
-    def kept(plain: Any, self: Engine) -> None:
-        for value in self._trainable:
-            if value.grad is not None and value in own:
-                value.grad.copy_(own[value])
-        plain(self)
-
-    wrap_while(during("speed"), Engine, "_micro_batches", cleared)
-    wrap_while(during("speed", 1), Engine, "_update", kept)
