@@ -115,8 +115,9 @@ class Trainer:
         """End the server."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.kill()  # It is idle; on a busy machine its own end takes more than half a minute.
+        self._process.wait()
         self._process.stdin.close()
-        self._process.wait(timeout=30)
         self._process.stdout.close()
 
     def __enter__(self) -> Self:
