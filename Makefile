@@ -21,7 +21,7 @@ SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard t
 LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: mlflow-server pages run test units rounds tables check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
+.PHONY: mlflow-server run test units rounds tables check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -85,8 +85,9 @@ $(DOCS_TOOL)/.installed: infra/docs/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(DOCS_TOOL) --requirement $<
 	@touch $@
 
+# Each kind of fault once, within an hour on two quiet cores; FAULTS="--sample 12" takes minutes.
 faults: $(INSTALLED)
-	$(BIN)/python -m bench.faults
+	$(BIN)/python -m bench.faults $(FAULTS)
 
 # Change what decides a verdict in small ways, and count the changes that the tests detect; hours for all,
 # MUTANTS="--sample 200" for some.
@@ -104,12 +105,9 @@ gpu: $(PEERS)
 gpu-bundle: $(INSTALLED)
 	$(BIN)/python -m bench.gpu.bundle
 
-# The decision engine over simulated years, beside its peers on the same series; about half an hour on two cores.
+# The decision engine over simulated years, beside its peers on the same series.
 simulate: $(DETECTORS)
 	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.simulate $(SIMULATE)
-	PYTHONPATH=.:$(DETECTORS) $(BIN)/python -m bench.history.labels $(TCPD)
-	$(BIN)/python -m bench.history.change_points
-	$(BIN)/python -m bench.history.scale
 
 # The oldest to the newest environment of the supported range, each built once in .venv/stacks; about half an hour on two
 # cores. VERSIONS=--nightly takes five of them, VERSIONS="--torch index" the index's builds of torch, and
@@ -169,10 +167,6 @@ $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
 	@rm -f $@
 	$(BIN)/python -m plumbline.localstack.azurite
 	@touch $@
-
-# Every page at 20 platforms x 400 nights in Chromium, with axe-core; exit code: the number of pages with a finding.
-pages: $(INSTALLED) browser
-	PYTHONPATH=. $(BIN)/python bench/report/pages.py $(PAGES)
 
 # The report's tests open the report in a real browser. Without a browser they are listed as not run.
 browser:

@@ -52,7 +52,7 @@ def _command(stack: RunningStack, hook: Receiver, *arguments: str) -> str:
 
 def four_nights(stack: RunningStack, hook: Receiver) -> None:
     """Azure shuffles with a different seed in the second and the third night."""
-    shuffles = {"PYTHONPATH": "{root}/bench/faults/site:{root}", "PLUMBLINE_FAULT": "data.order_seed"}
+    shuffles = {"PYTHONPATH": "{root}/bench/faults/site:{root}", "PLUMBLINE_FAULT": "inputs.order_seed"}
     path = stack.write_suite(stack.suite)
     for night, fault in enumerate(({}, shuffles, shuffles, {}), 1):
         stack.stop_worker("azure")

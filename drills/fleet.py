@@ -66,7 +66,7 @@ def _make_records(suite: Suite, state: Path) -> None:
     """Train twice: once as specified, and once with a changed activation."""
     spec = prepare(suite, state / "build", lambda _: None)["tiny"]
     data, records = suite.platforms["p00"].data, state / "stub" / "records"
-    fault = {"PLUMBLINE_FAULT": "model.tanh_gelu", "PYTHONPATH": f"{_ROOT / 'bench/faults/site'}:{_ROOT}"}
+    fault = {"PLUMBLINE_FAULT": "operators.tanh_gelu", "PYTHONPATH": f"{_ROOT / 'bench/faults/site'}:{_ROOT}"}
     for name, environment in (("good", {}), ("drifted", fault)):
         shutil.copytree(
             model_record(spec, data, state / "model" / name, environment), records / name, dirs_exist_ok=True

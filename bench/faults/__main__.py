@@ -1,161 +1,149 @@
-"""`python -m bench.faults [--family NAME ...] [--seeds 1,2,3]`: run the catalogue, and write its table.
+"""`python -m bench.faults`: judge the catalogue of faults and controls, and write its table.
 
-Results are kept in `bench/results/faults.json`, entry by entry, so that a run of some families renews theirs alone;
-those of a held-out set (`--held-out 1`) in `bench/results/faults-held-out.json`, where what first came out is never
-replaced. `docs/FAULTS.md` and `bench/results/faults.md` are written from all of them; `--report` only writes these.
-
-Each result is written as soon as it is known. `--resume` leaves out what the present judge has judged already, and
-`--seconds N` begins no entry after N seconds: so a run can be cut into slices, or ended at any time.
+`--sample 12` draws 12 faults and 3 controls instead, and prints their results only. Results are kept in
+`bench/results/faults.json`, each written as soon as it is known, so that a run of some families renews theirs alone;
+`docs/FAULTS.md` is written from them. `--resume` leaves out what the present judge has judged already, and
+`--seconds N` begins no entry after N seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import random
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.faults.bench import Result, run_all, two_cores
-from bench.faults.benign_pairs import RESULT as PAIRS_RESULT
-from bench.faults.catalogue import CONTROLS, FAULTS, Entry
-from bench.faults.doors import ROWS as DOORS
-from bench.faults.held_out import SETS
-from bench.faults.machine import commit, judge_digest, machine
-from bench.faults.production_report import production_section
-from bench.faults.report import entries_page, headline_page, totals_of
-from bench.faults.speed import SPEED, run_speed
-from bench.faults.wrong_passes import RESULT as ATTEMPTS_RESULT
+from bench.faults.bench import Result, run_all
+from bench.faults.benign_pairs import RESULT as PAIRS
+from bench.faults.catalogue import FILES, Entry, entries
+from bench.faults.machine import judge_digest
+from bench.faults.report import page, totals_of
+from bench.faults.results import FOLDER, read_result, write_result
+from bench.faults.workers import two_cores
+from bench.faults.wrong_passes import RESULT as ATTEMPTS
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "bench" / "results" / "faults.json"
-HELD_OUT_RESULTS = {
-    held.number: RESULTS.with_name(f"faults-held-out{'' if held.number == 1 else f'-{held.number}'}.json")
-    for held in SETS
-}
-_SEEN = [held for held in SETS if held.seen]
-CATALOGUE = (
-    *FAULTS, *DOORS, *(one for held in _SEEN for one in held.faults),
-    *CONTROLS, *(one for held in _SEEN for one in held.controls),
-)  # fmt: skip
-
-
-def _known(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"results": [], "seconds": 0.0}
-    return result
-
-
-def _merged(
-    results: list[Result], seconds: float, *, held_out: int = 0, known: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Merge known and fresh results; keep known results of held-out sets."""
-    entries = SETS[held_out - 1].entries if held_out else (*CATALOGUE, *SPEED)
-    known = known or _known(HELD_OUT_RESULTS[held_out] if held_out else RESULTS)
-    fresh = {(result.name, result.seed): asdict(result) for result in results}
-    if held_out:
-        fresh = {key: fresh[key] for key in fresh.keys() - {(one["name"], one["seed"]) for one in known["results"]}}
-    order = {one.name: place for place, one in enumerate(entries)}
-    kept = [one for one in known["results"] if (one["name"], one["seed"]) not in fresh and one["name"] in order]
-    note = {"note": known["note"]} if kept and "note" in known else {}
-    return {
-        **note,
-        "command": f"python -m bench.faults --held-out {held_out}" if held_out else "make faults",
-        "machine": machine() if results else known["machine"],
-        "commit": commit() if results else known.get("commit", ""),
-        "seconds": known["seconds"] * len(kept) / max(len(known["results"]), 1) + (seconds if fresh else 0.0),
-        "results": sorted([*kept, *fresh.values()], key=lambda one: (order[one["name"]], one["seed"])),
-    }
+RESULTS = FOLDER / "faults.json"
+PAGE = FOLDER.parents[1] / "docs" / "FAULTS.md"
+Cell = dict[str, Any]
 
 
 class Book:
     """The result file, written anew after each result."""
 
-    def __init__(self, path: Path, held_out: int) -> None:
-        self.path, self._held_out, self._judge = path, held_out, judge_digest()
-        self._lock, self._began, self._results = threading.Lock(), time.perf_counter(), list[Result]()
-        self._before = _known(path)
+    def __init__(self, path: Path) -> None:
+        self.path, self._judge, self._known = path, judge_digest(), read_result(path)
+        self._lock, self._began = threading.Lock(), time.perf_counter()
+        self._fresh: list[Cell] = []
 
     def add(self, result: Result) -> None:
         """Keep one result, also on disk."""
+        result.judge = self._judge
         with self._lock:
-            result.judge = self._judge
-            self._results.append(result)
-            self.write()
-
-    def write(self) -> None:
-        """Write known and new results atomically."""
-        seconds = time.perf_counter() - self._began
-        document = _merged(self._results, seconds, held_out=self._held_out, known=self._before)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(f"{self.path.name}.part")
-        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        draft.replace(self.path)
+            self._fresh.append(cell_of(result))
+            seconds = self._known.get("seconds", 0.0) + time.perf_counter() - self._began
+            write_result(self.path, "make faults", merged(self._known["cells"], self._fresh), seconds=round(seconds))
 
     def is_judged(self, entry: Entry, seed: int) -> bool:
         """Return whether the present judge has judged this before."""
         key = (entry.name, seed, self._judge)
-        return any((item["name"], item["seed"], item.get("judge")) == key for item in self._before["results"])
+        return any((cell["name"], cell["seed"], cell["judge"]) == key for cell in self._known["cells"])
 
 
-def _asked(entry: Entry, args: argparse.Namespace) -> bool:
-    everything = not args.family and not args.name
-    return everything or entry.family in args.family or entry.name in args.name
+def cell_of(result: Result) -> Cell:
+    """Return what is kept of a result; the reason only where the result is not the expected one."""
+    rounded = {key: round(getattr(result, key), 3) for key in ("seconds", "judge_seconds")}
+    return asdict(result) | rounded | {"why": "" if result.right else result.why[:300]}
 
 
-def _is_due(entry: Entry, seed: int, args: argparse.Namespace, book: Book) -> bool:
-    return _asked(entry, args) and not (args.resume and book.is_judged(entry, seed))
+def merged(known: Sequence[Cell], fresh: Sequence[Cell]) -> list[Cell]:
+    """Replace known results by fresh ones; drop those of entries that are gone."""
+    order = {entry.name: place for place, entry in enumerate(entries())}
+    cells = {(cell["name"], cell["seed"]): cell for cell in (*known, *fresh) if cell["name"] in order}
+    return sorted(cells.values(), key=lambda cell: (order[cell["name"]], cell["seed"]))
 
 
-def _run(args: argparse.Namespace) -> None:
-    """Run the requested entries, and keep each result."""
+def drawn(number: int, draw: int) -> list[Entry]:
+    """Draw faults, and a quarter as many controls, in the catalogue's order."""
+    chosen = random.Random(draw)
+    faults = [entry for entry in entries() if entry.expected]
+    controls = [entry for entry in entries() if not entry.expected]
+    names = {entry.name for entry in chosen.sample(faults, min(number, len(faults)))}
+    names |= {entry.name for entry in chosen.sample(controls, min(number // 4, len(controls)))}
+    return [entry for entry in entries() if entry.name in names]
+
+
+def _asked(args: argparse.Namespace) -> list[Entry]:
+    if args.sample:
+        return drawn(args.sample, args.draw)
+    every = not args.family and not args.name
+    return [entry for entry in entries() if every or entry.family in args.family or entry.name in args.name]
+
+
+def _listed(asked: Sequence[Entry]) -> str:
+    seconds = {cell["name"]: cell["seconds"] for cell in read_result(RESULTS)["cells"]}
+    lines = [
+        f"{entry.name}  {entry.expected or 'control'}  {entry.workload}  "
+        f"{' '.join((*entry.environment, entry.setting)).strip() or '-'}  {entry.words}"
+        for entry in asked
+    ]
+    num_faults = sum(bool(entry.expected) for entry in asked)
+    together = sum(seconds.get(entry.name, 0.0) for entry in asked if not entry.is_throughput)
+    alone = sum(seconds.get(entry.name, 0.0) for entry in asked if entry.is_throughput)
+    lines.append(
+        f"{num_faults} faults, {len(asked) - num_faults} controls; by their last results {together:.0f} s of one core, "
+        f"and {alone:.0f} s alone: {(together / 2 + alone) / 60:.0f} minutes on two cores"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _run(args: argparse.Namespace, asked: Sequence[Entry]) -> list[Cell]:
+    """Judge the requested entries, and return the results that the totals are of."""
     seeds, cores = ([int(item) for item in text.split(",")] for text in (args.seeds, args.cores))
-    began = time.monotonic()
-    entries = SETS[args.held_out - 1].entries if args.held_out else CATALOGUE
-    book = Book(HELD_OUT_RESULTS[args.held_out] if args.held_out else RESULTS, args.held_out)
-    work = [(entry, seed) for seed in seeds for entry in entries if _is_due(entry, seed, args, book)]
+    book = Book(RESULTS)
+    work = [(entry, seed) for seed in seeds for entry in asked if not (args.resume and book.is_judged(entry, seed))]
     with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
-        if work:
-            run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
-        timed = [] if args.held_out else [(item, seed) for seed in seeds for item in SPEED]
-        if timed := [(item, seed) for item, seed in timed if _is_due(item, seed, args, book)]:
-            left = args.seconds - (time.monotonic() - began)
-            run_speed(Path(folder), timed, cores[0], on_result=book.add, seconds=left)
+        if args.sample:
+            return [cell_of(result) for result in run_all(Path(folder), work, tuple(cores), seconds=args.seconds)]
+        run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
+    return list(read_result(RESULTS)["cells"])
 
 
-def pages() -> dict[Path, str]:
-    """Return the text of each page that is written from the results."""
-    held_out = [(held, _known(HELD_OUT_RESULTS[held.number])) for held in SETS]
-    production = (json.loads(path.read_bytes()) for path in (ATTEMPTS_RESULT, PAIRS_RESULT))
-    return {
-        ROOT / "docs" / "FAULTS.md": headline_page(_known(RESULTS), held_out, production_section(*production)),
-        RESULTS.with_suffix(".md"): entries_page(_known(RESULTS), held_out),
-    }
+def page_of_results() -> str:
+    """Return the text of docs/FAULTS.md."""
+    return page(read_result(RESULTS), read_result(ATTEMPTS), read_result(PAIRS))
 
 
 def main() -> int:
     """Run the requested entries; return 0 if all required totals hold."""
     parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__)
-    parser.add_argument("--family", action="append", default=[], help="only this family; may be repeated")
+    parser.add_argument("--family", action="append", default=[], choices=FILES, help="only this; may be repeated")
     parser.add_argument("--name", action="append", default=[], help="only this entry; may be repeated")
-    parser.add_argument("--seeds", default="1,2,3,4,5")
-    parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument(
-        "--held-out", type=int, default=0, choices=list(HELD_OUT_RESULTS), help="a held-out set, not the catalogue"
+        "--sample", type=int, default=0, metavar="N", help="N faults and N / 4 controls, drawn at random"
     )
-    parser.add_argument("--report", action="store_true", help="only write the pages anew")
+    parser.add_argument("--draw", type=int, default=1, help="the number that draws the sample")
+    parser.add_argument("--list", action="store_true", help="only list the entries, and how long they took")
+    parser.add_argument("--report", action="store_true", help="only write the page anew")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument("--resume", action="store_true", help="leave out what this judge has judged already")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no entry after so many")
     args = parser.parse_args()
-    if not args.report:
-        _run(args)
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-    totals = totals_of(_known(RESULTS)["results"])
+    asked = _asked(args)
+    if args.list:
+        sys.stdout.write(_listed(asked))
+        return 0
+    cells = read_result(RESULTS)["cells"] if args.report else _run(args, asked)
+    if not args.sample:
+        PAGE.write_text(page_of_results(), encoding="utf-8")
+    totals = totals_of(cells)
     sys.stdout.write("\n".join(totals.lines) + "\n")
     return 0 if totals.holds else 1
 

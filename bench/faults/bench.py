@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import queue
 import shutil
 import subprocess
 import sys
@@ -16,20 +14,22 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from bench.faults.catalogue import Entry, _function
-from bench.faults.portable_bits import bits_of
+from bench.faults.catalogue import Entry, function
 from bench.faults.trainer import Laboratory, Side, Trainer
+from bench.faults.workers import on_cores, two_cores
 from bench.faults.world import World
 from plumbline.digest import bounded_name
-from plumbline.judge import compare
+from plumbline.judge import compare, needs_rerun
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 
-__all__ = ["Result", "run_all", "two_cores"]
+__all__ = ["Result", "run_all"]
 
 _BUDGET = 8
+_GATES = Gates(throughput_drop=0.10)
 _PROCESSES = {"apart": 1, "two processes": 2}
 """Number of separate Python processes that train the candidate, by the entry's setting."""
 
@@ -46,16 +46,11 @@ class Result:
     detected: bool
     named: list[str] = field(default_factory=list)
     sure: list[str] = field(default_factory=list)
-    likely: list[str] = field(default_factory=list)
-    """What `compare` alone named, before any experiment."""
     divergence: str = ""
     experiments: int = 0
     seconds: float = 0.0
     judge_seconds: float = 0.0
     why: str = ""
-    tried: list[str] = field(default_factory=list)
-    portable: dict[str, str] = field(default_factory=dict)
-    """What the fault does to the portable leg's bits, see `portable_bits.Bits`."""
     judge: str = ""
     """Digest of the code that judged: what a later change may make stale."""
 
@@ -65,13 +60,6 @@ class Result:
         if not self.expected:
             return self.verdict == "pass"
         return self.verdict == "drift" and set(self.named) == set(self.expected.split(" + "))
-
-    @property
-    def wrong(self) -> bool:
-        """Return whether a wrong cause was named."""
-        if not self.expected:
-            return self.verdict != "pass"
-        return bool(set(self.named) - {*self.expected.split(" + "), "unattributed"})
 
 
 class Bench:
@@ -84,33 +72,41 @@ class Bench:
         self._lock = threading.Lock()
 
     def _side(self, entry: Entry, seed: int) -> Side:
-        return Side(self.world.spec(entry.workload, seed), self.world.data, "left")
+        with self._lock:
+            return Side(self.world.spec(entry.workload, seed), self.world.data, "left")
 
     def reference(self, trainer: Trainer, entry: Entry, seed: int) -> LoadedRecord:
-        """Return the record of an undisturbed training."""
+        """Return the record of an undisturbed training; that of a throughput fault is its own."""
         key = (entry.workload, seed)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
-            side = self._side(entry, seed)
+        side = self._side(entry, seed)
+        if entry.is_throughput:  # The machine's own pace changes over minutes.
+            return _completed(trainer.train(side, f"baseline-{seed}-{entry.name}"), key)
         with lock:
             if key not in self._references:
                 record = trainer.train(side, f"reference-{entry.workload}-{seed}")
-                if record is None or record.record.exit.status != "completed":
-                    raise RuntimeError(f"the reference of {key} failed")
-                self._references[key] = record
+                self._references[key] = _completed(record, key)
             return self._references[key]
 
     def judged(self, trainer: Trainer, entry: Entry, seed: int) -> Result:
         """Train with the fault, compare, and confirm."""
         started = time.perf_counter()
-        reference, clean = self.reference(trainer, entry, seed), self._side(entry, seed)
+        reference = self.reference(trainer, entry, seed)
+        judge = self._slow if entry.is_throughput else self._different
+        result = judge(trainer, entry, seed, reference)
+        result.seconds = time.perf_counter() - started
+        return result
+
+    def _different(self, trainer: Trainer, entry: Entry, seed: int, reference: LoadedRecord) -> Result:
+        """Judge what a training computes."""
+        clean = self._side(entry, seed)
         label = f"{entry.name}-{entry.workload}-{seed}"
         record_id = bounded_name(f"candidate-{label}")
         data = clean.data
         if entry.alter:
-            data = self.world.altered(
-                label, entry.workload, _function(entry.alter), reference.rows["row_id"].tolist(), seed
-            )
+            read = reference.rows["row_id"].tolist()
+            data = self.world.altered(label, entry.workload, function(entry.alter), read, seed)
         side = replace(
             clean, data=data, platform="right", inject=entry.inject, environment=entry.environment,
             processes=_PROCESSES.get(entry.setting, 0),
@@ -118,32 +114,69 @@ class Bench:
         with _setting(entry, trainer):
             candidate = _candidate(entry, trainer, side, record_id)
         if candidate is None:
-            return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
+            return _without_record(entry, seed)
         before = time.perf_counter()
         first = compare(reference, candidate, throughput=False)
         judge_seconds = time.perf_counter() - before
-        bits = bits_of(reference, candidate)
         state = begin_confirmation(reference, candidate, first, _BUDGET)
         state = Laboratory(trainer, clean, side).confirm(reference, candidate, state)
-        result = _result(entry, seed, first, state.judgement)
+        result = _result(entry, seed, state.judgement)
         result.experiments, result.judge_seconds = state.spent, judge_seconds
-        result.portable = bits.to_json()
-        result.seconds = time.perf_counter() - started
         if candidate.record.exit.status != "completed":
             result.why = candidate.record.exit.message
         for folder in self.root.glob(f"work-*/{record_id}*"):
             shutil.rmtree(folder, ignore_errors=True)
         return result
 
+    def _slow(self, trainer: Trainer, entry: Entry, seed: int, baseline: LoadedRecord) -> Result:
+        """Judge the time that a training takes, with one rerun if the judge asks for it."""
+        slow = replace(self._side(entry, seed), inject=entry.inject)
+        label = f"{entry.name}-{seed}"
+        candidate = trainer.train(slow, label)
+        if candidate is None:
+            return _without_record(entry, seed)
+        candidate = _as_built(candidate, entry)
+        before = time.perf_counter()
+        judgement = compare(baseline, candidate, _GATES)
+        judge_seconds, experiments = time.perf_counter() - before, 0
+        if needs_rerun(judgement):
+            rerun, experiments = trainer.train(slow, f"{label}-again"), 1
+            if rerun is not None:
+                judgement = compare(baseline, candidate, _GATES, confirms=rerun.record.evidence.speed)
+        result = _result(entry, seed, judgement)
+        result.experiments, result.judge_seconds = experiments, judge_seconds
+        result.why = "; ".join(sentence_of(found.detail) for found in judgement.findings)
+        return result
+
+
+def _completed(record: LoadedRecord | None, key: tuple[str, int]) -> LoadedRecord:
+    if record is None or record.record.exit.status != "completed":
+        raise RuntimeError(f"the reference of {key} failed")
+    return record
+
+
+def _as_built(record: LoadedRecord, entry: Entry) -> LoadedRecord:
+    """Return the record with a different build of torch, which is how slower software arrives."""
+    if entry.expected != "software":
+        return record
+    fingerprint = record.record.fingerprint
+    packages = fingerprint.packages | {"torch": f"{fingerprint.packages.get('torch', '')}+slower"}
+    changed = record.record.replace(fingerprint=fingerprint.replace(packages=packages))
+    return LoadedRecord(changed, record.folder, record.arrays)
+
 
 def _candidate(entry: Entry, trainer: Trainer, side: Side, record_id: str) -> LoadedRecord | None:
-    if processes := _PROCESSES.get(entry.setting):
-        return trainer.train_apart(replace(side, processes=processes), record_id)
+    if side.processes:
+        return trainer.train_apart(side, record_id)
     result = trainer.train(side, record_id)
     return trainer.train(side, record_id) if result is not None and entry.setting == "repeat" else result
 
 
-def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Result:
+def _without_record(entry: Entry, seed: int) -> Result:
+    return Result(entry.name, entry.family, seed, entry.expected, "invalid", detected=False, why="no record")
+
+
+def _result(entry: Entry, seed: int, final: Judgement) -> Result:
     place = final.first_divergence
     causes = final.causes
     return Result(
@@ -155,11 +188,9 @@ def _result(entry: Entry, seed: int, first: Judgement, final: Judgement) -> Resu
         detected=final.verdict == "drift",
         named=[cause.code for cause in causes],
         sure=[cause.sure for cause in causes],
-        likely=[cause.code for cause in first.causes],
-        divergence=f"{place.stage}@{place.step} {place.at}" if place else "",
+        divergence=f"{place.stage}@{place.step} {place.at}" if place else "throughput" * entry.is_throughput,
         why="; ".join(sentence_of(cause.why) for cause in causes)
         or "; ".join(sentence_of(f.detail) for f in final.findings if f.outcome != "pass"),
-        tried=[sentence_of(line) for cause in causes for line in cause.tried],
     )
 
 
@@ -183,11 +214,6 @@ def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
         yield
 
 
-def two_cores() -> tuple[int, ...]:
-    """Return the first two usable cores, or the only one."""
-    return tuple(sorted(os.sched_getaffinity(0)))[:2]
-
-
 def run_all(
     root: Path,
     work: Iterable[tuple[Entry, int]],
@@ -198,37 +224,23 @@ def run_all(
 ) -> list[Result]:
     """Judge every (entry, seed) in order, with one worker per core.
 
-    `on_result` gets each result as soon as it is known, in the worker's thread. No entry begins after `seconds`.
+    Throughput is judged last, by one worker: two trainings would slow each other. `on_result` gets each result as soon
+    as it is known, in the worker's thread. No entry begins after `seconds`.
     """
-    cores = cores or two_cores()
-    bench = Bench(root)
-    todo: queue.SimpleQueue[tuple[int, Entry, int]] = queue.SimpleQueue()
-    jobs, until = list(work), time.monotonic() + seconds
-    for place, (entry, seed) in enumerate(jobs):
-        todo.put((place, entry, seed))
-    results: dict[int, Result] = {}
-    failures: list[BaseException] = []
+    bench, results = Bench(root), dict[int, Result]()
+    jobs, began = list(enumerate(work)), time.monotonic()
 
-    def drive(core: int) -> None:
-        try:
-            with Trainer(core, root / f"work-{core}") as trainer:
-                while not failures and time.monotonic() < until:
-                    try:
-                        place, entry, seed = todo.get_nowait()
-                    except queue.Empty:
-                        return
-                    result = results[place] = bench.judged(trainer, entry, seed)
-                    on_result(result)
-                    line = {k: v for k, v in asdict(result).items() if k != "tried"}
-                    sys.stderr.write(("  " if result.right else "! ") + json.dumps(line, ensure_ascii=False) + "\n")
-        except BaseException as error:  # noqa: BLE001 - a thread's failure is the run's
-            failures.append(error)
+    def judge(trainer: Trainer, job: tuple[int, tuple[Entry, int]]) -> None:
+        place, (entry, seed) = job
+        result = results[place] = bench.judged(trainer, entry, seed)
+        on_result(result)
+        sys.stderr.write(("  " if result.right else "! ") + json.dumps(asdict(result), ensure_ascii=False) + "\n")
 
-    threads = [threading.Thread(target=drive, args=(core,)) for core in cores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return [results[place] for place in range(len(jobs)) if place in results]
+    together = [job for job in jobs if not job[1][0].is_throughput]
+    alone = [job for job in jobs if job[1][0].is_throughput]
+    if together:
+        on_cores(root, together, judge, cores=cores, seconds=seconds)
+    if alone:
+        left = seconds - (time.monotonic() - began)
+        on_cores(root / "alone", alone, judge, cores=(cores or two_cores())[:1], seconds=left)
+    return [results[place] for place, _ in jobs if place in results]

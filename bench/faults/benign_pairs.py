@@ -2,40 +2,36 @@
 
 Each setting trains all three parts once, at each precision; every pair of settings of one precision is compared. A pair
 whose bits are equal in all parts proves nothing and is counted apart. `bench/results/benign-pairs.json` holds every
-pair with its verdict, and what explained its different bits. Pairs of earlier runs stay, unless they are judged again.
+pair with its verdict. Pairs of earlier runs stay, unless they are judged again.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from bench.faults.bench import two_cores
-from bench.faults.machine import commit, machine
+from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
+from bench.faults.workers import on_cores
 from bench.faults.world import EVALUATION_ROWS, LENGTH, World
 from plumbline.data.shards import store_bytes
 from plumbline.digest import canonical_json
 from plumbline.judge import compare
-from plumbline.judge.native import rounds_differently
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "bench" / "results" / "benign-pairs.json"
+RESULT = FOLDER / "benign-pairs.json"
 PRECISIONS = ("fp32", "bf16", "fp16")
 PARTS = ("probe", "speed", "learn")
 _SPLITS = ("train", "evaluation")
@@ -46,18 +42,18 @@ HARMLESS = {
 }  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "two-threads": {"inject": "controls.two_threads"},
-    "three-threads": {"inject": "controls.three_threads"},
+    "two-threads": {"inject": "benign.two_threads"},
+    "three-threads": {"inject": "benign.three_threads"},
     "avx2": {"environment": {"ATEN_CPU_CAPABILITY": "avx2"}},
     "no-vector-isa": {"environment": {"ATEN_CPU_CAPABILITY": "default"}},
     "onednn-avx2": {"environment": {"ONEDNN_MAX_CPU_ISA": "AVX2"}},
     "mkl-compatible": {"environment": {"MKL_CBWR": "COMPATIBLE"}},
-    "without-onednn": {"inject": "controls.without_mkldnn"},
-    "other-attention": {"inject": "controls.other_attention"},
-    "other-optimizer": {"inject": "controls.foreach_everywhere"},
-    "compiled": {"inject": "controls.other_compiler"},
+    "without-onednn": {"inject": "benign.without_mkldnn"},
+    "other-attention": {"inject": "benign.other_attention"},
+    "other-optimizer": {"inject": "benign.foreach_everywhere"},
+    "compiled": {"inject": "benign.other_compiler"},
     "harmless-variables": {"environment": HARMLESS},
-    "variables-and-threads": {"inject": "controls.two_threads", "environment": HARMLESS},
+    "variables-and-threads": {"inject": "benign.two_threads", "environment": HARMLESS},
     "re-published-data": {"re-published": True},
     "re-published-and-avx2": {"re-published": True, "environment": {"ATEN_CPU_CAPABILITY": "avx2"}},
 }  # fmt: skip
@@ -114,48 +110,41 @@ def _bits(record: LoadedRecord) -> dict[str, Any]:
 def _judged(left: LoadedRecord, right: LoadedRecord) -> dict[str, Any]:
     """Compare two trainings both ways, as each platform may be the reference."""
     sides = _bits(left), _bits(right)
-    changed = [part for part in PARTS if sides[0][part] != sides[1][part]]
     ways = [compare(left, right, throughput=False), compare(right, left, throughput=False)]
     return {
         "verdicts": [way.verdict for way in ways],
-        "changed": changed,
-        "explained": {
-            part: [sentence_of(why) for why in rounds_differently(left.record, right.record, part)[:2]]
-            for part in PARTS
-        },
+        "changed": [part for part in PARTS if sides[0][part] != sides[1][part]],
         "why": [sentence_of(cause.why)[:200] for way in ways for cause in way.causes],
         "at": [f"{way.first_divergence.stage} {way.first_divergence.at}" for way in ways if way.first_divergence],
     }
 
 
-def _train_all(
-    world: World, root: Path, todo: list[tuple[str, str]], on_record: Callable[[str, str, LoadedRecord], None]
-) -> None:
-    specs = {precision: spec_of(world, precision) for precision in dict.fromkeys(each for each, _ in todo)}
-    waiting, lock, republished = list(reversed(todo)), threading.Lock(), _republished(world)
+class _Pairs:
+    """Pairs of all trainings so far, and of earlier runs, written after each training."""
 
-    def drive(core: int) -> None:
-        with Trainer(core, root / f"work-{core}") as trainer:
-            while True:
-                with lock:
-                    if not waiting:
-                        return
-                    precision, name = waiting.pop()
-                # A trainer keeps no record of a name that it trains again.
-                record_id = f"{precision}-{name}"
-                keys = dict(SETTINGS[name])
-                data = republished if keys.pop("re-published", False) else world.data
-                record = trainer.train(Side(specs[precision], data, "here", **keys), record_id)
-                if record is None or record.record.exit.status != "completed":
-                    log = (trainer.folder / f"{record_id}.log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"{precision} {name} did not complete:\n{log}")
-                on_record(precision, name, record)
+    def __init__(self, root: Path, path: Path) -> None:
+        self.world, self._path, self.cells = World(root / "world"), path, read_cells(path)
+        self._republished, self._lock = _republished(self.world), threading.Lock()
+        self._specs = {precision: spec_of(self.world, precision) for precision in PRECISIONS}
+        self._records: dict[str, dict[str, LoadedRecord]] = {}
 
-    threads = [threading.Thread(target=drive, args=(core,)) for core in two_cores()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def train(self, trainer: Trainer, job: tuple[str, str]) -> None:
+        """Train a setting at a precision, and judge it beside each earlier one of its precision."""
+        precision, name = job
+        # A trainer keeps no record of a name that it trains again.
+        keys = dict(SETTINGS[name])
+        data = self._republished if keys.pop("re-published", False) else self.world.data
+        record = trainer.train_completed(Side(self._specs[precision], data, "here", **keys), f"{precision}-{name}")
+        with self._lock:
+            others, order = self._records.setdefault(precision, {}), list(SETTINGS)
+            for other, before in others.items():
+                sides = sorted(((name, record), (other, before)), key=lambda side: order.index(side[0]))
+                names, records = ([side[at] for side in sides] for at in (0, 1))
+                self.cells = [each for each in self.cells if (each["precision"], each["pair"]) != (precision, names)]
+                self.cells.append({"precision": precision, "pair": names, **_judged(*records)})
+            others[name] = record
+            self.cells.sort(key=lambda pair: (pair["precision"], *map(order.index, pair["pair"])))
+            write_result(self._path, "python -m bench.faults.benign_pairs", self.cells)
 
 
 def main() -> int:
@@ -165,69 +154,18 @@ def main() -> int:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--out", type=Path, default=RESULT)
     args = parser.parse_args()
-    names = args.settings.split(",")
-    todo = [(precision, name) for precision in args.precisions.split(",") for name in names]
-    known = json.loads(args.out.read_bytes())["cells"] if args.out.is_file() else []
-    book, lock = _Book(args.out, known), threading.Lock()
+    jobs = [(precision, name) for precision in args.precisions.split(",") for name in args.settings.split(",")]
     with tempfile.TemporaryDirectory(prefix="plumbline-benign-") as folder:
-        root = Path(folder)
-
-        def keep(precision: str, name: str, record: LoadedRecord) -> None:
-            sys.stderr.write(f"{precision} {name}: {record.record.seconds:.1f} s\n")
-            with lock:
-                book.add(precision, name, record)
-
-        _train_all(World(root / "world"), root, todo, keep)
-    sys.stdout.write(f"{book.num_changed} of {len(book.pairs)} pairs changed a bit, {book.num_flagged} flagged\n")
-    return 1 if book.num_flagged else 0
+        pairs = _Pairs(Path(folder), args.out)
+        on_cores(Path(folder), jobs, pairs.train)
+    num_changed, num_flagged = sum(bool(each["changed"]) for each in pairs.cells), sum(map(is_flagged, pairs.cells))
+    sys.stdout.write(f"{num_changed} of {len(pairs.cells)} pairs changed a bit, {num_flagged} flagged\n")
+    return 1 if num_flagged else 0
 
 
-class _Book:
-    """Pairs of all trainings so far, and of earlier runs, written after each training."""
-
-    def __init__(self, path: Path, known: list[dict[str, Any]]) -> None:
-        self._path, self.pairs = path, known
-        self._records: dict[str, dict[str, LoadedRecord]] = {}
-
-    def add(self, precision: str, name: str, record: LoadedRecord) -> None:
-        """Judge a training beside each earlier one of its precision."""
-        others = self._records.setdefault(precision, {})
-        order = list(SETTINGS)
-        for other, before in others.items():
-            sides = sorted(((name, record), (other, before)), key=lambda side: order.index(side[0]))
-            names, records = ([side[at] for side in sides] for at in (0, 1))
-            self.pairs = [each for each in self.pairs if (each["precision"], each["pair"]) != (precision, names)]
-            self.pairs.append({"precision": precision, "pair": names, **_judged(*records)})
-        others[name] = record
-        self._write()
-
-    @property
-    def num_changed(self) -> int:
-        """Return the number of pairs with a different bit."""
-        return sum(bool(pair["changed"]) for pair in self.pairs)
-
-    @property
-    def num_flagged(self) -> int:
-        """Return the number of pairs without two passes."""
-        return sum(set(pair["verdicts"]) != {"pass"} for pair in self.pairs)
-
-    def _write(self) -> None:
-        order = list(SETTINGS)
-        pairs = sorted(self.pairs, key=lambda pair: (pair["precision"], *map(order.index, pair["pair"])))
-        document = {
-            "command": "python -m bench.faults.benign_pairs", "machine": machine(), "commit": commit(),
-            "pairs": len(pairs), "changed_a_bit": self.num_changed, "flagged": self.num_flagged,
-            "changed_by_precision": {
-                precision: sum(pair["precision"] == precision and bool(pair["changed"]) for pair in pairs)
-                for precision in PRECISIONS
-            },
-            "changed_by_part": {part: sum(part in pair["changed"] for pair in pairs) for part in PARTS},
-            "excused_without_a_change": sum(
-                bool(pair["explained"][part]) and part not in pair["changed"] for pair in pairs for part in PARTS
-            ),
-            "cells": pairs,
-        }  # fmt: skip
-        self._path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def is_flagged(pair: dict[str, Any]) -> bool:
+    """Return whether a pair does not pass in both directions."""
+    return set(pair["verdicts"]) != {"pass"}
 
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ class Trainer:
     def __init__(self, core: int, folder: Path) -> None:
         self.core, self.folder, self.cache = core, folder, folder / "cache"
         folder.mkdir(parents=True, exist_ok=True)
-        self.seconds: list[float] = []
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
@@ -90,9 +89,16 @@ class Trainer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        answer = self._answer()
-        self.seconds.append(answer["seconds"])
+        self._answer()
         return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def train_completed(self, side: Side, record_id: str) -> LoadedRecord:
+        """Train once; raise `RuntimeError` with the end of the log if the training did not complete."""
+        record = self.train(side, record_id)
+        if record is None or record.record.exit.status != "completed":
+            log = (self.folder / f"{record_id}.log").read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"{record_id} did not complete:\n{log}")
+        return record
 
     def train_apart(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
         """Train like the product, in new interpreters, without injections."""
@@ -109,8 +115,9 @@ class Trainer:
         """End the server."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.kill()  # It is idle; on a busy machine its own end takes more than half a minute.
+        self._process.wait()
         self._process.stdin.close()
-        self._process.wait(timeout=30)
         self._process.stdout.close()
 
     def __enter__(self) -> Self:

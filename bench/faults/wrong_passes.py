@@ -8,27 +8,24 @@ variable differs that changes no bit, and on a different instruction set. The ca
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.faults.bench import two_cores
 from bench.faults.benign_pairs import HARMLESS, PARTS, PRECISIONS, spec_of
-from bench.faults.machine import commit, machine
+from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
+from bench.faults.workers import on_cores
 from bench.faults.world import World
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.spec import read_spec, write_spec
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULT = ROOT / "bench" / "results" / "wrong-passes.json"
+RESULT = FOLDER / "wrong-passes.json"
 
 ATTEMPTS: dict[str, tuple[str, str, str]] = {
     "learn_without_decay": ("optimizer", "", "bf16"), "learn_with_other_beta2": ("optimizer", "", "bf16"),
@@ -92,69 +89,39 @@ def _spec(world: World, setting: str) -> Path:
 
 def _judged(reference: LoadedRecord, candidate: LoadedRecord | None) -> dict[str, Any]:
     if candidate is None:
-        return {"record": "none", "verdict": "no record", "named": [], "at": ""}
+        return {"verdict": "no record", "named": [], "at": ""}
     judgement = compare(reference, candidate, throughput=False)
     at = judgement.first_divergence
     return {
-        "record": candidate.record.exit.status, "verdict": judgement.verdict,
-        "named": [cause.code for cause in judgement.causes],
+        "verdict": judgement.verdict, "named": [cause.code for cause in judgement.causes],
         "at": f"{at.stage} {at.step} {at.at}" if at else "",
-        "sure": [cause.sure for cause in judgement.causes],
         "why": [sentence_of(cause.why)[:200] for cause in judgement.causes],
-        "findings": [
-            f"{found.check}: {sentence_of(found.detail)}"[:200]
-            for found in judgement.findings
-            if found.outcome != "pass"
-        ],
     }  # fmt: skip
 
 
 class _Attempts:
-    """Trainings on two cores, each judged and written as soon as it ends."""
+    """Attempts so far, each written as soon as it is judged."""
 
-    def __init__(self, root: Path, known: list[dict[str, Any]], replaced: list[dict[str, Any]], until: float) -> None:
-        self._replaced = replaced
-        self._root, self._until, self._lock = root, until, threading.Lock()
-        self._world = World(root / "world")
-        self.known = known
-        self._waiting = planned(known)
-        settings = dict.fromkeys(ATTEMPTS[fault][2] for fault, _ in self._waiting)
-        self._specs = {setting: _spec(self._world, setting) for setting in settings}
+    def __init__(self, root: Path, known: list[dict[str, Any]]) -> None:
+        self._world, self.cells, self._lock = World(root / "world"), known, threading.Lock()
+        self._specs = {setting: _spec(self._world, setting) for setting in {each[2] for each in ATTEMPTS.values()}}
+        self._references: dict[tuple[int, str], LoadedRecord] = {}
 
-    def run(self) -> None:
-        threads = [threading.Thread(target=self._drive, args=(core,)) for core in two_cores()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    def _drive(self, core: int) -> None:
-        references: dict[str, LoadedRecord] = {}
-        with Trainer(core, self._root / f"work-{core}") as trainer:
-            while time.monotonic() < self._until:
-                with self._lock:
-                    if not self._waiting:
-                        return
-                    fault, place = self._waiting.pop(0)
-                spec = self._specs[ATTEMPTS[fault][2]]
-                if spec.stem not in references:
-                    found = trainer.train(Side(spec, self._world.data, "here"), f"reference-{spec.stem}")
-                    if found is None or found.record.exit.status != "completed":
-                        log = (trainer.folder / f"reference-{spec.stem}.log").read_text(errors="replace")[-2000:]
-                        raise RuntimeError(f"the reference of {spec.stem} did not complete:\n{log}")
-                    references[spec.stem] = found
-                side = Side(spec, self._world.data, "here", _injector(fault), PLACES[place])
-                judged = _judged(references[spec.stem], trainer.train(side, f"{fault}-{place}".replace("_", "-")))
-                self._keep(fault, place, judged)
-
-    def _keep(self, fault: str, place: str, judged: dict[str, Any]) -> None:
+    def attempt(self, trainer: Trainer, job: tuple[str, str]) -> None:
+        """Train with a fault at a place, and judge it beside the trainer's own reference."""
+        fault, place = job
         cause, at, setting = ATTEMPTS[fault]
+        spec, key = self._specs[setting], (trainer.core, setting)
+        if key not in self._references:
+            clean = Side(spec, self._world.data, "here")
+            self._references[key] = trainer.train_completed(clean, f"reference-{spec.stem}")
+        side = Side(spec, self._world.data, "here", _injector(fault), PLACES[place])
+        judged = _judged(self._references[key], trainer.train(side, f"{fault}-{place}".replace("_", "-")))
         with self._lock:
-            self.known.append(
+            self.cells.append(
                 {"fault": fault, "place": place, "setting": setting, "cause": cause, "expected_at": at, **judged}
             )
-            sys.stderr.write(json.dumps(self.known[-1]) + "\n")
-            _write(self.known, self._replaced)
+            write_result(RESULT, "python -m bench.faults.wrong_passes", self.cells)
 
 
 def planned(known: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -174,38 +141,20 @@ def is_right(each: dict[str, Any]) -> bool:
     return each["verdict"] == "drift" and each["named"][:1] == [each["cause"]] and each["expected_at"] in each["at"]
 
 
-def _write(known: list[dict[str, Any]], replaced: list[dict[str, Any]]) -> None:
-    def names(chosen: Callable[[dict[str, Any]], bool]) -> list[str]:
-        return [f"{each['fault']} {each['place']}" for each in known if chosen(each)]
-
-    document = {
-        "command": "python -m bench.faults.wrong_passes", "machine": machine(), "commit": commit(),
-        "attempts": len(known), "planned": len(ATTEMPTS) * len(PLACES),
-        "wrong_passes": names(lambda each: each["verdict"] == "pass"),
-        "no_drift": names(lambda each: each["verdict"] not in {"pass", "drift"}),
-        "right": sum(map(is_right, known)),
-        "not_right": names(lambda each: each["verdict"] == "drift" and not is_right(each)),
-        "cells": known, "replaced": replaced,
-    }  # fmt: skip
-    RESULT.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def main() -> int:
     """Make the attempts that have no result yet, within the time limit; return 1 if one passed."""
     parser = argparse.ArgumentParser(prog="python -m bench.faults.wrong_passes", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=36000.0, help="begin no attempt after this")
-    parser.add_argument("--again", nargs="*", default=[], help="faults whose results are made once more")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no attempt after this")
+    parser.add_argument("--again", nargs="*", default=[], metavar="FAULT", help="only these, also if they have results")
     args = parser.parse_args()
-    document = json.loads(RESULT.read_bytes()) if RESULT.is_file() else {"cells": []}
-    replaced = [each for each in document["cells"] if each["fault"] in args.again]
-    known = [each for each in document["cells"] if each["fault"] not in args.again]
+    known = [each for each in read_cells(RESULT) if each["fault"] not in args.again]
+    jobs = [job for job in planned(known) if not args.again or job[0] in args.again]
     with tempfile.TemporaryDirectory(prefix="plumbline-attempts-") as folder:
-        earlier = [*document.get("replaced", []), *replaced]
-        attempts = _Attempts(Path(folder), known, earlier, time.monotonic() + args.seconds)
-        attempts.run()
-    passed = [each for each in attempts.known if each["verdict"] == "pass"]
-    sys.stdout.write(f"{len(attempts.known)} attempts, {len(passed)} passed\n")
-    return 1 if passed else 0
+        attempts = _Attempts(Path(folder), known)
+        on_cores(Path(folder), jobs, attempts.attempt, seconds=args.seconds)
+    num_passed = sum(each["verdict"] == "pass" for each in attempts.cells)
+    sys.stdout.write(f"{len(attempts.cells)} attempts, {num_passed} passed\n")
+    return 1 if num_passed else 0
 
 
 if __name__ == "__main__":

@@ -196,10 +196,8 @@ def main() -> None:
                 "left_out": left_out,
                 "largest_wait": max(WAITS[WARMUP:]) / statistics.median(r["ours"]["wall"] for r in rounds),
                 "ratios": _ratios(rounds),
-                "seconds_per_step": rounds,
             }
-            shown = {key: value for key, value in found[name].items() if key != "seconds_per_step"}
-            print(json.dumps({name: shown}, indent=1), flush=True)
+            print(json.dumps({name: found[name]}, indent=1), flush=True)
     result = {
         "machine": machine(),
         "workload": {key: str(value) for key, value in vars(arguments).items() if key != "out"},

@@ -13,7 +13,8 @@ import pytest
 
 from bench.faults.bench import two_cores
 from bench.faults.catalogue import Entry
-from bench.faults.doors import KERNELS, LATE, LONG, LOST, STATED, on_one_gpu, spec_of
+from bench.faults.doors import on_one_gpu, spec_of
+from bench.faults.injectors.doors import KERNELS, LATE, LONG, LOST, STATED
 from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.world import World
 from plumbline.judge import compare

@@ -1,4 +1,4 @@
-"""Faults of one part of a training, for attempts to get a wrong pass. Each is as small as its kind allows."""
+"""Attempts at a wrong pass: small faults of one part of a training."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import TRAIN_ROWS
 from plumbline.train import dropout, engine, evaluation, learn
 from plumbline.train.engine import Engine
-
-
-def _on(part: str, owner: Any, name: str, change: Callable[..., Any], first: int = 0) -> None:
-    """Let `change(plain, ...)` stand for a function while a part trains."""
-    active = during(part, first)
-    wrap_method(
-        owner, name,
-        lambda plain: lambda *given, **named: (
-            change(plain, *given, **named) if active() else plain(*given, **named)
-        ),
-    )  # fmt: skip
 
 
 def _on_optimizer(part: str, change: Callable[[Any], None]) -> None:
@@ -50,6 +39,17 @@ def learn_with_other_beta2() -> None:
     _on_optimizer("learn", lambda group: group.update(betas=(0.9, 0.9991)))
 
 
+def _on(part: str, owner: Any, name: str, change: Callable[..., Any], first: int = 0) -> None:
+    """Let `change(plain, ...)` stand for a function while a part trains."""
+    active = during(part, first)
+    wrap_method(
+        owner, name,
+        lambda plain: lambda *given, **named: (
+            change(plain, *given, **named) if active() else plain(*given, **named)
+        ),
+    )  # fmt: skip
+
+
 def learn_with_tanh_gelu() -> None:
     """The curve's GELU is the one by tanh."""
     _on("learn", nn.functional, "gelu", lambda plain, value, **_: plain(value, approximate="tanh"))
@@ -70,18 +70,28 @@ def learn_with_frozen_masks() -> None:
     learn._DropoutSetter.starts = lambda *_: None  # type: ignore[method-assign]
 
 
-def learn_with_reversed_labels() -> None:
-    """Reverse four labels of the curve's evaluation, behind the rows of a leg."""
-    wrap_method(
-        learn, "evaluate",
-        lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _reversed),
-    )  # fmt: skip
+def _fed(evaluate: Callable[[], Any], change: Callable[[Any], Any]) -> Any:
+    """Evaluate changed batches of the same rows."""
+    plain = evaluation.make_loader
+    evaluation.make_loader = lambda *given, **named: map(change, plain(*given, **named))
+    try:
+        return evaluate()
+    finally:
+        evaluation.make_loader = plain
 
 
 def _reversed(batch: Any) -> Any:
     rows = batch["row_ids"] - TRAIN_ROWS
     labels = torch.where((rows >= 16) & (rows < 20), 1 - batch["labels"], batch["labels"])
     return {**batch, "labels": labels}
+
+
+def learn_with_reversed_labels() -> None:
+    """Reverse four labels of the curve's evaluation, behind the rows of a leg."""
+    wrap_method(
+        learn, "evaluate",
+        lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _reversed),
+    )  # fmt: skip
 
 
 def learn_with_hidden_tokens() -> None:
@@ -119,26 +129,16 @@ def learn_with_frozen_encoder() -> None:
     wrap_method(Engine, "__init__", wrap)
 
 
+def _unmasked(batch: Any) -> Any:
+    return {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
+
+
 def learn_evaluated_without_padding() -> None:
     """The curve's evaluation attends to padding."""
     wrap_method(
         learn, "evaluate",
         lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _unmasked),
     )  # fmt: skip
-
-
-def _unmasked(batch: Any) -> Any:
-    return {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}
-
-
-def _fed(evaluate: Callable[[], Any], change: Callable[[Any], Any]) -> Any:
-    """Evaluate changed batches of the same rows."""
-    plain = evaluation.make_loader
-    evaluation.make_loader = lambda *given, **named: map(change, plain(*given, **named))
-    try:
-        return evaluate()
-    finally:
-        evaluation.make_loader = plain
 
 
 def learn_evaluated_in_bf16() -> None:

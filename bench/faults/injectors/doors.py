@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from bench.faults.catalogue import AVX2, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
 from plumbline.train import engine, evaluation, learn, speed
 from plumbline.train.portable.arithmetic import _Operations
@@ -354,3 +356,42 @@ def long_rows_lose_tokens() -> None:
         return inputs
 
     wrap_method(engine.Engine, "_inputs", wrap)
+
+
+def _entries(faults: dict[str, str]) -> tuple[Entry, ...]:
+    return tuple(
+        Entry(name.replace("_", "-"), "doors", cause, inject=f"doors.{name}", workload="doors")
+        for name, cause in faults.items()
+    )
+
+
+LATE = _entries({
+    "gradients_kept_every_second_step": "gradient", "first_rate_kept": "optimizer", "attention_keeps_all": "rng",
+    "stale_autocast_weights": "operator", "updates_too_long": "optimizer",
+})  # fmt: skip
+"""Faults of `speed` behind its first steps: bits show them on an equal machine, and nothing behind a different one."""
+BEHIND = tuple(replace(entry, name=f"{entry.name}-behind-avx2", environment=AVX2) for entry in LATE)
+"""The same on a machine that rounds differently: they pass, until each machine proves its own steps."""
+KERNELS = _entries({
+    "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",
+    "softmax_skips_its_tail": "operator", "tanh_is_clipped": "operator", "embedding_reads_the_row_before": "operator",
+    "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer", "linear_loses_gradients": "gradient",
+    "one_layer_norm_with_other_eps": "operator",
+})  # fmt: skip
+"""Native kernels that compute wrongly beside equal portable legs, and a formula that shows behind its own module."""
+LOST = (
+    Entry(
+        "replay-out-of-memory-beside-a-relu", "doors", "operator",
+        inject="doors.replay_out_of_memory,doors.speed_with_relu", workload="doors",
+    ),
+)  # fmt: skip
+"""Without its replay, `speed` is judged by its trail alone, which shows nothing behind different rounding."""
+STATED = _entries({
+    "evaluated_with_dropout": "evaluation", "probe_evaluated_with_dropout": "evaluation", "speed_drops_more": "rng",
+    "learn_drops_more": "rng", "third_update_lost": "optimizer", "late_updates_lost": "optimizer",
+    "probe_update_lost": "optimizer",
+})  # fmt: skip
+"""Faults whose own record contradicts its spec or itself: platforms that share them need no reference."""
+LONG = _entries({"long_rows_lose_tokens": "operator"})
+"""A formula that is wrong for rows beyond a length."""
+ROWS = (*LATE, *BEHIND, *KERNELS, *LOST, *STATED, *LONG)

@@ -1,4 +1,4 @@
-"""Faults of production kernels, for attempts to get a wrong pass: the strict probe is right with each of them."""
+"""Attempts at a wrong pass in production kernels."""
 
 from __future__ import annotations
 
@@ -10,31 +10,6 @@ from torch import nn
 
 from bench.faults.injectors.patching import wrap_method
 from plumbline.train import engine
-
-
-def _short(value: torch.Tensor) -> bool:
-    """Return whether a call is one of mixed precision."""
-    return torch.is_autocast_enabled("cpu") or value.dtype in (torch.bfloat16, torch.float16)
-
-
-def _function(name: str, change: Callable[..., torch.Tensor]) -> None:
-    """Let `change(plain, ...)` stand for a function of `torch.nn.functional` in mixed precision."""
-    wrap_method(
-        nn.functional, name,
-        lambda plain: lambda value, *given, **named: (
-            change(plain, value, *given, **named) if _short(value) else plain(value, *given, **named)
-        ),
-    )  # fmt: skip
-
-
-class _Halved(torch.autograd.Function):
-    @staticmethod
-    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(_context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * 0.5
 
 
 def _fused(**changes: Any) -> None:
@@ -66,6 +41,21 @@ def foreach_with_other_momentum() -> None:
     )
 
 
+def _short(value: torch.Tensor) -> bool:
+    """Return whether a call is one of mixed precision."""
+    return torch.is_autocast_enabled("cpu") or value.dtype in (torch.bfloat16, torch.float16)
+
+
+def _function(name: str, change: Callable[..., torch.Tensor]) -> None:
+    """Let `change(plain, ...)` stand for a function of `torch.nn.functional` in mixed precision."""
+    wrap_method(
+        nn.functional, name,
+        lambda plain: lambda value, *given, **named: (
+            change(plain, value, *given, **named) if _short(value) else plain(value, *given, **named)
+        ),
+    )  # fmt: skip
+
+
 def sdpa_unscaled() -> None:
     """Fused attention does not scale its scores."""
     _function("scaled_dot_product_attention", lambda plain, *given, **named: plain(*given, **named | {"scale": 1.0}))
@@ -79,6 +69,16 @@ def sdpa_loses_a_head() -> None:
         return torch.cat([output[:, :-1], torch.zeros_like(output[:, -1:])], dim=1)
 
     _function("scaled_dot_product_attention", lost)
+
+
+class _Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(_context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 0.5
 
 
 def sdpa_with_halved_backward() -> None:

@@ -1,61 +1,177 @@
-"""Faults of loss, gradients, optimizer, schedule and evaluation; and what does not agree with itself."""
+"""Faults of the probe's loss, gradients, updates and learning rates."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.optim import adamw
 
-from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
-from plumbline.train import engine, optimizers, probe
+from bench.faults.catalogue import fault
+from bench.faults.injectors.hooks import accumulated, before_update, clip, entropy, factor, own_update
+from bench.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
+from plumbline.train import engine
 
-# Loss.
-
-
-def _entropy(change: Any) -> None:
-    wrap_method(functional, "cross_entropy", lambda entropy: change(entropy))
-
-
-def loss_sum() -> None:
-    """The loss is a sum, not a mean."""
-    _entropy(lambda entropy: lambda scores, labels, *args, **kwargs: entropy(scores, labels, reduction="sum"))
+_GELU = functional.gelu
+_SOFTMAX = functional.softmax
 
 
-def label_smoothing() -> None:
-    """Labels are smoothed."""
-    _entropy(lambda entropy: lambda scores, labels, *args, **kwargs: entropy(scores, labels, label_smoothing=0.1))
+@fault("optimizer")
+def decay_without_the_rate() -> None:
+    """Weights decay by the same share whatever the learning rate is."""
+
+    def rule(group: Any, value: Any, first: Any, second: Any) -> None:
+        value.mul_(1 - 5e-4 * group["weight_decay"])
+        value.sub_(group["lr"] * first / (second.sqrt() + group["eps"]))
+
+    own_update(rule)
 
 
-def ignore_index_lost() -> None:
-    """Positions that do not count, count."""
-    _entropy(lambda entropy: lambda scores, labels, *args, **kwargs: entropy(scores, labels.clamp(min=0)))
+@fault("schedule")
+def stepped_twice() -> None:
+    """The schedule goes twice as fast, once for each of two processes (transformers 24088)."""
+    factor(lambda factor: lambda schedule, step, steps: factor(schedule, 2 * step, steps))
 
 
-def loss_over_all_positions() -> None:
-    """The loss is divided by all positions, not by those that count."""
-    _entropy(
-        lambda entropy: (
-            lambda scores, labels, *args, **kwargs: entropy(scores, labels, reduction="sum") / labels.numel()
+@fault("loss")
+def softmax_applied_twice() -> None:
+    """The loss applies its softmax to probabilities instead of scores."""
+    entropy(lambda entropy: lambda scores, labels, *args, **rest: entropy(functional.softmax(scores, dim=-1), labels))
+
+
+@fault("gradient")
+def loss_scale_left_in() -> None:
+    """Gradients keep a loss scale of 128 when they are clipped."""
+    accumulated(lambda _run, values: [value.grad.mul_(128) for value in values])
+
+
+@fault("optimizer")
+def moments_lost() -> None:
+    """A restart at the seventh step begins without the optimizer's state."""
+    before_update(lambda optimizer, count: optimizer.state.clear() if count == 6 else None)
+
+
+@fault("gradient", "clip")
+def clipped_twice_the_norm() -> None:
+    """Clipping sees gradients that are still scaled by two."""
+    clip(lambda clip: lambda parameters, most, *args, **rest: clip(parameters, most / 2))
+
+
+@fault("gradient")
+def doubled_at_step_seven() -> None:
+    """At one step gradients are added up over the processes twice."""
+    step = step_counter()
+    wrap_method(
+        engine.Engine,
+        "_backward",
+        lambda back: lambda self, loss, share: back(self, loss, share * (1 + (step() == 7))),
+    )
+
+
+@fault("gradient", "mlm")
+def token_table_learns_from_the_decoder_alone() -> None:
+    """The tied token table gets no gradient from the embeddings."""
+    after_build(
+        lambda model: model.bert.embeddings.word_embeddings.register_forward_hook(
+            lambda _module, _inputs, output: output.detach()
         )
     )
 
 
-def class_weights() -> None:
-    """One class counts more."""
-    _entropy(
-        lambda entropy: (
-            lambda scores, labels, *args, **kwargs: entropy(
-                scores, labels, weight=torch.linspace(1.0, 1.2, scores.shape[-1], dtype=scores.dtype)
-            )
-        )
+class _Gelu(torch.autograd.Function):
+    """GELU whose backward pass differentiates the tanh approximation."""
+
+    @staticmethod
+    def forward(context: Any, value: Any) -> Any:
+        """Return the exact GELU."""
+        context.save_for_backward(value)
+        return _GELU(value)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        """Return the gradient of the approximation."""
+        (x,) = context.saved_tensors
+        factor = math.sqrt(2 / math.pi)
+        curve = torch.tanh((x + x * x * x * 0.044715) * factor)
+        slope = (x * x * (3 * 0.044715) + 1.0) * factor
+        return gradients[0] * ((curve + 1.0) * 0.5 + x * (1.0 - curve * curve) * slope * 0.5)
+
+
+@fault("gradient")
+def gelu_backward_by_tanh() -> None:
+    """GELU is exact forward and approximated by tanh backward."""
+    functional.gelu = lambda value, approximate="none": _Gelu.apply(value)
+
+
+def _replaced(loss: Any) -> None:
+    """Replace the cross entropy by `loss(scores, labels, entropy)`."""
+    entropy(lambda entropy: lambda scores, labels, *args, **rest: loss(scores, labels, entropy))
+
+
+@fault("loss", "mlm")
+def summed_over_tokens_averaged_over_rows() -> None:
+    """The loss of masked language modelling is a sum over tokens and a mean over rows."""
+    _replaced(lambda scores, labels, entropy: entropy(scores, labels, reduction="sum") / (len(labels) // 32))
+
+
+def _around_step(before: Callable[[Any], None] | None = None, after: Callable[[Any], None] | None = None) -> None:
+    def wrap(step: Any) -> Any:
+        def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with torch.no_grad():
+                if before:
+                    before(self)
+                result = step(self, *args, **kwargs)
+                if after:
+                    after(self)
+            return result
+
+        return stepped
+
+    wrap_method(adamw.AdamW, "step", wrap)
+
+
+def _values(optimizer: Any) -> list[Any]:
+    return [value for group in optimizer.param_groups for value in group["params"]]
+
+
+@fault("optimizer")
+def weights_clamped() -> None:
+    """Each update clamps the weights of matrices to 0.05."""
+    _around_step(after=lambda optimizer: [value.clamp_(-0.05, 0.05) for value in _values(optimizer) if value.dim() > 1])
+
+
+class _Softmax(torch.autograd.Function):
+    """Softmax whose backward pass omits the sum over the row."""
+
+    @staticmethod
+    def forward(context: Any, value: Any) -> Any:
+        """Return the exact softmax."""
+        weights = _SOFTMAX(value, dim=-1)
+        context.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        """Return the gradient without its second term."""
+        (weights,) = context.saved_tensors
+        return gradients[0] * weights
+
+
+@fault("gradient")
+def softmax_backward_without_its_sum() -> None:
+    """A kernel's backward pass of attention's softmax omits the sum over the row."""
+    functional.softmax = lambda value, dim=None, **rest: (
+        _Softmax.apply(value) if value.dim() == 4 else _SOFTMAX(value, dim=dim, **rest)
     )
 
 
-# Gradients.
+@fault("optimizer")
+def weights_kept_in_bf16() -> None:
+    """Weights are rounded to bf16 after every step."""
+    _around_step(after=lambda optimizer: [value.copy_(value.bfloat16().float()) for value in _values(optimizer)])
 
 
 def _backward(change: Any) -> None:
@@ -66,115 +182,35 @@ def _backward(change: Any) -> None:
     )
 
 
-def accumulation_sum() -> None:
-    """Micro-batches are summed up, not averaged."""
-    _backward(lambda share: 1.0)
-
-
+@fault("gradient", "mlm")
 def mean_of_means() -> None:
     """Uneven micro-batches weigh the same."""
     _backward(lambda share: 0.5)
 
 
-def gradient_halved() -> None:
-    """Gradients are divided once too often."""
-    _backward(lambda share: share / 2)
+@fault("optimizer")
+def eps_inside_the_root() -> None:
+    """Eps stands inside the root."""
 
+    def rule(group: Any, value: Any, first: Any, second: Any) -> None:
+        value.mul_(1 - group["lr"] * group["weight_decay"])
+        value.sub_(group["lr"] * first / (second + group["eps"]).sqrt())
 
-def _clip(change: Any) -> None:
-    wrap_method(torch.nn.utils, "clip_grad_norm_", lambda clip: change(clip))
-
-
-def clipping_off() -> None:
-    """Gradients are not clipped."""
-    _clip(lambda clip: lambda parameters, most, *args, **kwargs: clip(parameters, 1e9))
-
-
-def clipping_other_norm() -> None:
-    """Gradients are clipped by their largest entry."""
-    _clip(lambda clip: lambda parameters, most, *args, **kwargs: clip(parameters, most, norm_type=float("inf")))
-
-
-def clipping_by_value() -> None:
-    """Gradients are clipped entry by entry."""
-    torch.nn.utils.clip_grad_norm_ = lambda parameters, most: torch.nn.utils.clip_grad_value_(parameters, 0.01)
-
-
-def frozen_layer() -> None:
-    """A layer is frozen."""
-
-    def change(model: Any) -> None:
-        for value in model.bert.encoder.layer[0].attention.parameters():
-            value.requires_grad_(False)
-
-    after_build(change)
-
-
-def detached_embeddings() -> None:
-    """The embeddings' gradient is cut off."""
-
-    def change(model: Any) -> None:
-        model.bert.embeddings.register_forward_hook(lambda _m, _i, output: output.detach())
-
-    after_build(change)
-
-
-def stale_gradients() -> None:
-    """Every third step forgets to clear the gradients of the one before."""
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, number: int, batch: Any) -> Any:
-            if number % 3 != 2:
-                return step(self, number, batch)
-            clear, self.optimizer.zero_grad = self.optimizer.zero_grad, lambda **_: None
-            try:
-                return step(self, number, batch)
-            finally:
-                self.optimizer.zero_grad = clear
-
-        return stepped
-
-    wrap_method(engine.Engine, "step", wrap)
-
-
-def one_gradient_doubled() -> None:
-    """A hook is registered twice and doubles one gradient."""
-
-    def change(model: Any) -> None:
-        model.bert.encoder.layer[1].output.dense.weight.register_hook(lambda gradient: gradient * 2)
-
-    after_build(change)
-
-
-# Optimizer.
+    own_update(rule)
 
 
 def _made(change: Any) -> None:
     replace_everywhere("make_optimizer", lambda make: change(make), among=("engine",))
 
 
-def _with_spec(**changes: Any) -> None:
-    _made(lambda make: lambda model, spec, **rest: make(model, spec.replace(**changes), **rest))
-
-
-def betas() -> None:
-    """Betas as another recipe has them."""
-    _with_spec(betas=(0.9, 0.98))
-
-
-def epsilon() -> None:
-    """Eps as another recipe has it."""
-    _with_spec(eps=1e-6)
-
-
-def weight_decay_everywhere() -> None:
-    """Biases and LayerNorms decay as well."""
+@fault("optimizer")
+def betas_of_one_group() -> None:
+    """Parameters that do not decay have other betas."""
 
     def change(make: Any) -> Any:
-        def made(model: Any, spec: Any, **rest: Any) -> Any:
-            optimizer = make(model, spec, **rest)
-            for group in optimizer.param_groups:
-                group["weight_decay"] = spec.weight_decay
+        def made(*args: Any, **rest: Any) -> Any:
+            optimizer = make(*args, **rest)
+            optimizer.param_groups[1]["betas"] = (0.8, 0.999)
             return optimizer
 
         return made
@@ -182,237 +218,21 @@ def weight_decay_everywhere() -> None:
     _made(change)
 
 
-def l2_in_place_of_decay() -> None:
-    """Adam with L2 in place of AdamW."""
-    torch.optim.AdamW = torch.optim.Adam
-
-
-def amsgrad() -> None:
-    """The AMSGrad variant."""
-    wrap_method(torch.optim, "AdamW", lambda adam: lambda *args, **kwargs: adam(*args, amsgrad=True, **kwargs))
-
-
-def _after_update(change: Any) -> None:
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = step(self, *args, **kwargs)
-            change(self)
-            return result
-
-        return stepped
-
-    wrap_method(adamw.AdamW, "step", wrap)
-
-
-def no_bias_correction() -> None:
-    """The first steps are not corrected for their bias."""
-
-    def change(optimizer: Any) -> None:
-        for state in optimizer.state.values():
-            state["step"].fill_(10_000)
+@fault("schedule")
+def rate_inside_the_step() -> None:
+    """The optimizer multiplies its learning rate by 1.1 inside its step; the log shows the schedule's."""
 
     def wrap(step: Any) -> Any:
         def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            rates = [group["lr"] for group in self.param_groups]
             for group in self.param_groups:
-                for value in group["params"]:
-                    if value.grad is not None and not self.state[value]:
-                        self.state[value] = {
-                            "step": torch.tensor(10_000.0), "exp_avg": torch.zeros_like(value),
-                            "exp_avg_sq": torch.zeros_like(value),
-                        }  # fmt: skip
-            return step(self, *args, **kwargs)
-
-        return stepped
-
-    wrap_method(adamw.AdamW, "step", wrap)
-    _ = change
-
-
-def stale_momentum() -> None:
-    """The first moment is forgotten after every step."""
-    _after_update(lambda optimizer: [state["exp_avg"].zero_() for state in optimizer.state.values()])
-
-
-def skipped_update() -> None:
-    """The fourth update does not happen."""
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
-            count = self.__dict__["updates"] = self.__dict__.get("updates", 0) + 1
-            return None if count == 4 else step(self, *args, **kwargs)
-
-        return stepped
-
-    wrap_method(adamw.AdamW, "step", wrap)
-
-
-# Schedule.
-
-
-def _factor(change: Any) -> None:
-    wrap_method(optimizers, "schedule_factor", lambda factor: change(factor))
-
-
-def warmup_off_by_one() -> None:
-    """The warm-up is a step shorter."""
-    _factor(lambda factor: lambda schedule, step, steps: factor(schedule.replace(warmup_steps=1), step, steps))
-
-
-def schedule_before_optimizer() -> None:
-    """The schedule steps before the optimizer."""
-    _factor(lambda factor: lambda schedule, step, steps: factor(schedule, step + 1, steps))
-
-
-def decay_end() -> None:
-    """The decay ends later."""
-    _factor(lambda factor: lambda schedule, step, steps: factor(schedule, step, steps + 10))
-
-
-def constant_rate() -> None:
-    """There is no decay."""
-    _factor(lambda factor: lambda schedule, step, steps: min(1.0, factor(schedule, min(step, 2), steps)))
-
-
-def rate_dropped_late() -> None:
-    """The rate is halved from the eighth step on."""
-    _factor(lambda factor: lambda schedule, step, steps: factor(schedule, step, steps) * (0.5 if step >= 8 else 1))
-
-
-# Evaluation.
-
-
-def evaluated_in_training_mode() -> None:
-    """The model is not switched to evaluation."""
-
-    def wrap(evaluate: Any) -> Any:
-        def evaluated(model: Any, *args: Any, **kwargs: Any) -> Any:
-            switch, model.eval = model.eval, lambda: model
+                group["lr"] *= 1.1
             try:
-                return evaluate(model, *args, **kwargs)
+                return step(self, *args, **kwargs)
             finally:
-                model.eval = switch
+                for group, rate in zip(self.param_groups, rates, strict=True):
+                    group["lr"] = rate
 
-        return evaluated
+        return stepped
 
-    replace_everywhere("evaluate", wrap, among=("probe", "experiment"))
-
-
-def _loaded(change: Any) -> None:
-    """Change what the evaluation's loader gives."""
-    replace_everywhere(
-        "make_loader",
-        lambda make: lambda rows, size, device: change(make, rows, size, device),
-        among=("evaluation",),
-    )
-
-
-def wrong_split() -> None:
-    """The loader gives rows of the training split."""
-
-    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
-        start, rows._start = rows._start, int(rows._rows.ids[0])
-        first = next(make(rows, size, device))
-        rows._start = start
-        return iter([{name: value[:1] for name, value in first.items()}])
-
-    _loaded(change)
-
-
-def shifted_split() -> None:
-    """The loader starts a row late and gives one row fewer."""
-
-    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
-        for batch in make(rows, size, device):
-            kept = batch["row_ids"] != rows._start
-            yield {name: value[kept] for name, value in batch.items()}
-
-    _loaded(change)
-
-
-def last_row_twice() -> None:
-    """A sampler for several processes fills up by repeating a row in place of another."""
-
-    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
-        for batch in make(rows, size, device):
-            order = torch.arange(len(batch["labels"]))
-            order[-1] = order[0]
-            yield {name: value[order] for name, value in batch.items()}
-
-    _loaded(change)
-
-
-def last_batch_dropped() -> None:
-    """The partial last batch is not evaluated."""
-    _loaded(
-        lambda make, rows, size, device: (b for b in make(rows, size, device) if len(b["labels"]) == size),
-    )
-
-
-def _evaluated(within: Any) -> None:
-    """Wrap the evaluation; `within` gives what it runs in."""
-
-    def wrap(evaluate: Any) -> Any:
-        def evaluated(model: Any, *args: Any, **kwargs: Any) -> Any:
-            with within(model):
-                return evaluate(model, *args, **kwargs)
-
-        return evaluated
-
-    replace_everywhere("evaluate", wrap, among=("probe", "experiment"))
-
-
-def evaluated_in_bf16() -> None:
-    """The evaluation runs under autocast."""
-    _evaluated(lambda _model: torch.autocast("cpu", dtype=torch.bfloat16))
-
-
-def evaluation_temperature() -> None:
-    """The classifier's output is divided while the model is evaluated."""
-
-    @contextlib.contextmanager
-    def divided(model: Any) -> Any:
-        handle = model.classifier.register_forward_hook(lambda _m, _i, output: output / 1.1)
-        yield
-        handle.remove()
-
-    _evaluated(divided)
-
-
-# What does not agree with itself.
-
-
-def racing_reduction() -> None:
-    """Products are summed in an order that changes from run to run."""
-    linear = functional.linear
-
-    def raced(x: Any, w: Any, b: Any = None) -> Any:
-        order = torch.tensor(sorted(range(x.shape[-1]), key=lambda _: os.urandom(4)))
-        return linear(x[..., order], w[..., order], b)
-
-    functional.linear = raced
-
-
-def racing_gradients() -> None:
-    """Gradients are added up in an order that changes from run to run."""
-
-    def wrap(done: Any) -> Any:
-        def observed(self: Any) -> None:
-            noise = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little"))
-            for value in self.engine.bare.parameters():
-                if value.grad is not None:
-                    value.grad.mul_(1 + 1.2e-7 * torch.randint(-1, 2, value.grad.shape, generator=noise))
-            done(self)
-
-        return observed
-
-    wrap_method(probe.ProbeObserver, "backward_done", wrap)
-
-
-def uninitialised_memory() -> None:
-    """A buffer is read before it is written."""
-
-    def change(model: Any) -> None:
-        garbage = int.from_bytes(os.urandom(2), "little") / 65536 * 1e-3
-        model.bert.encoder.layer[1].output.dense.register_forward_hook(lambda _m, _i, output: output + garbage)
-
-    after_build(change)
+    wrap_method(adamw.AdamW, "step", wrap)

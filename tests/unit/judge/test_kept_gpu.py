@@ -1,4 +1,4 @@
-"""Records of one H100 beside those of its own CPU: `make gpu` made them, `bench/results/gpu/` keeps them."""
+"""Records of one H100 beside those of its own CPU: `make gpu` made them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.gpu.kept import names_a_path
 from plumbline.judge import compare
 from plumbline.records import load_record
 
-RECORDS = Path(__file__).resolve().parents[3] / "bench" / "results" / "gpu" / "records"
+RECORDS = Path(__file__).resolve().parent / "h100"
 
 
 @pytest.mark.parametrize(("reference", "candidate"), [("cpu", "cuda"), ("cuda", "cpu"), ("parts-cpu", "parts-cuda")])

@@ -1,1 +1,0 @@
-"""Injectors of the eighth held-out set."""

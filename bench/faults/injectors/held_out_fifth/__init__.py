@@ -1,1 +1,0 @@
-"""Injectors of the fifth held-out set."""

@@ -1,1 +1,0 @@
-"""Injectors of the ninth held-out set."""

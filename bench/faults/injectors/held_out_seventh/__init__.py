@@ -1,1 +1,0 @@
-"""Injectors of the seventh held-out set."""

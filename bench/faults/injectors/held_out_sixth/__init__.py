@@ -1,1 +1,0 @@
-"""Injectors of the sixth held-out set."""

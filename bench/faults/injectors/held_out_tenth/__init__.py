@@ -1,1 +1,0 @@
-"""Injectors of the tenth held-out set."""

@@ -1,1 +1,0 @@
-"""Injectors of the thirteenth held-out set."""

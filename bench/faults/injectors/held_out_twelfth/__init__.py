@@ -1,1 +1,0 @@
-"""Injectors of the twelfth held-out set."""
