@@ -3,10 +3,10 @@
     PYTHONPATH=. python bench/train/portable.py --out bench/results/portable-settings.json \
         [--transformers FOLDER ...] [--torch FOLDER ...] [--nobodys-python FILE]
 
-The training is the tiny one of `plumbline selfcheck`, both tasks, 3 steps; natively it runs in fp32. Folders are those
-of `pip install --target`: other versions, put before the environment's own. The user `nobody` needs an interpreter that
-lies outside of a home folder; it uses this environment's packages. Settings that a machine cannot offer are listed as
-failed, with the reason.
+The training is the tiny one of `plumbline train --selfcheck`, both tasks, 3 steps; natively it runs in fp32. Folders
+are those of `pip install --target`: other versions, put before the environment's own. The user `nobody` needs an
+interpreter outside of a home folder; it uses this environment's packages. Settings that a machine cannot
+offer are listed as failed, with the reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`plumbline baseline list/show/log/accept/reject/restore`: the approved records of each platform."""
+"""`plumbline baseline list/show/log/accept/reject/restore/calibrate`: approved records, and their noise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from plumbline.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
 from plumbline.central import CentralStore
+from plumbline.cli import calibrate
 from plumbline.cli.nights import read_round, read_rounds
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
@@ -60,6 +61,7 @@ def register(subparsers: Any) -> None:
         if name in ("accept", "reject", "restore"):
             command.add_argument("--reason", default="", help="reason for the log; required by --force and --anchor")
         command.set_defaults(run=run)
+    calibrate.add(commands)
 
 
 def run(args: argparse.Namespace) -> int:
