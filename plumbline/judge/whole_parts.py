@@ -110,9 +110,8 @@ def _portable(probe: ProbeEvidence, spec: ProbeSpec, seed: int) -> Iterator[Gap]
     least = asked if spec.portable_seconds is None else 1
     steps = [step.step for step in leg.steps] if leg else []
     first, late = probe_places(spec, seed)
-    # Earlier releases had no later steps.
-    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]
-    if asked and leg and not leg.unportable and (steps not in planned or not least <= len(steps) <= asked):
+    planned = [*range(first), *late][: len(steps)]
+    if asked and leg and not leg.unportable and (steps != planned or not least <= len(steps) <= asked):
         yield counts("probe.portable", fact("gap.portable-steps"), len(leg.steps), asked)
 
 
@@ -178,7 +177,7 @@ def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> I
         text = fact("gap.evaluations-not-finite")
         yield lacks("learn.evaluation", "invalid", "evaluation", text)
     if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
-        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost), role="candidate")
+        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost))
 
 
 def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) -> bool:
@@ -195,9 +194,7 @@ def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
         return fact("gap.batch-digest")
     if len(learn.learning_rates) != num_steps:
         return fact("gap.learning-rate")
-    # A curve that continued a checkpoint of an earlier release has the digests of whole batches alone.
-    is_continued = learn.resumed_at and not learn.rows and not learn.labels
-    if not is_continued and not len(learn.rows) == len(learn.labels) == num_steps:
+    if not len(learn.rows) == len(learn.labels) == num_steps:
         return fact("gap.rows-digest")
     if learn.start_sha256 is None:
         return fact("gap.start-digest")

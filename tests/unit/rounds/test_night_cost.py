@@ -49,7 +49,7 @@ def test_a_price_of_ones_own_counts_and_without_a_night_the_deadlines_bound_it()
     aws, gcp = night_costs(suite_of(gcp={"price_per_hour": 10.0, "run_seconds": 1800.0, "workloads": ["two"]}), [])
     assert (gcp.machine, gcp.num_nights, gcp.night) == ("", 0, 5.0)
     assert aws.machine_hours == 4.0  # two workloads of 7,200 s
-    # A round of an earlier release measured nothing.
+    # A round without a record measured nothing.
     old = RoundVerdict(round="r", suite="nightly", verdict="pass", platforms={"aws": PlatformResult(verdict="pass")})
     assert night_costs(suite_of(), [old])[0].num_nights == 0
 
