@@ -109,14 +109,14 @@ def server_away_over_the_hour(stack: RunningStack, hook: Receiver) -> None:
     )
     _command(stack, hook, "deploy")
     wait_until(_is_planned, "Prefect has planned the round", 30)
-    _command(stack, hook, "alert", "--check")
+    _command(stack, hook, "doctor", "--missed")
     with stack.held():
         stack.kill(SERVER)
         say(f"the server is killed; a round is due at {due:%H:%M} UTC")
         over = due + timedelta(seconds=_GRACE_SECONDS + 1)
         wait_until(lambda: datetime.now(UTC) > over, "the minute and its grace time are over", 150)
-        expect("did not start" in _command(stack, hook, "alert", "--check"), "the check finds it without the server")
-        _command(stack, hook, "alert", "--check")
+        expect("did not start" in _command(stack, hook, "doctor", "--missed"), "the check finds it without the server")
+        _command(stack, hook, "doctor", "--missed")
         expect(len(_titles(hook, "did not run")) == 1, f"after two checks one alert has arrived: {hook.got[-1]}")
     wait_until(lambda: bool(stack.processes(SERVER)), "the server is started again")
     stack.stack.servers.wait_for_api()
@@ -139,7 +139,7 @@ def main() -> None:
             running_stack(state, suite=suite) as stack,
             temporary_settings({PREFECT_API_URL: stack.stack.api_url, PREFECT_API_AUTH_STRING: stack.stack.login}),
         ):
-            _command(stack, hook, "alert", "--test")
+            _command(stack, hook, "doctor", "--alerts")
             four_nights(stack, hook)
             for name in stack.suite.platforms:
                 stack.stop_worker(name)

@@ -41,7 +41,7 @@ _KEPT = re.compile(
     r"(?i)(pip_|npm_|node_|ssl_|requests_ca|curl_ca|https?_proxy|no_proxy|lang$|tz$|torch$|omp_num_threads$)"
 )
 """Variables of the machine that a newcomer's shell has too: its network, and its threads where it is shared."""
-_SERVE = "plumbline site suite.toml --serve"
+_SERVE = "plumbline store site suite.toml --serve"
 _BLOCKS = re.compile(r"^```(bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -31,7 +31,7 @@ class Accepted(Model):
     accuracy: float | None = None
     lock_sha256: str = ""
     suite: str = ""
-    """Suite of the record's round; empty for old entries."""
+    """Suite of the record's round."""
 
 
 class DecisionNote(Model):

@@ -156,7 +156,7 @@ def deliver_pending(
 ) -> list[str]:
     """Send every pending message, with a remark on the state; return the failed deliveries as lines.
 
-    A round, the watch and `alert --check` may run at the same time: each message is sent by one of them.
+    A round, the watch and `doctor --missed` may run at the same time: each message is sent by one of them.
     """
     failed: list[str] = []
 

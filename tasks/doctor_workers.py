@@ -152,8 +152,7 @@ def _training(suite: Suite, place: str) -> dict[str, Any]:
     platform = suite.platforms.get(place)
     if platform is None:
         return {"trains": False}
-    # A worker of an earlier version does not know `python`; it refuses it only where a platform needs it.
-    return {"trains": True, **({"python": platform.python} if platform.python else {})}
+    return {"trains": True, "python": platform.python}
 
 
 def _visits(suite: Suite, place: str) -> Iterable[Visit]:

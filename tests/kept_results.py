@@ -77,10 +77,8 @@ def keep(result: R) -> R:
     return result
 
 
-def _resolved(results: Mapping[str, list[Any]], known: Any) -> str:
+def _resolved(results: Mapping[str, list[Any]], known: str) -> str:
     """Return the line of a kept result."""
-    if not isinstance(known, str):  # JSON of an earlier release of these files
-        return _line(_brief(known))
     if known.startswith(_SAME):
         place, _, test = known.removeprefix(_SAME).partition(" ")
         return str(results[test][int(place)])

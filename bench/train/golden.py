@@ -1,6 +1,6 @@
-"""Write the golden digests of `plumbline selfcheck`, from several checks that were run under different versions.
+"""Write the golden digests of `plumbline train --selfcheck`, from several checks under different versions.
 
-    plumbline selfcheck --json > /tmp/a.json        # once for each pair of torch and transformers to be supported
+    plumbline train --selfcheck --json > /tmp/a.json   # once for each pair of torch and transformers to be supported
     PYTHONPATH=. python bench/train/golden.py /tmp/*.json --out plumbline/train/portable/golden.json
 
 Every check must have the same digests: the trainer's range of versions is theirs.

@@ -1,4 +1,4 @@
-"""`plumbline alert SUITE`: send a test alert, or check for a missed round."""
+"""`plumbline doctor SUITE --alerts` and `--missed`: send a test alert, or alert about a missed round."""
 
 from __future__ import annotations
 
@@ -6,34 +6,18 @@ import argparse
 import json
 import os
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from plumbline.alerts import probe_message
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite import Suite
 
 
-def register(subparsers: Any) -> None:
-    """Add `alert`."""
-    parser = subparsers.add_parser(
-        "alert", help="send a test alert, or alert about a missed round", description=__doc__
-    )
-    parser.add_argument("suite", type=Path, help="the suite file")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--test", action="store_true", help="send a test message through every block")
-    what.add_argument("--check", action="store_true", help="alert about a missed round, and send pending alerts")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, suite: Suite) -> int:
     """Send alerts; return 3 if a delivery failed."""
-    suite = read_suite(args.suite)
     if not suite.alerts:
         raise ConfigurationError("has no recipient", where=str(args.suite), key="alerts", hint="add [[alerts]]")
-    sent, failed = _test(suite) if args.test else _check(suite)
+    sent, failed = _test(suite) if args.alerts else _check(suite)
     if args.json:
         print(json.dumps({"told": sent, "failed": failed}))
     else:

@@ -12,6 +12,7 @@ from plumbline.cli.options import say
 from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
 from plumbline.doctor.stores import examine_disk
 from plumbline.errors import ConfigurationError
+from plumbline.flows.commands import alert
 from plumbline.localstack.stack import is_local
 from plumbline.schema.suite import read_suite
 
@@ -24,7 +25,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument("--store", metavar="URL", help="test a bucket or folder against the store contract instead")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")
-    parser.add_argument("--workers", action="store_true", help="also run a check on a worker of every work pool")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--workers", action="store_true", help="also run a check on a worker of every work pool")
+    which.add_argument("--alerts", action="store_true", help="only send a test message to every recipient")
+    which.add_argument("--missed", action="store_true", help="only alert about a missed round, and send pending alerts")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
@@ -36,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if args.store is not None:
         return _report(args, list(examine_conformance(args.store)))
     suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
+    if args.alerts or args.missed:
+        return alert.run(args, suite)
     from prefect.settings import PREFECT_API_URL
 
     if is_local(suite) and not PREFECT_API_URL.value():

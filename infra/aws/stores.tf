@@ -47,7 +47,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "store" {
   }
 }
 
-# `plumbline prune` removes rounds; here only what it cannot see.
+# `plumbline store prune` removes rounds; here only what it cannot see.
 resource "aws_s3_bucket_lifecycle_configuration" "store" {
   for_each   = local.stores
   bucket     = aws_s3_bucket.store[each.key].id

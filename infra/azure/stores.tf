@@ -42,7 +42,7 @@ resource "azurerm_storage_container" "store" {
   container_access_type = "private"
 }
 
-# `plumbline prune` removes rounds; here only what it cannot see.
+# `plumbline store prune` removes rounds; here only what it cannot see.
 resource "azurerm_storage_management_policy" "this" {
   storage_account_id = azurerm_storage_account.this.id
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pydantic import BaseModel
 
 from plumbline import limits
 from plumbline.baseline import Baseline
+from plumbline.cli.main import all_commands, build_parser
 from plumbline.history.series import SeriesFile
 from plumbline.report.sentences import explanations
 from plumbline.schema.json_schema import described_schema, suite_schema
@@ -47,6 +49,9 @@ _SUITE = """# Every key of a suite
 Made from the models by `make docs`; `plumbline init` writes the same as a JSON Schema for editors, and a commented suite (`--from-outputs`: with the platforms that [the modules of infra/](tutorials/clouds.md) made). A suite is one TOML file, written by a person. It holds no credentials.
 
 An unknown key, a wrong type, a number out of range, or values that contradict each other end with exit code 2 and one line that names the file and the key. Types are TOML's: `true` is not a number, `"4"` and `16.0` are not integers; a whole number is also valid where a decimal number is expected. A *name* has 1 to 63 lower-case letters, digits, dots, dashes and underscores, and starts with a letter or digit. A *store URL* is `file:///folder`, `s3://bucket/prefix`, `az://account/container/prefix` or `gs://bucket/prefix`; a relative `file://` URL is resolved against the working folder. Trainings are named `PLATFORM-WORKLOAD` (a rerun of the speed part adds `-rerun`); no two names may be equal. `plumbline spec` needs `[workloads]` and `[datasets]` alone. Examples: [examples/](../examples/README.md)."""  # noqa: E501
+_COMMANDS = """# Commands
+
+Made from the command line by `make docs`. A command's `--help` lists its options; the site has [all of them](reference/commands.md). Every command that reports takes `--json`, and every command `--quiet`, `--verbose` and `--debug`. The option `--print-completion` prints the completions of bash, zsh or tcsh."""  # noqa: E501
 _CODES = """# What each code means
 
 Made from `plumbline/report/causes.toml` by `make docs`; `plumbline explain CODE` prints one entry. A cause has a code, a reason, numbers as evidence, fingerprint differences that could explain it (`suspects`, never a verdict), the experiments that were run (`tried`), and a certainty:
@@ -75,7 +80,7 @@ def static_pages() -> dict[str, str]:
 
 def kept_pages() -> dict[str, str]:
     """Return the generated pages that the repository keeps."""
-    return {"SUITE.md": suite_page(), "CAUSES.md": codes_page()}
+    return {"COMMANDS.md": command_table(), "SUITE.md": suite_page(), "CAUSES.md": codes_page()}
 
 
 def codes_page() -> str:
@@ -138,30 +143,55 @@ def operations_page() -> str:
 
 def commands_page() -> str:
     """Return the help of every command."""
-    from plumbline.cli import main as cli
-
-    os.environ["COLUMNS"] = "86"
-    parser = cli.build_parser(cli._load(cli._loaders().values()))  # noqa: SLF001 - as the command line does
-    parts = ["# Commands", "Made from the command line's own help.", f"```text\n{_help(parser, [])}```"]
-    for name in sorted(cli._loaders()):  # noqa: SLF001
-        text = _help(parser, [name])
-        parts += [f"## plumbline {name}", f"```text\n{text}```"] if text else []
-        for nested in _nested(text):
-            parts += [f"### plumbline {name} {nested}", f"```text\n{_help(parser, [name, nested])}```"]
+    parser = _parser()
+    parts = ["# Every option", "Made from the command line's own help.", f"```text\n{_help(parser, [])}```"]
+    for words, _ in _commands(parser):
+        parts += [f"{'#' * len(words)}# plumbline {' '.join(words)}", f"```text\n{_help(parser, words)}```"]
     return "\n\n".join(parts) + "\n"
 
 
-def _help(parser: Any, words: list[str]) -> str:
-    """Return what `plumbline WORDS --help` prints; "" for a module that is no command."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
+def command_table() -> str:
+    """Return the table of commands, those of a group below it."""
+    parser = _parser()
+    groups = {words[0] for words, _ in _commands(parser) if len(words) > 1}
+    rows = [
+        f"| `{_usage(parser, words)}` | {text} |"
+        for words, text in _commands(parser)
+        if len(words) > 1 or words[0] not in groups
+    ]
+    return "\n".join([_COMMANDS, "", "| command | does |", "|---|---|", *rows, ""])
+
+
+def _parser() -> ArgumentParser:
+    os.environ["COLUMNS"] = "86"
+    return build_parser(all_commands())
+
+
+def _commands(parser: ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the words and the help of each command, in order of name."""
+    named = re.findall(
+        r"^    (\w+)\s+((?:.+\n?)(?:^ {5,}.+\n?)*)", _help(parser, words).partition("  COMMAND\n")[2], re.MULTILINE
+    )
+    for name, text in sorted(named):
+        yield (*words, name), " ".join(text.split())
+        yield from _commands(parser, (*words, name))
+
+
+def _usage(parser: ArgumentParser, words: tuple[str, ...]) -> str:
+    """Return a command with what it requires, its own names in capitals."""
+    usage = " ".join(_help(parser, words).partition("\n\n")[0].split())
+    head = f"plumbline {' '.join(words)}"
+    required = re.sub(r" \[-[^\[\]]*(?:\[[^\]]*\][^\[\]]*)*\]", "", usage).removeprefix(f"usage: {head}")
+    required = re.sub(r"(?<=[ \[])[a-z]+(?=[ \]]|$)", lambda name: name[0].upper(), required)
+    return f"{head}{required}".replace("|", "\\|")
+
+
+def _help(parser: ArgumentParser, words: tuple[str, ...]) -> str:
+    """Return what `plumbline WORDS --help` prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         parser.parse_args([*words, "--help"])
     return out.getvalue()
-
-
-def _nested(text: str) -> list[str]:
-    """Return the names below a command."""
-    return re.findall(r"^    (\w+)", text.partition("  COMMAND\n")[2], re.MULTILINE)
 
 
 def documents_page() -> str:

@@ -22,7 +22,7 @@ resource "google_storage_bucket" "store" {
     enabled = true
   }
 
-  # `plumbline prune` removes rounds; here only what it cannot see.
+  # `plumbline store prune` removes rounds; here only what it cannot see.
   lifecycle_rule {
     action {
       type = "Delete"

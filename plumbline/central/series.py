@@ -52,8 +52,8 @@ def rebuild_series(
     """Rebuild the series of a suite's platforms from stored records.
 
     If the old series is readable, its decisions stay, because records do not contain them. Nights without a record
-    stay too: `plumbline prune` removes records, never numbers. If a round has several records of a workload, the night
-    is the record with the most parts, then the earliest: the others are confirmations.
+    stay too: `plumbline store prune` removes records, never numbers. If a round has several records of a workload, the
+    night is the record with the most parts, then the earliest: the others are confirmations.
     """
     nights: dict[str, dict[tuple[str, str], tuple[tuple[int, datetime], NightRow]]] = {name: {} for name in platforms}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="series") as pool:

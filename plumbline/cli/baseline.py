@@ -1,4 +1,4 @@
-"""`plumbline baseline list/show/log/accept/reject/restore`: the approved records of each platform."""
+"""`plumbline baseline list/show/log/accept/reject/restore/calibrate`: approved records, and their noise."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from plumbline.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
 from plumbline.central import CentralStore
+from plumbline.cli import calibrate
 from plumbline.cli.nights import latest_round, read_round
 from plumbline.cli.options import say
 from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
@@ -60,6 +61,7 @@ def register(subparsers: Any) -> None:
         if name in ("accept", "reject", "restore"):
             command.add_argument("--reason", default="", help="reason for the log; required by --force and --anchor")
         command.set_defaults(run=run)
+    calibrate.add(commands)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -203,18 +205,13 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
     return list(records.values())
 
 
-def _own(suite: Suite, baseline: Baseline, entry: Accepted) -> bool:
-    """Return whether the suite accepted the record; old entries match by workload."""
-    return entry.suite == suite.name or (not entry.suite and baseline.workload in suite.workloads)
-
-
 def _reject(args: argparse.Namespace, suite: Suite, central: CentralStore, platforms: list[str]) -> list[Baseline]:
     """Reject the suite's last accepted record, or the named record."""
     book, note = BaselineBook(central), _note(args, suite)
     chosen_baselines, damaged = _of(central, platforms)
     chosen = []
     for baseline in chosen_baselines:
-        own = [entry.record_id for entry in baseline.records if _own(suite, baseline, entry)]
+        own = [entry.record_id for entry in baseline.records if entry.suite == suite.name]
         own = [name for name in own if args.record in ("", name)]
         chosen += [(baseline, own[-1])] if own else []
     if not chosen and damaged:
@@ -232,7 +229,7 @@ def _restore(args: argparse.Namespace, suite: Suite, central: CentralStore, plat
         own = [
             entry.record_id
             for entry in baseline.rejected
-            if baseline.platform in platforms and _own(suite, baseline, entry)
+            if baseline.platform in platforms and entry.suite == suite.name
         ]
         own = [name for name in own if args.record in ("", name)]
         chosen += [(baseline, own[-1])] if own else []
@@ -248,7 +245,7 @@ def _log(args: argparse.Namespace, suite: Suite, central: CentralStore, platform
         {"platform": baseline.platform, "workload": baseline.workload, **entry.to_json()}
         for baseline in BaselineBook(central).everything()[0]
         for entry in baseline.log
-        if baseline.platform in platforms and entry.note.suite in ("", suite.name)
+        if baseline.platform in platforms and entry.note.suite == suite.name
     ]
     entries.sort(key=lambda entry: str(entry["note"]["when"] or ""))
     if args.json:

@@ -1,4 +1,4 @@
-"""`plumbline calibrate SUITE`: measure each platform's noise, and recommend limits."""
+"""`plumbline baseline calibrate SUITE`: measure each platform's noise, and recommend limits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MAX_DROP = 0.25
 _MAX_NIGHTS = 60
 
 
-def register(subparsers: Any) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser("calibrate", help="measure noise floors, and recommend limits", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `baseline calibrate`."""
+    parser = commands.add_parser("calibrate", help="measure noise floors, and recommend limits", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--last", type=int, default=60, metavar="N", help="maximum number of nights (default: 60)")
     parser.add_argument("--write", action="store_true", help="write throughput_drop of each platform into the suite")

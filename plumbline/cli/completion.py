@@ -1,7 +1,7 @@
-"""`plumbline completion SHELL`: print the script with which a shell completes commands, options and files.
+"""`plumbline --print-completion SHELL`: print the script with which a shell completes commands, options and files.
 
-For bash: `plumbline completion bash > ~/.local/share/bash-completion/completions/plumbline`. For zsh: the same with
-`zsh`, into a file `_plumbline` of a folder in `$fpath`.
+For bash, the script's place is `~/.local/share/bash-completion/completions/plumbline`; for zsh, a file `_plumbline`
+of a folder in `$fpath`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plumbline.errors import ExitCode
-
-_SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "tcsh")
 
 
-def register(subparsers: Any) -> None:
-    """Add `completion`."""
-    parser = subparsers.add_parser("completion", help="print a shell's completion script", description=__doc__)
-    parser.add_argument("shell", choices=_SHELLS, help="the shell")
-    parser.set_defaults(run=run)
+class PrintCompletion(argparse.Action):
+    """Option that prints a shell's script, and ends the command as `--version` does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, _option: str | None = None) -> None:
+        """Print the script."""
+        print(_script(shell))
+        parser.exit()
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the script."""
+def _script(shell: str) -> str:
+    """Return the script that completes every command whose packages are installed."""
     import shtab
 
     from plumbline.cli.main import all_commands, build_parser
@@ -38,5 +38,4 @@ def run(args: argparse.Namespace) -> int:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             return action
 
-    print(shtab.complete(build_parser(all_commands(), FileParser), shell=args.shell))
-    return int(ExitCode.PASS)
+    return str(shtab.complete(build_parser(all_commands(), FileParser), shell=shell))

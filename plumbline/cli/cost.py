@@ -1,4 +1,4 @@
-"""`plumbline cost SUITE`: what a night costs, by platform."""
+"""`plumbline store cost SUITE`: what a night costs, by platform."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ nights, from a training's start to its record; a machine's start and idle time, 
 not in it."""
 
 
-def register(subparsers: Any) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser("cost", help="show what a night costs, by platform", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `store cost`."""
+    parser = commands.add_parser("cost", help="show what a night costs, by platform", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument(
         "--last", type=int, default=PRICED_NIGHTS, metavar="N", help="number of nights to measure by (%(default)s)"

@@ -1,4 +1,4 @@
-"""`plumbline export SUITE --to FORMAT`: write all nights of a suite for another tool.
+"""`plumbline store export SUITE --to FORMAT`: write all nights of a suite for another tool.
 
 `parquet` is one table of every metric, for DuckDB, Polars or pandas. `prometheus` is the state after the last round, in
 the text format that node_exporter's textfile collector and Pushgateway read. `mlflow` is a run per training on a
@@ -20,9 +20,9 @@ from plumbline.schema.suite import read_suite
 from plumbline.variables import variable
 
 
-def register(subparsers: Any) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser("export", help="write all nights for another tool", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `store export`."""
+    parser = commands.add_parser("export", help="write all nights for another tool", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     about = "; ".join(f"{name}: {format_.about}" for name, format_ in FORMATS.items())
     parser.add_argument("--to", choices=tuple(FORMATS), required=True, help=f"the format ({about})")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or _default(format_.out)
     if not out or (out == "-" and args.json):
         what = {"file": "a file", "folder": "a folder", "address": "a tracking server, or set MLFLOW_TRACKING_URI"}
-        raise ConfigurationError("is missing", where="export", key="--out", hint=f"name {what[format_.target]}")
+        raise ConfigurationError("is missing", where="store export", key="--out", hint=f"name {what[format_.target]}")
     if format_.target == "file" and out != "-":
         check_file(Path(out))
     if format_.target == "folder":

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         return _external(args)
     if options := [*wanted, *(["accept"] if args.accept else [])]:
         hint = (
-            "`plumbline site SUITE` writes a page for each platform, `plumbline report` a round's files; "
+            "`plumbline store site SUITE` writes a page for each platform, `plumbline report` a round's files; "
             "`plumbline baseline accept` accepts a level"
         )
         raise ConfigurationError("is for --from FILE", where="history", key=f"--{options[0]}", hint=hint)

@@ -1,4 +1,4 @@
-"""`plumbline import DIR`: copy a record made elsewhere into the central store.
+"""`plumbline store import DIR`: copy a record made elsewhere into the central store.
 
 With a suite the record also becomes a round of its own, `import-RECORD`, judged against its platform's baseline, which
 `report` and `baseline accept` read as any other.
@@ -26,9 +26,9 @@ from plumbline.staging.scratch import scratch_folder
 from plumbline.stores import ObjectMissingError, open_store
 
 
-def register(subparsers: Any) -> None:
-    """Add `import`."""
-    parser = subparsers.add_parser("import", help="import a record made elsewhere", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `store import`."""
+    parser = commands.add_parser("import", help="import a record made elsewhere", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder that `plumbline train` wrote")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--suite", type=Path, help="the suite whose store receives the record")

@@ -58,7 +58,7 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--report-url", default="", metavar="URL",
-        help="where the store's pages are served, such as http://127.0.0.1:8765/reports (`plumbline site --serve`)",
+        help="where the pages are served, such as http://127.0.0.1:8765/reports (`plumbline store site --serve`)",
     )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace the file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -187,7 +187,7 @@ def _next_commands(suite: NewSuite, file: Path) -> list[str]:
     variable = suite.alert.partition("=")[2]
     address = [f"export {variable}=ADDRESS"] if variable else []
     if suite.is_here:
-        serve = [f"plumbline site {name} --serve"] if suite.report_url else []
+        serve = [f"plumbline store site {name} --serve"] if suite.report_url else []
         return [*address, *serve, f"plumbline run {name}", f"plumbline baseline accept {name}"]
     return [
         *address,

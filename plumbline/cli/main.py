@@ -22,6 +22,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from plumbline import __version__, cli
+from plumbline.cli.completion import SHELLS, PrintCompletion
 from plumbline.cli.options import QUIET, say
 from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
 from plumbline.extras import is_optional, missing_package
@@ -78,6 +79,9 @@ def build_parser(
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and debug logs")
     parser.add_argument("--verbose", action="store_true", help="show the logs of libraries, such as each request")
     parser.add_argument("--quiet", action="store_true", help="show no progress; answers, notes and errors stay")
+    parser.add_argument(
+        "--print-completion", choices=SHELLS, action=PrintCompletion, help="print a shell's completion script, and exit"
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in modules:
         module.register(subparsers)

@@ -72,7 +72,9 @@ def suite_text(suite: NewSuite, schema: str) -> str:
 
 def _head(suite: NewSuite, schema: str) -> str:
     store = suite.store or "file://.plumbline/central"
-    link = f"\nreport_url = {_text(suite.report_url)} # links of alerts; `plumbline site --serve` serves a local one"
+    link = (
+        f"\nreport_url = {_text(suite.report_url)} # links of alerts; `plumbline store site --serve` serves a local one"
+    )
     return (
         f"#:schema {schema}\n"
         "# A suite: what is trained, where, and what counts as drift. docs/SUITE.md lists every key.\n"

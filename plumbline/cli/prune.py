@@ -1,4 +1,4 @@
-"""`plumbline prune SUITE`: remove old rounds from the central store; accepted and drifted rounds stay.
+"""`plumbline store prune SUITE`: remove old rounds from the central store; accepted and drifted rounds stay.
 
 Without --apply the command only shows what it would remove. Series, baselines and anchors always stay.
 """
@@ -22,9 +22,9 @@ from plumbline.schema.suite import Suite, read_suite
 _MIB = 1 << 20
 
 
-def register(subparsers: Any) -> None:
-    """Add `prune`."""
-    parser = subparsers.add_parser("prune", help="remove old rounds from the store", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `store prune`."""
+    parser = commands.add_parser("prune", help="remove old rounds from the store", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument(
         "--keep-days", type=float, default=90.0, metavar="N", help="keep the rounds of the last N days (default: 90)"

@@ -1,4 +1,4 @@
-"""`plumbline selfcheck`: train a tiny BERT here, and compare its bits."""
+"""`plumbline train --selfcheck`: train a tiny BERT here, and compare its bits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from plumbline.errors import UnavailableError
 from plumbline.launch import trainer_environment
 
+_SECONDS = 300.0
 _LINES = {
     "pass": "this stack trains correctly",
     "drift": "this stack computes wrong bits",
@@ -19,30 +20,20 @@ _LINES = {
 }
 
 
-def register(subparsers: Any) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser(
-        "selfcheck", help="train a tiny BERT here, and compare its bits", description=__doc__
-    )
-    parser.add_argument("--device", help="cpu, or cuda:N (default: the first GPU, if any)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which the check is stopped")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the check in a trainer process; return the verdict's exit code."""
     command = [sys.executable, "-m", "plumbline.train.selfcheck", *(["--device", args.device] if args.device else [])]
+    timeout = _SECONDS if args.timeout is None else args.timeout
     try:
         done = subprocess.run(
-            command, env=trainer_environment(), capture_output=True, text=True, timeout=args.timeout, check=False
+            command, env=trainer_environment(), capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"no answer after {args.timeout:g} s", where="selfcheck") from error
+        raise UnavailableError(f"no answer after {timeout:g} s", where="--selfcheck") from error
     document = _document(done.stdout)
     if document is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UnavailableError(f"the trainer failed: {last}", where="selfcheck", hint="run it with --debug")
+        raise UnavailableError(f"the trainer failed: {last}", where="--selfcheck", hint="run it with --debug")
     print(json.dumps(document) if args.json else _line(document))
     return done.returncode
 

@@ -1,4 +1,4 @@
-"""`plumbline site SUITE`: write the pages over all rounds again, and serve them to a browser of this machine.
+"""`plumbline store site SUITE`: write the pages over all rounds again, and serve them to a browser of this machine.
 
 Each round writes them too: `site/index.html` of the central store lists all suites. With --serve they open from any
 store, by this command's own credentials: at `report_url`, if that is an address of this machine, where the links of
@@ -32,9 +32,9 @@ _PUBLIC = ("site", "rounds", "records")
 """Folders of the central store that may be served, as by `report_url`; secrets are elsewhere."""
 
 
-def register(subparsers: Any) -> None:
-    """Add the command's parser."""
-    parser = subparsers.add_parser("site", help="write or serve the pages over all rounds", description=__doc__)
+def add(commands: Any) -> None:
+    """Add `store site`."""
+    parser = commands.add_parser("site", help="write or serve the pages over all rounds", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--serve", action="store_true", help="serve the pages on this machine until Ctrl-C")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`plumbline train SPEC --out DIR`: run one training here, without Prefect."""
+"""`plumbline train SPEC --out DIR`: run one training here, without Prefect; `--selfcheck` needs neither."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from plumbline.cli import selfcheck
 from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.launch import run_training
 from plumbline.preflight import check_training
@@ -21,8 +22,8 @@ _LINE_SECONDS = 10.0
 def register(subparsers: Any) -> None:
     """Add the command's parser."""
     parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
-    parser.add_argument("spec", type=Path, help="RunSpec file, written by `plumbline spec`")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the record")
+    parser.add_argument("spec", type=Path, nargs="?", help="RunSpec file, written by `plumbline spec`")
+    parser.add_argument("--out", type=Path, help="folder for the record")
     parser.add_argument(
         "--data", help="URL of the store with the dataset; without it, the cache must contain the dataset"
     )
@@ -42,6 +43,10 @@ def register(subparsers: Any) -> None:
         "--python", default="", help="interpreter of the training, or its environment's folder (default: this one)"
     )
     parser.add_argument("--timeout", type=float, default=None, help="seconds after which the training is stopped")
+    parser.add_argument(
+        "--selfcheck", action="store_true", help="instead of SPEC: train a tiny BERT here, and compare its bits"
+    )
+    parser.add_argument("--device", help="with --selfcheck: cpu, or cuda:N (default: the first GPU, if any)")
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
 
@@ -98,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{args.timeout:g} is not positive", key="--timeout", hint="use seconds, or omit the option"
         )
+    if args.selfcheck:
+        return selfcheck.run(args)
+    if args.spec is None or args.out is None:
+        key = "SPEC" if args.spec is None else "--out"
+        raise ConfigurationError("is missing", key=key, hint="plumbline train SPEC --out DIR, or --selfcheck")
     spec = read_spec(args.spec)
     record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     # The trainer checks this too, but its exit code is lost under torchrun.

@@ -155,7 +155,7 @@ def examine_report(
         text = f"a control group's quota holds trainings to {report.cpu_quota:g} of {report.num_cores} cores"
         yield CheckResult(where=f"{platform}'s processor", what=text, well=True)
     if report.trainer:
-        hint = "the line says what the environment lacks; try it there: `plumbline selfcheck`"
+        hint = "the line says what the environment lacks; try it there: `plumbline train --selfcheck`"
         yield _one(f"{platform}'s training environment", False, report.trainer, hint)
     if report.selfcheck is not None:
         yield _stack(platform, report.selfcheck)
@@ -185,7 +185,7 @@ def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
         "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",
         "drift": f"computes wrong bits: {selfcheck.at}",
     }[selfcheck.verdict]
-    hint = "run `plumbline selfcheck` there; reinstall from the lock file, or replace the device"
+    hint = "run `plumbline train --selfcheck` there; reinstall from the lock file, or replace the device"
     return _one(f"{platform}'s training stack", selfcheck.verdict != "drift", what, hint)
 
 

@@ -32,8 +32,7 @@ class WholeRecord(LoadedRecord):
     def gaps(self) -> tuple[Gap, ...]:
         """Return every required item that the record lacks; raise `InvalidInputError` for an unreadable part.
 
-        A reference may be the record of an earlier release: it may lack what only this release's trainer records. Its
-        numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
+        A reference's numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
         """
         return tuple(_gaps(self))
 
@@ -101,15 +100,15 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
         yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, record.spec.speed.steps)
     elif speed.wall_seconds is None:
         text = fact("gap.wall-time")
-        yield lacks("speed.wall", "inconclusive", fact("gap.wall-time-name"), text, role="candidate")
+        yield lacks("speed.wall", "inconclusive", fact("gap.wall-time-name"), text)
     is_whole = record.experiment is None
     if is_whole and speed.trail is None:
-        yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"), role="candidate")
+        yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"))
     elif speed.trail is not None and speed.steps == record.spec.speed.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
     probe, asked = record.spec.probe, record.spec.speed.production_steps
     if is_whole and probe is not None and asked and probe.portable_steps and speed.production is None:
-        yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"), role="candidate")
+        yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"))
     if speed.production is not None and not speed.production.lost:
         yield from _replay(speed.production, asked)
 
@@ -141,7 +140,7 @@ def _selfcheck(record: RunRecord) -> Iterator[Gap]:
         return
     if record.nonce and probe.portable_steps and record.evidence.selfcheck is None:
         text = fact("gap.selfcheck")
-        yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", text, role="candidate")
+        yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", text)
 
 
 def _not_finite(record: RunRecord, side: str) -> Iterator[Finding]:
@@ -183,12 +182,9 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
-    """Return whether the candidate's curve lacks legs that the reference has, without a recorded reason.
-
-    A curve that continued a checkpoint of an earlier release has no legs before it.
-    """
+    """Return whether the candidate's curve lacks legs that the reference has, without a recorded reason."""
     known, found = left.legs, right.legs
-    if known is None or right.resumed_at:
+    if known is None:
         return False
     if found is None:
         return True

@@ -178,7 +178,7 @@ def missing_curve(record: RunRecord, learn: LearnEvidence, spec: LearnSpec) -> I
         text = fact("gap.evaluations-not-finite")
         yield lacks("learn.evaluation", "invalid", "evaluation", text)
     if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
-        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost), role="candidate")
+        yield lacks("learn.log", "inconclusive", lost, fact("gap.log", what=lost))
 
 
 def _are_finite(evaluations: tuple[EvaluationEvidence, ...], *, masked: bool) -> bool:
@@ -195,9 +195,7 @@ def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
         return fact("gap.batch-digest")
     if len(learn.learning_rates) != num_steps:
         return fact("gap.learning-rate")
-    # A curve that continued a checkpoint of an earlier release has the digests of whole batches alone.
-    is_continued = learn.resumed_at and not learn.rows and not learn.labels
-    if not is_continued and not len(learn.rows) == len(learn.labels) == num_steps:
+    if not len(learn.rows) == len(learn.labels) == num_steps:
         return fact("gap.rows-digest")
     if learn.start_sha256 is None:
         return fact("gap.start-digest")

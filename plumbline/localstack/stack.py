@@ -159,7 +159,7 @@ class Stack:
 
     def _claim(self) -> IO[bytes]:
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It may exist: `plumbline init` keeps its schema there, and earlier releases left it open to other users.
+        # It may exist: `plumbline init` keeps its schema there.
         try:
             self.state.chmod(0o700)
         except PermissionError as error:

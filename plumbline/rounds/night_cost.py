@@ -112,5 +112,5 @@ def check_cost(suite: Suite, costs: Sequence[PlatformCost], where: str) -> None:
     if expected > limit:
         shares = ", ".join(f"{cost.platform} {cost.night or 0.0:.2f}" for cost in costs)
         text = f"a night costs {expected:.2f} USD ({shares}), more than {limit:.2f}"
-        hint = "raise it, or see `plumbline cost SUITE`"
+        hint = "raise it, or see `plumbline store cost SUITE`"
         raise ConfigurationError(text, where=where, key="dispatch.max_cost", hint=hint)

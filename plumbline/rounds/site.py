@@ -67,7 +67,7 @@ def _platform_pages(
 def connect_reports(central: CentralStore, suite: str, rounds: Iterable[str], report_url: str) -> None:
     """Link the reports of new or removed rounds, and those beside them, to each other and to the suite's page.
 
-    A presigned link opens one object only: where the store has no site, `plumbline site --serve` adds the links.
+    A presigned link opens one object only: where the store has no site, `plumbline store site --serve` adds the links.
     """
     if not (report_url or urlsplit(central.store.url).scheme == "file"):
         return

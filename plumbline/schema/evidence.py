@@ -121,7 +121,7 @@ class StepEvidence(Model):
     """SHA-256 of the weights after the step."""
     loss_scale: Number | None = None
     update_norm: Number | None = None
-    """L2 norm in fp64 of the step's change of all weights; `None` in records of releases that did not measure it."""
+    """L2 norm in fp64 of the step's change of all weights."""
 
 
 class Tap(Model):
@@ -139,7 +139,7 @@ class Tap(Model):
     sha256: Sha256
     leaf: bool = True
     mantissa: MantissaCounts = ()
-    """Of the values, whatever `dtype` holds them; empty in records of releases without it."""
+    """Of the values, whatever `dtype` holds them."""
 
 
 class EnvelopeSample(Model):
@@ -201,7 +201,7 @@ class PortableStep(Model):
     gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
     clipped: NamedDigests = ()
-    """The same after clipping; empty in legs of a learning curve, and of an earlier release."""
+    """The same after clipping; empty in legs of a learning curve."""
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
@@ -277,13 +277,13 @@ class SpeedEvidence(Model):
     mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
     real_tokens_per_second: Number | None = None
-    """Without padding; `None` in records of releases without it, as `real_mfu`."""
+    """Without padding, as `real_mfu`."""
     real_mfu: Number | None = None
     """`mfu` of the operations that the tokens need without padding."""
     peak_memory_bytes: Count | None = None
     """Of the accelerator during the measured steps; on a CPU, the process's own."""
     peak_host_memory_bytes: Count | None = None
-    """Of the process, from its start; `None` in records of releases without it."""
+    """Of the process, from its start."""
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
     `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
@@ -291,7 +291,7 @@ class SpeedEvidence(Model):
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
     trail: SpeedTrail | None = None
-    """What the part trained; `None` in records of releases without it."""
+    """What the part trained."""
     production: ProductionEvidence | None = None
     """Replay of the first steps; `None` if the spec asks for none, or has no portable leg."""
 
@@ -302,7 +302,7 @@ class CurveLeg(Model):
     at: Step
     """The step of the curve before which the leg ran."""
     fed: NamedDigests = ()
-    """(field, digest) of the leg's batch, by `BATCH_FIELDS`; empty in records of releases without it."""
+    """(field, digest) of the leg's batch, by `BATCH_FIELDS`."""
     training: PortableStep
     """The training step, `step` 0; its loss is that of the leg's rows."""
     clipped: NamedDigests
@@ -314,7 +314,7 @@ class CurveLeg(Model):
     formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
     """Number format of each output of the training step that is not in fp32, by name."""
     is_mirrored: bool = False
-    """Whether each row's logits were reduced by the opposite row's in `evaluation`; never in records of before."""
+    """Whether each row's logits were reduced by the opposite row's in `evaluation`."""
 
 
 class Inconsistency(Model):
@@ -354,11 +354,11 @@ class LearnEvidence(Model):
     batches: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
     rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Digest of each batch's `row_ids`; empty in records of releases without it."""
+    """Digest of each batch's `row_ids`."""
     labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Digest of each batch's `labels`; empty in records of releases without it."""
+    """Digest of each batch's `labels`."""
     start_sha256: Sha256 | None = None
-    """SHA-256 of the weights before the first step; `None` in records of releases without it."""
+    """SHA-256 of the weights before the first step."""
     dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
     """The probabilities of the model's dropout layers as they were built, each once."""
     resumed_at: tuple[Step, ...] = Field(default=(), max_length=10_000, fail_fast=True)
@@ -368,13 +368,11 @@ class LearnEvidence(Model):
     inconsistent: tuple[Inconsistency, ...] = Field(default=(), max_length=100, fail_fast=True)
     """Parts of the state that changed between two steps, or differ between processes; the first of each."""
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Digests of each evaluation's labels and of its ids, masks and segments; empty in records of releases without
-    them."""
+    """Digests of each evaluation's labels and of its ids, masks and segments."""
     recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Loss and accuracy of each evaluation, counted by their definitions from the model's logits; empty in records of
-    releases without them."""
+    """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
     legs: CurveLegs | None = None
-    """`None` in experiments, and in records of releases without them."""
+    """`None` in experiments."""
 
 
 class DropoutDraw(Model):

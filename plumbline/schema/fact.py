@@ -40,7 +40,7 @@ Value = _One | tuple[_One, ...]
 """A value of a fact; another fact is a clause of the sentence."""
 
 Statement = Fact | str
-"""A fact, or words from elsewhere, such as an error's message or a verdict of an earlier release."""
+"""A fact, or words from elsewhere, such as an error's message."""
 
 Fact.model_rebuild()
 

@@ -40,7 +40,7 @@ class Shard(DataFile):
 
     num_rows: int = Field(ge=1, le=1 << 48)
     rows_sha256: Sha256 | None = None
-    """SHA-256 of the rows, however a Parquet file stores them; `None` in manifests of earlier releases."""
+    """SHA-256 of the rows, however a Parquet file stores them; `None` if they are known by their file alone."""
 
     def holds_the_rows_of(self, other: Shard) -> bool:
         """Return whether both shards are known to contain the same rows in the same order."""

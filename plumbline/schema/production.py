@@ -30,17 +30,17 @@ class SpeedTrail(Model):
     losses: tuple[Number | None, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
-    """Norm of each step's gradients before clipping; empty in records of releases without it."""
+    """Norm of each step's gradients before clipping."""
     clipped_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
-    """Norm of the gradients after clipping, of the first steps; empty in records of releases without it."""
+    """Norm of the gradients after clipping, of the first steps."""
     exchange_error: Number | None = None
     """Distance of the first step's exchanged gradients from the mean of all processes' own, in units of the latter's
-    root mean square; `None` without an exchange, with FSDP, and in records of releases without it."""
+    root mean square; `None` without an exchange, with FSDP."""
     gradient_mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(
         default=(), max_length=_MAX_TAPS, fail_fast=True
     )
     """(parameter, bits of mantissa in use) of the first step's gradients, as the processes have exchanged them; empty
-    with FSDP, and in records of releases without it."""
+    with FSDP."""
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
     checksum: int = Field(default=1, ge=1, le=CHECKSUM)
@@ -70,9 +70,9 @@ class ProductionTap(Model):
     envelope: Number | None
     """The same error of the plain model in fp32 whose values are rounded to the format of the precision."""
     mantissa: MantissaCounts = ()
-    """Of the values, whatever `dtype` holds them; empty in records of releases without it."""
+    """Of the values, whatever `dtype` holds them."""
     passed: MantissaCounts = ()
-    """forward: of the gradient that the backward pass gives the output; empty in records of releases without it."""
+    """forward: of the gradient that the backward pass gives the output."""
 
 
 class ProductionStep(Model):

@@ -132,7 +132,7 @@ class Platform(Model):
     retries: int = Field(default=1, ge=0, le=10)
     """Maximum number of retries after a failure of infrastructure."""
     price_per_hour: float | None = Field(default=None, ge=0)
-    """Price of one machine in USD, for `plumbline cost`; without the key that of the cheapest machine with this
+    """Price of one machine in USD, for `plumbline store cost`; without the key that of the cheapest machine with this
     `accelerator` in the cloud of `outbox`, from `plumbline/schema/machines.toml`."""
 
     @field_validator("job_variables")
@@ -299,7 +299,7 @@ class Dispatch(Model):
     or rule out the loss."""
     max_cost: float | None = Field(default=None, gt=0)
     """Expected cost of a night in USD above which no round is dispatched: the median of the last seven nights, or what
-    the deadlines allow before the first. `plumbline cost SUITE` shows it. The cost of upgrades is not limited."""
+    the deadlines allow before the first. `plumbline store cost SUITE` shows it. The cost of upgrades is not limited."""
 
     @model_validator(mode="after")
     def _has_enough_blocks(self) -> Self:

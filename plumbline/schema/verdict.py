@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
@@ -83,7 +83,7 @@ NoteCode = Literal[
     "reference",  # a different platform than the suite's reference is the reference
     "attempt",  # failed attempts, or a record of a lost run
     "hint",  # the action that a verdict needs
-    "remark",  # anything else, and notes of records written before notes had codes
+    "remark",  # anything else
 ]
 
 
@@ -94,12 +94,6 @@ class Note(Model):
     text: Statement
     workload: str = ""
     """Workload of the note; empty if the round has one workload, or for all workloads."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        """Accept plain sentences of older rounds."""
-        return {"text": value} if isinstance(value, str) else value
 
 
 class Cause(Model):
@@ -158,8 +152,7 @@ class PlatformResult(Judgement):
 class RoundVerdict(Model):
     """Result of a round: `run --json`, and `round.json` in the central store."""
 
-    schema_version: Literal[1, 2] = 2
-    """Since 2, statements are facts; those of version 1 are sentences."""
+    schema_version: Literal[1] = 1
     round: str
     suite: str = ""
     verdict: Outcome

@@ -302,8 +302,6 @@ class LearnRun:
         if self._model is None:
             return None
         progress = self._progress
-        # A checkpoint of an earlier release has no digests of rows and labels.
-        whole = len(progress.rows) == len(progress.labels) == len(progress.batches)
         return LearnEvidence(
             steps=len(progress.losses),
             losses=tuple(progress.losses),
@@ -311,8 +309,8 @@ class LearnRun:
             weights_sha256=weights_sha256,
             learning_rates=tuple(progress.learning_rates),
             batches=tuple(progress.batches),
-            rows=tuple(progress.rows) if whole else (),
-            labels=tuple(progress.labels) if whole else (),
+            rows=tuple(progress.rows),
+            labels=tuple(progress.labels),
             start_sha256=self._start_sha256,
             dropout=_dropout_of(self._model),
             resumed_at=tuple(progress.resumed_at),

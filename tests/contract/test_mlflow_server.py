@@ -1,4 +1,4 @@
-"""`plumbline export --to mlflow` writes to a database, and to a tracking server on it, without a run twice."""
+"""`plumbline store export --to mlflow` writes to a database, and to a tracking server on it, without a run twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_database_and_the_server_on_it_have_each_night_once(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     filled_store(tmp_path, nights=12)
-    argv = ["export", str(tmp_path / "suite.toml"), "--to", "mlflow", "--json", "--last"]
+    argv = ["store", "export", str(tmp_path / "suite.toml"), "--to", "mlflow", "--json", "--last"]
     assert main([*argv, "3", "--out", f"sqlite:///{tmp_path}/mlflow.db"]) == 0
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     capfd.readouterr()

@@ -50,7 +50,7 @@ def suite(folder):
 @pytest.fixture(scope="module")
 def kept(folder: Path, suite: Path) -> Iterator[Round]:
     """Start a round whose servers and workers stay up."""
-    # Open, as `plumbline init` makes it, and as earlier releases left it.
+    # Open, as `plumbline init` makes it.
     (folder / ".plumbline").mkdir(mode=0o755)
     (folder / "README").write_text("of the project")
     running = begin(folder, suite, "--keep")

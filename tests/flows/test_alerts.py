@@ -248,10 +248,10 @@ def test_the_command_proves_that_messages_arrive(
     path = tmp_path / "suite.toml"
     content = suite.replace(alerts=ALERTS).model_dump(mode="json", exclude_none=True)
     path.write_text(to_toml(content), encoding="utf-8")
-    assert main(["alert", str(path), "--test"]) == 0
+    assert main(["doctor", str(path), "--alerts"]) == 0
     assert len(webhook.got) == len(mailbox.mails) == 1
     webhook.answers = [500]
-    assert main(["alert", str(path), "--test", "--json"]) == 3
+    assert main(["doctor", str(path), "--alerts", "--json"]) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
 
 

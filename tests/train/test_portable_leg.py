@@ -65,7 +65,7 @@ def test_a_different_instruction_set_passes_the_shipped_digests() -> None:
         "OMP_NUM_THREADS": "2",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
-    command = [sys.executable, "-m", "plumbline", "selfcheck", "--json"]
+    command = [sys.executable, "-m", "plumbline", "train", "--selfcheck", "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "pass"

@@ -239,7 +239,7 @@ def test_a_teams_settings(workshop: Workshop, measured: Trained, setting: dict[s
     assert trail.losses[:4] == pytest.approx(plain.losses[:4], rel=2e-2)
     noted = {key: ", ".join(value) if isinstance(value, list) else value for key, value in setting.items()}
     assert {key: numerics[f"speed.{key}"] for key in noted} == noted
-    # Earlier records have no later keys: a default must not look like a difference.
+    # A default is not noted: it must not look like a difference.
     assert "speed.data_workers" not in measured.record.fingerprint.numerics
 
 

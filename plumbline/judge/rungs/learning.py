@@ -140,9 +140,7 @@ def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, fl
     curve = record.record.evidence.learn
     if curve is None or not curve.evaluations:
         return
-    # A curve that continued a checkpoint of an earlier release has no recounts of the evaluations before it.
-    recounted = curve.recounted if len(curve.recounted) == len(curve.evaluations) else ()
-    for found, (loss, accuracy) in zip(curve.evaluations, recounted, strict=False):
+    for found, (loss, accuracy) in zip(curve.evaluations, curve.recounted, strict=False):
         yield from ((found.step, "accuracy", found.accuracy, accuracy), (found.step, "loss", found.loss, loss))
     if (right := record.answers.get("right")) is not None and right.size:
         last = curve.evaluations[-1]

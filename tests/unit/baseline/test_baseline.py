@@ -147,7 +147,7 @@ def test_history_and_calibration_over_rounds(
     suite = str(_suite(tmp_path))
     assert main(["history", suite]) == 0
     assert "no round yet" in capsys.readouterr().out
-    assert main(["calibrate", suite]) == 2
+    assert main(["baseline", "calibrate", suite]) == 2
     for number in range(4):
         _round(central, tmp_path, number)
     capsys.readouterr()
@@ -158,11 +158,11 @@ def test_history_and_calibration_over_rounds(
         "round-002",
         "round-003",
     ]
-    assert main(["calibrate", suite, "--json"]) == 0
+    assert main(["baseline", "calibrate", suite, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)["platforms"]["left"]
     assert result["noise"]["runs"] == 4
     assert 0.01 < result["throughput_drop"] < 0.2
-    assert main(["calibrate", suite, "--write"]) == 0
+    assert main(["baseline", "calibrate", suite, "--write"]) == 0
     assert "throughput_drop = 0." in Path(suite).read_text()
 
 
@@ -174,16 +174,16 @@ def test_no_limit_is_written_that_passes_the_loss_of_a_quarter(
     before = suite.read_text()
     for number, rate in enumerate((100, 170, 60, 220, 130)):
         _round(central, tmp_path, number, rate=rate)
-    assert main(["calibrate", str(suite), "--write"]) == 3
+    assert main(["baseline", "calibrate", str(suite), "--write"]) == 3
     out, err = capsys.readouterr()
     assert suite.read_text() == before
     assert "allow no limit up to 25%: train on a quieter machine" in out
     assert f"plumbline: {suite}: platforms.left: nothing is written for it (hint: 5 nights that vary by" in err
-    assert main(["calibrate", str(suite), "--write", "--json"]) == 3
+    assert main(["baseline", "calibrate", str(suite), "--write", "--json"]) == 3
     assert "quieter machine" in json.loads(capsys.readouterr().out)["platforms"]["left"]["problem"]
     for number, rate in enumerate((104, 96, 107, 95, 100)):
         _round(central, tmp_path, number, rate=rate)
-    assert main(["calibrate", str(suite)]) == 0
+    assert main(["baseline", "calibrate", str(suite)]) == 0
     assert "about 12 nights of this noise are needed" in capsys.readouterr().out
 
 
@@ -206,7 +206,7 @@ def test_a_round_that_cannot_be_read_costs_no_command_the_others(
     history, left_out = answer_of("history")
     nights = [item["round"] for item in history["platforms"]["left"]["nights"]]
     assert (nights, left_out) == (["round-000", "round-002", "round-003"], both)
-    calibrated, left_out = answer_of("calibrate")
+    calibrated, left_out = answer_of("baseline", "calibrate")
     assert (calibrated["platforms"]["left"]["noise"]["runs"], left_out) == (3, both)
     # The last round, and the one that is asked for by its name, are not replaced by an older one.
     assert main(["baseline", "accept", suite]) == main(["baseline", "accept", suite, "--round", "round-008"]) == 4
@@ -275,14 +275,14 @@ def test_only_a_round_that_is_there_can_be_accepted(
     assert message in "".join(_told(capsys))
 
 
-@pytest.mark.parametrize("command", ["history", "calibrate"])
+@pytest.mark.parametrize("command", ["history", "baseline calibrate"])
 @pytest.mark.parametrize("last", ["0", "-3"])
 def test_no_rounds_are_not_taken_for_one(
     central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, last: str
 ) -> None:
     for number in range(4):
         _round(central, tmp_path, number)
-    assert main([command, str(_suite(tmp_path)), "--last", last]) == 2
+    assert main([*command.split(), str(_suite(tmp_path)), "--last", last]) == 2
     assert _told(capsys) == [f"plumbline: --last: {last} is less than 1"]
 
 

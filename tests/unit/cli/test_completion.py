@@ -1,4 +1,4 @@
-"""`plumbline completion`, in a real bash; options of all commands before and after the command."""
+"""`plumbline --print-completion bash`, in a real bash; options of all commands before and after the command."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ BASH = shutil.which("bash") or "bash"
 
 
 def test_bash_completes_commands_options_choices_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", "bash"])
+    assert ended.value.code == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "nightly.toml").touch()
-    lines = ("plumbline expl", "plumbline export --la", "plumbline export --to tens", "plumbline run nigh")
+    lines = ("plumbline expl", "plumbline store export --la", "plumbline store export --to tens", "plumbline run nigh")
     typed = "\n".join(
         f'COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; _shtab_plumbline; echo "${{COMPREPLY[@]}}"'
         for line in lines

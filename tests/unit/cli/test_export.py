@@ -1,4 +1,4 @@
-"""`plumbline export`: each format is opened by its own tool, and a second export adds nothing."""
+"""`plumbline store export`: each format is opened by its own tool, and a second export adds nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_parquet_file_has_every_night_and_those_without_a_record(
     central, _ = filled_store(tmp_path, nights=30)
     unavailable(central, 30)
     out = tmp_path / "nights.parquet"
-    argv = ["export", str(tmp_path / "suite.toml"), "--to", "parquet"]
+    argv = ["store", "export", str(tmp_path / "suite.toml"), "--to", "parquet"]
     assert main([*argv, "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 61
     table = pq.read_table(out)
@@ -67,7 +67,7 @@ def test_prometheus_reads_the_last_verdict_its_age_and_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     central, _ = filled_store(tmp_path, nights=30)
-    argv = ["export", str(tmp_path / "suite.toml"), "--to", "prometheus"]
+    argv = ["store", "export", str(tmp_path / "suite.toml"), "--to", "prometheus"]
     assert main(argv) == 0
     found = samples(capsys.readouterr().out)
     assert found["plumbline_verdict", "nightly", "azure", "drift"] == 1
@@ -104,7 +104,7 @@ def test_a_night_is_one_mlflow_run_however_often_it_is_exported(
     central, _ = filled_store(tmp_path, nights=30)
     unavailable(central, 30)
     record_id = with_record(central)
-    argv = ["export", str(tmp_path / "suite.toml"), "--to", "mlflow", "--last", "3"]
+    argv = ["store", "export", str(tmp_path / "suite.toml"), "--to", "mlflow", "--last", "3"]
     assert main([*argv, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 6
     client = MlflowClient(str(tmp_path / "mlruns"))
@@ -152,7 +152,7 @@ def test_mlflow_is_told_where_to_write_and_a_server_that_is_away_is_one_line(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     filled_store(tmp_path, nights=3)
-    argv = ["export", str(tmp_path / "suite.toml"), "--to", "mlflow"]
+    argv = ["store", "export", str(tmp_path / "suite.toml"), "--to", "mlflow"]
     for options, code, words in (
         ([], 2, "or set MLFLOW_TRACKING_URI"),
         (["--out", str(tmp_path / "mlruns")], 2, "sqlite:///mlflow.db"),
@@ -185,7 +185,7 @@ def test_tensorboard_reads_the_nights_and_the_curves_and_a_second_export_adds_no
     with_record(central)
     out = tmp_path / "events"
     for _ in range(2):
-        assert main(["export", str(tmp_path / "suite.toml"), "--to", "tensorboard", "--out", str(out)]) == 0
+        assert main(["store", "export", str(tmp_path / "suite.toml"), "--to", "tensorboard", "--out", str(out)]) == 0
     base = out / "azure" / "bert-tiny-reviews"
     files = [path for path in out.rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"events.out.tfevents.plumbline"}

@@ -116,7 +116,8 @@ def test_every_command_stands_under_its_own_name(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["--help"])
     offered = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert {"run", "deploy", "compare", "import"} <= set(offered)
+    assert {"run", "deploy", "compare", "store"} <= set(offered)
+    assert len(offered) <= 14
     for name in offered:
         (alone,) = command_line._commands([name])
         with pytest.raises(SystemExit) as ended:

@@ -67,7 +67,7 @@ def test_the_command_prints_the_receipt_and_an_old_manifest_has_none(tmp_path, c
 
 
 def test_how_rows_were_read_is_no_part_of_a_dataset_s_identity(tmp_path):
-    """An earlier release made no receipt and no origins: the spec and the accepted baselines of a dataset stay."""
+    """Rows imported in a different way are the same dataset: its spec and its accepted baselines stay."""
     path = tmp_path / "rows.csv"
     path.write_text("text,label\n" + "".join(f"row {i},{'xy'[i % 2]}\n" for i in range(30)))
     receipt_of(path, tmp_path)

@@ -44,7 +44,7 @@ def test_a_healthy_place() -> None:
         ({"plumbline": "0.0.1"}, "aws's plumbline", "same version"),
         ({"torch": "2.12.0"}, "aws's torch", "lock file"),
         ({"torch": ""}, "aws's torch", "lock file"),
-        ({"selfcheck": {"verdict": "drift", "at": "the loss"}}, "aws's training stack", "plumbline selfcheck"),
+        ({"selfcheck": {"verdict": "drift", "at": "the loss"}}, "aws's training stack", "plumbline train --selfcheck"),
         ({"gpus": ()}, "aws's accelerator", "driver"),
         ({"gpus": ("NVIDIA T4",)}, "aws's accelerator", "driver"),
         ({"driver": "575.57.08"}, "aws's driver", "newer NVIDIA driver"),

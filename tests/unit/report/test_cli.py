@@ -1,4 +1,4 @@
-"""`plumbline report` and `plumbline import` with a real central store on disk."""
+"""`plumbline report` and `plumbline store import` with a real central store on disk."""
 
 from __future__ import annotations
 
@@ -150,18 +150,18 @@ def test_an_unknown_round_is_one_line(stored, tmp_path, capsys, argv, message):
 def test_import_takes_a_record_once_and_says_so(stored, tmp_path, capsys):
     central, url, suite = stored
     folder = write_record(tmp_path / "new", "azure", record_id="azure-notebook")
-    assert main(["import", str(folder), "--suite", suite, "--json"]) == 0
+    assert main(["store", "import", str(folder), "--suite", suite, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["record"], answer["new"]) == ("azure-notebook", True)
     assert central.has_record("azure-notebook")
-    assert main(["import", str(folder), "--store", url]) == 0
+    assert main(["store", "import", str(folder), "--store", url]) == 0
     assert "was there already" in capsys.readouterr().out
 
 
 def test_an_imported_record_is_a_round_that_every_command_reads(stored, tmp_path, capsys):
     """The store's only record could be reported, accepted and compared by no command."""
     central, url, suite = stored
-    assert main(["import", str(whole_record(tmp_path / "new0", "azure-lab-0")), "--suite", suite]) == 0
+    assert main(["store", "import", str(whole_record(tmp_path / "new0", "azure-lab-0")), "--suite", suite]) == 0
     name = "import-azure-lab-0"
     assert f"next: plumbline baseline accept {suite} --round {name}" in capsys.readouterr().out
     # A round by hand is never the newest of the nights.
@@ -173,7 +173,7 @@ def test_an_imported_record_is_a_round_that_every_command_reads(stored, tmp_path
     assert main(["baseline", "accept", suite, "--round", name]) == 0
     assert "azure-lab-0  ← current" in capsys.readouterr().out
     folder = whole_record(tmp_path / "new2", "azure-lab-2")
-    assert main(["import", str(folder), "--suite", suite, "--json"]) == 0
+    assert main(["store", "import", str(folder), "--suite", suite, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["round"], answer["verdict"]) == ("import-azure-lab-2", "pass")
     against = {finding.against for finding in central.get_round("nightly", answer["round"]).platforms["azure"].findings}
@@ -200,17 +200,17 @@ def test_import_refuses_what_is_no_whole_record(stored, tmp_path, capsys):
     cut = write_record(tmp_path / "cut", "azure", record_id="cut")
     data = (cut / "sketches.safetensors").read_bytes()
     (cut / "sketches.safetensors").write_bytes(data[:-8])
-    assert main(["import", str(cut), "--store", url]) == 4
+    assert main(["store", "import", str(cut), "--store", url]) == 4
     assert "does not match the digest in its record" in capsys.readouterr().err
     odd = write_record(tmp_path / "odd", "azure", record_id="odd")
     save_file({"sketch": np.zeros((3, 64))}, odd / "sketches.safetensors")
     described = json.loads((odd / RECORD_NAME).read_text())
     described["parts"] = [part.to_json() for part in record_parts(odd)]
     (odd / RECORD_NAME).write_text(json.dumps(described))
-    assert main(["import", str(odd), "--store", url]) == 4
+    assert main(["store", "import", str(odd), "--store", url]) == 4
     assert "does not contain float64 sketches of 40 taps" in capsys.readouterr().err
-    assert main(["import", str(tmp_path), "--store", url]) == 4
-    assert main(["import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
+    assert main(["store", "import", str(tmp_path), "--store", url]) == 4
+    assert main(["store", "import", str(write_record(tmp_path / "lab", "lab")), "--suite", suite]) == 2
     assert "'lab' is not a platform of the suite" in capsys.readouterr().err
     assert not {"cut", "odd", "lab-20261120"}.intersection(central.list_records())
 
@@ -294,5 +294,5 @@ def test_what_was_rendered_stands_in_the_json_where_no_file_takes_it(stored, tmp
 @pytest.mark.usefixtures("stored")
 def test_import_into_a_file_says_that_it_is_no_folder(tmp_path, capsys):
     url = f"file://{tmp_path}/suite.toml"
-    assert main(["import", str(tmp_path / "r1"), "--store", url]) == 2
+    assert main(["store", "import", str(tmp_path / "r1"), "--store", url]) == 2
     assert capsys.readouterr().err.startswith(f"plumbline: {url}: is not a folder (")

@@ -51,7 +51,7 @@ def hostile_round():
     cause = Cause(
         code="operator", sure="likely", why=HOSTILE, evidence=(HOSTILE,), suspects=(HOSTILE,), tried=(HOSTILE,)
     )
-    result = drifted(causes=(cause,), notes=(HOSTILE,), timings={HOSTILE: 1.0})
+    result = drifted(causes=(cause,), notes=({"text": HOSTILE},), timings={HOSTILE: 1.0})
     return verdict_of(
         "drift", {"aws": passing(), HOSTILE: result}, suite=HOSTILE, notes=(HOSTILE,), flow_run="javascript:x"
     )

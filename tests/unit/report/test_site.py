@@ -157,9 +157,9 @@ def test_the_command_writes_the_pages_and_the_server_shows_nothing_else(
 ) -> None:
     central, _ = filled_store(tmp_path, nights=30)
     central.put_text("secrets/nightly/x.json", "secret")
-    assert main(["site", str(tmp_path / "suite.toml"), "--json"]) == 0
+    assert main(["store", "site", str(tmp_path / "suite.toml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["site"] == str(tmp_path / "site/nightly/index.html")
-    assert main(["site", str(tmp_path / "suite.toml"), "--serve", "--port", "99999"]) == 2
+    assert main(["store", "site", str(tmp_path / "suite.toml"), "--serve", "--port", "99999"]) == 2
     assert "--port: 99999" in capsys.readouterr().err
     with PageServer(central) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -186,19 +186,19 @@ def test_the_command_removes_only_where_it_is_asked_to(site: Site, capsys: pytes
     connect_reports(site.central, "unit", ["old-pass"], "")
     assert "../old-pass/report.html" in read_bytes(site.central.store, "rounds/unit/old-rejected/report.html").decode()
     before = site.objects()
-    assert main(["prune", str(site.path), "--json"]) == 0
+    assert main(["store", "prune", str(site.path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert {"old-pass", "old-inconclusive"} <= set(shown["rounds"])
     assert not shown["applied"]
     assert site.objects() == before
-    assert main(["prune", str(site.path), "--apply"]) == 0
+    assert main(["store", "prune", str(site.path), "--apply"]) == 0
     assert "removed old-pass" in capsys.readouterr().out
     with pytest.raises(ObjectMissingError):
         site.central.get_round("unit", "old-pass")
     assert site.central.get_round("unit", "old-drift").verdict == "drift"
     assert b"old-pass" not in read_bytes(site.central.store, "rounds/unit/old-rejected/report.html")
     assert b"rounds/unit/old-pass/" not in read_bytes(site.central.store, "site/unit/index.html")
-    assert main(["prune", str(site.path), "--keep-days", "nan"]) == 2
+    assert main(["store", "prune", str(site.path), "--keep-days", "nan"]) == 2
     assert "--keep-days: nan is less than 1" in capsys.readouterr().err
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from plumbline.judge import needs_rerun
 from plumbline.report.sentences import by_rounding, cause_line
 from plumbline.report.terminal import next_step
@@ -37,10 +35,3 @@ def test_no_sentence_is_read_to_decide() -> None:
     finding = Finding(check="speed.throughput", outcome="inconclusive", detail="a rerun has to confirm it")
     assert not needs_rerun(Judgement(verdict="inconclusive", findings=(finding,)))
     assert needs_rerun(Judgement(verdict="inconclusive", findings=(finding.replace(needs_rerun=True, detail=""),)))
-
-
-def test_the_notes_of_older_rounds_are_read_as_remarks() -> None:
-    old = PlatformResult.model_validate({"verdict": "pass", "notes": ["kernel: the runs differ"]})
-    assert old.notes == (Note(code="remark", text="kernel: the runs differ"),)
-    with pytest.raises(ValueError, match="text"):
-        PlatformResult.model_validate({"verdict": "pass", "notes": [{"code": "remark"}]})

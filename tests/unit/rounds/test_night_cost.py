@@ -49,7 +49,7 @@ def test_a_price_of_ones_own_counts_and_without_a_night_the_deadlines_bound_it()
     aws, gcp = night_costs(suite_of(gcp={"price_per_hour": 10.0, "run_seconds": 1800.0, "workloads": ["two"]}), [])
     assert (gcp.machine, gcp.num_nights, gcp.night) == ("", 0, 5.0)
     assert aws.machine_hours == 4.0  # two workloads of 7,200 s
-    # A round of an earlier release measured nothing.
+    # A round without a record measured nothing.
     old = RoundVerdict(round="r", suite="nightly", verdict="pass", platforms={"aws": PlatformResult(verdict="pass")})
     assert night_costs(suite_of(), [old])[0].num_nights == 0
 
@@ -62,7 +62,7 @@ def test_a_round_over_its_limit_is_refused_in_one_line_and_an_unknown_price_too(
         check_cost(suite_of(dispatch={"max_cost": 4.0}), costs, "nightly")
     assert str(refused.value) == (
         "nightly: dispatch.max_cost: a night costs 4.13 USD (aws 2.42, gcp 1.71), more than 4.00"
-        " (hint: raise it, or see `plumbline cost SUITE`)"
+        " (hint: raise it, or see `plumbline store cost SUITE`)"
     )
     unknown = suite_of(dispatch={"max_cost": 4.0}, gcp={"accelerator": "NVIDIA H999"})
     with pytest.raises(ConfigurationError, match=r"^nightly: platforms.gcp.price_per_hour: is not known"):
@@ -76,11 +76,11 @@ def test_the_command_prints_a_night_by_platform(tmp_path: Path, capsys: pytest.C
         central.put_round(verdict)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    assert main(["cost", str(path), "--json"]) == 0
+    assert main(["store", "cost", str(path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["platforms"]["aws"]["machines"] == pytest.approx(2 * 1.212)
     assert printed["night"] == pytest.approx(sum(row["night"] for row in printed["platforms"].values()))
-    assert main(["cost", str(path), "--last", "1"]) == 0
+    assert main(["store", "cost", str(path), "--last", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["platform", "machine", "USD/h", "GPU"]
     assert lines[1].split()[:4] == ["aws", "g5.2xlarge", "1.212", "3.00"]

@@ -102,6 +102,13 @@ def test_a_record_of_another_spec_is_refused(folder):
         read_record(folder)
 
 
+def test_a_record_of_a_different_schema_version_is_refused_in_one_line(folder):
+    change(folder, schema_version=2)
+    with pytest.raises(InvalidInputError, match="schema_version") as refused:
+        read_record(folder)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999"])
 def test_a_record_with_a_number_that_is_none_is_refused(folder, value):
     path = folder / RECORD_NAME
