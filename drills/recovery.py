@@ -135,7 +135,7 @@ def rounds_outlive_their_server(stack: RunningStack) -> None:
         for how, end in _ENDS:
             for phase in _PHASES:
                 night = _Night(stack, client, suite, f"{time.strftime('%Y%m%d-%H%M%S')}-{how}-{phase}")
-                wait_until(lambda night=night, phase=phase: night.is_in(phase), f"{how} at {phase}: it begins", 120)
+                wait_until(lambda night=night, phase=phase: night.is_in(phase), f"{how} at {phase}: it begins", 300)
                 stack.forgive()
                 end(stack)
                 began = time.monotonic()
@@ -159,7 +159,7 @@ def control_machine_reboots(stack: RunningStack) -> None:
     with _deployed(stack, "drill-reboot") as (suite, hook, client):
         for phase in ("dispatch", "training"):
             night = _Night(stack, client, suite, f"{time.strftime('%Y%m%d-%H%M%S')}-{phase}")
-            wait_until(lambda night=night, phase=phase: night.is_in(phase), f"reboot at {phase}: it begins", 120)
+            wait_until(lambda night=night, phase=phase: night.is_in(phase), f"reboot at {phase}: it begins", 300)
             stack.forgive()
             with stack.held():
                 for pid in stack.processes(SERVER):
