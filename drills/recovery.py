@@ -47,7 +47,8 @@ def _deployed(stack: RunningStack, name: str, steps: int = 60) -> Iterator[tuple
     with receiver() as hook, open_client(stack) as client:
         AppriseUrl(url=hook.url).save(name, overwrite=True)
         alerts = [Alert(on=("missed", "drift", "invalid", "unavailable"), block=f"apprise-url/{name}")]
-        suite = small_suite(stack.stack.state, name, steps=steps, retries=2, run_seconds=200).replace(alerts=alerts)
+        limits = {"retries": 3, "start_seconds": 180, "run_seconds": 200}
+        suite = small_suite(stack.stack.state, name, steps=steps, **limits).replace(alerts=alerts)
         stack.deploy(suite)
         yield suite, hook, client
 

@@ -240,8 +240,10 @@ def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
 
 
 def _delete_automation(client: SyncPrefectClient, item: Item) -> None:
-    for found in client.read_automations_by_name(item.name):
-        client.delete_automation(found.id)
+    # All are read: a server of Prefect 3.6 refuses the newer client's question for a name.
+    for found in paged(client.read_automations):
+        if found.name == item.name:
+            client.delete_automation(found.id)
 
 
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:

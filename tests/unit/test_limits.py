@@ -28,6 +28,7 @@ OTHERS: dict[str, dict[str, str]] = {
         "rounds/documents.py": "_SECRET_BYTES",
         "rounds/isolation.py": "_MAX_MESSAGE",
         "rounds/plan.py": "_DATE_DIGITS _LONGEST_NAME _NONCE_DIGITS",
+        "rounds/recovery.py": "MAX_CRASHES _REPORTED_SECONDS _SILENT_SECONDS _START_SECONDS _UNATTENDED_SECONDS",
         "rounds/reporting.py": "_NIGHTS PRICED_NIGHTS _AT_ONCE _MOST_READ",
         "rounds/row_places.py": "_MAX_SHARD_BYTES _MAX_CHARS",
         "rounds/site.py": "_AT_ONCE",
