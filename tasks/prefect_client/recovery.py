@@ -26,7 +26,7 @@ from plumbline.deployment import LOST, RESUMED, ROUND_TAG, suite_tag
 from plumbline.errors import ExitCode
 from plumbline.escape import escape
 from plumbline.rounds import outcome, round_of_run
-from plumbline.rounds.recovery import Step, next_step
+from plumbline.rounds.recovery import MAX_CRASHES, Step, next_step
 from plumbline.schema.suite import Suite
 from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PAGE
@@ -116,7 +116,11 @@ def recover(
     latest = client.read_flow_run(run.id).state
     if latest is None or latest.id != run.state.id:
         return latest
-    return client.set_flow_run_state(run.id, wanted).state
+    answer = client.set_flow_run_state(run.id, wanted).state
+    if step is Step.CRASH and answer is not None and answer.is_crashed() and count_crashes(run.id) <= MAX_CRASHES:
+        # No process is left to report this crash again: the round waits for no second pass.
+        answer = client.set_flow_run_state(run.id, AwaitingRetry(message=RESUMED)).state
+    return answer
 
 
 def _signs_of_life(state: State, progress: RunProgress | None) -> Iterable[float]:
