@@ -85,7 +85,7 @@ def controller_crashes(stack: RunningStack, hook: Receiver, client: SyncPrefectC
     for pid in stack.controllers():
         os.kill(pid, 9)
     say("the controller's process is killed with SIGKILL")
-    wait_until(lambda: _has_verdict(client, run.id), "the resumed round has ended", 240)
+    wait_until(lambda: _has_verdict(client, run.id), "the resumed round has ended", 420)
     expect(not _titles(hook, "without a verdict"), f"no alert about the crash: {_titles(hook, 'without a verdict')}")
 
 

@@ -27,7 +27,7 @@ _STARTS = 4
 
 
 def controller_killed(stack: RunningStack) -> None:
-    """The controller is killed: the automation starts the same round again, which finds its trainings."""
+    """The controller is killed: the same round is started again, and finds its trainings."""
     round_ = stack.start_round(small_suite(stack.stack.state, "drill-killed", steps=150))
     round_.until("aws", "trains")
     trainings = set(stack.processes(TRAINER))

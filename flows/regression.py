@@ -7,10 +7,8 @@ from pathlib import Path
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
-from prefect.states import Completed, Failed
 
-from plumbline.errors import ExitCode, PlumblineError, SupersededError
-from plumbline.escape import escape
+from plumbline.errors import PlumblineError, SupersededError
 from plumbline.rounds.outcome import headline
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -22,6 +20,7 @@ from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.judge import conclude, judge_records
 from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over
+from plumbline.tasks.prefect_client.recovery import final_state
 from plumbline.tasks.report import (
     add_notes,
     emit_verdict,
@@ -34,19 +33,6 @@ from plumbline.tasks.report import (
 )
 
 _PHASES = ("opening", "training", "gathering", "judging", "confirming", "reporting", "alerting")
-STATE_NAMES = {
-    ExitCode.DRIFT: "Drift",
-    ExitCode.USAGE: "Misconfigured",
-    ExitCode.INCONCLUSIVE: "Inconclusive",
-    ExitCode.INVALID: "Invalid",
-}
-"""Names of the failed states of rounds and upgrades, for people and automations."""
-
-
-def final_state(code: ExitCode, text: str) -> State[None]:
-    """Return the final state of a controller; its name is the verdict, or the kind of the error."""
-    message = escape(text, "log")
-    return Completed(message=message) if code is ExitCode.PASS else Failed(name=STATE_NAMES[code], message=message)
 
 
 @flow(name="plumbline-regression", flow_run_name=run_name, persist_result=False)

@@ -11,7 +11,6 @@ from prefect.states import Completed, Failed
 
 from plumbline.errors import ConfigurationError, PlumblineError, SupersededError
 from plumbline.escape import escape
-from plumbline.flows.regression import final_state
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict
@@ -19,6 +18,7 @@ from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.machines import machines_up
 from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
 from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
+from plumbline.tasks.prefect_client.recovery import final_state
 from plumbline.tasks.upgrade import (
     alert_about_upgrade,
     judge_here,

@@ -1,4 +1,4 @@
-"""Watch flow: checks every few minutes whether the scheduled round started."""
+"""Watch flow: continues crashed rounds, and alerts about missed ones, every few minutes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from prefect.states import Completed, Failed
 
 from plumbline.schema.suite import Suite
 from plumbline.tasks.machines import check_left_on
-from plumbline.tasks.watch import check_missed
+from plumbline.tasks.watch import check_missed_rounds, recover_rounds
 
 
 @flow(name="plumbline-watch", persist_result=False)
 def watch(suite: Suite) -> State[None]:
-    """Alert about a missed round and machines that are left on, and send pending alerts."""
-    unchecked = check_left_on(suite)
-    missed, undelivered = check_missed(suite)
-    if failures := [*unchecked, *undelivered]:
+    """Continue crashed rounds, alert about missed ones and machines left on, and send pending alerts."""
+    missed, failures = "", [*recover_rounds(suite), *check_left_on(suite)]
+    if suite.alerts:
+        missed, undelivered = check_missed_rounds(suite)
+        failures += undelivered
+    if failures:
         return Failed(message="; ".join(failures))
     return Completed(message=missed or "the last due round has started")

@@ -62,6 +62,18 @@ def require(module: str) -> ModuleSpec:
     return spec
 
 
+def require_version(package: str) -> None:
+    """Raise the one-line error of a package that is missing, or outside of the range in this package's metadata."""
+    from packaging.requirements import Requirement
+
+    require(package)
+    for line in _requirements():
+        wanted = Requirement(line)
+        if _normal(wanted.name) == package and not wanted.specifier.contains(version(package), prereleases=True):
+            hint = f"pip install '{wanted.name}{wanted.specifier}'"
+            raise ConfigurationError(f"version {version(package)} does not fit", where=package, hint=hint)
+
+
 def resource(name: str) -> Path:
     """Return the path of a distribution's file, in a checkout or an installation, named as in the repository."""
     for path in (_ROOT / name, _SHARE / name):
@@ -73,15 +85,18 @@ def resource(name: str) -> Path:
 def _extras() -> dict[str, list[str]]:
     """Return the extras of each required package; "" where every environment needs it."""
     extras: dict[str, list[str]] = {}
-    try:
-        lines = requires(_PROJECT) or []
-    except PackageNotFoundError:
-        lines = []  # a source tree on the path, without an installation
-    for line in lines:
+    for line in _requirements():
         name, extra = _NAME.match(line), _EXTRA.search(line)
         if name is not None:
             extras.setdefault(_normal(name[0]), []).append(extra[1] if extra else "")
     return extras
+
+
+def _requirements() -> list[str]:
+    try:
+        return requires(_PROJECT) or []
+    except PackageNotFoundError:
+        return []  # a source tree on the path, without an installation
 
 
 def _normal(name: str) -> str:

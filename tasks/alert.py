@@ -41,7 +41,7 @@ from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import Blocks, send
-from plumbline.upgrade.outcome import read_outcome
+from plumbline.tasks.prefect_client.recovery import stored_result
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _DELIVERY_SECONDS = 20.0
@@ -82,7 +82,7 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
     """Alert that the round failed without a verdict, then re-raise the error.
 
     A round that a person retries after its verdict has one: its failure is no alert. Handles Plumbline's errors only:
-    any other exception ends the run as Failed, and Prefect's automation alerts.
+    any other exception ends the run as Failed, and the watch alerts.
     """
     try:
         yield
@@ -109,12 +109,9 @@ def _refuse_if_known(suite: Suite, round_id: str) -> None:
 def _is_judged(suite: Suite, round_id: str) -> bool:
     """Return whether a verdict of the round, or the outcome of the upgrade, is stored; an outage prevents no alert."""
     try:
-        central = CentralStore(open_store(suite.store))
-        if read_outcome(central, suite.name, round_id) is None:
-            central.get_round(suite.name, round_id)
+        return stored_result(suite, round_id) is not None
     except PlumblineError:
         return False
-    return True
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:

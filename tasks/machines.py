@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from prefect import get_run_logger
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterEndTime,
-    FlowRunFilterState,
-    FlowRunFilterStateName,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
-from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
 
 from plumbline.alerts import AlertBook, AlertState, add_once, left_on_message
 from plumbline.central import CentralStore
-from plumbline.deployment import suite_tag
 from plumbline.errors import PlumblineError, SupersededError
 from plumbline.machines import open_group, wanted_sizes
 from plumbline.schema.suite import Suite
 from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import open_client, server_errors
-
-_ROUND = "plumbline-round"
-_CRASHED = timedelta(minutes=15)
+from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 
 @contextmanager
@@ -112,18 +100,5 @@ def _add(state: AlertState, suite: Suite, left: Mapping[str, int], now: datetime
 
 def _is_round_open(suite: Suite, now: datetime, *, without: str | None = None) -> bool:
     """Return whether a round or an upgrade of the suite runs or will be continued, other than the run `without`."""
-    tags = FlowRunFilterTags(all_=[suite_tag(suite.name), _ROUND])
-    running = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
-    wanted = [
-        FlowRunFilter(tags=tags, state=FlowRunFilterState(type=running)),
-        FlowRunFilter(tags=tags, state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["AwaitingRetry"]))),
-        # An automation starts it again, or ends it.
-        FlowRunFilter(
-            tags=tags,
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
-            end_time=FlowRunFilterEndTime(after_=now - _CRASHED),
-        ),
-    ]
     with server_errors(), open_client() as client:
-        found = [run for runs in wanted for run in client.read_flow_runs(flow_run_filter=runs, limit=2)]
-    return any(str(run.id) != str(without) for run in found)
+        return any(str(run.id) != str(without) for run in read_open_rounds(client, suite.name, now))

@@ -11,11 +11,11 @@ from prefect.runtime import deployment, flow_run
 
 from plumbline.central import CentralStore
 from plumbline.central.central_store import start_key
-from plumbline.digest import digest_json
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.rounds import Round, check_round_id, new_round_id
+from plumbline.rounds import Round, check_round_id, round_of_run
 from plumbline.rounds.documents import Controller, check_claim, claim_round, read_specs, round_secret
 from plumbline.rounds.night_cost import check_cost, night_costs
+from plumbline.rounds.recovery import MAX_CRASHES
 from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
@@ -24,8 +24,6 @@ from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_dele
 from plumbline.variables import variable
 
 _PARAMETERS = "the flow run's parameters"
-_MAX_CRASHES = 4
-"""Maximum number of crashes: of the first start, and of three that Prefect started again."""
 
 
 def run_name() -> str:
@@ -41,8 +39,7 @@ def name_round(suite: Suite, round_id: str) -> str:
     """Return the given name, else a name from the suite and the flow run, equal for each start of the run."""
     if round_id:
         return check_round_id(round_id, where=_PARAMETERS, key="round_id")
-    # A digest: ids of runs that are made close together begin with the same digits.
-    return new_round_id(flow_run.scheduled_start_time, digest_json([suite.name, str(flow_run.id)]))
+    return round_of_run(suite.name, str(flow_run.id), flow_run.scheduled_start_time)
 
 
 def check_suite(suite: Suite) -> Suite:
@@ -59,7 +56,7 @@ def take_over(suite: Suite, round_id: str) -> None:
     controller = _this_controller()
     claim_round(CentralStore(open_store(suite.store)), suite.name, round_id, controller)
     crashes = count_crashes(UUID(str(flow_run.id)))
-    if crashes >= _MAX_CRASHES:
+    if crashes >= MAX_CRASHES:
         raise UnavailableError(f"the controller crashed {crashes} times", hint="see the log of its worker")
 
 

@@ -1,4 +1,4 @@
-"""Check of the rounds that Prefect has scheduled against the started ones, with alerts."""
+"""Watch of a suite's rounds: the crashed are continued, and those missed or without a verdict alerted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from prefect import task
+from prefect.client.schemas.objects import FlowRun
+from prefect.utilities.urls import url_for
 
 from plumbline.alerts import (
     AlertBook,
@@ -15,6 +16,7 @@ from plumbline.alerts import (
     Planned,
     add_once,
     missed_message,
+    no_verdict_message,
     unchecked_message,
     unplanned_message,
     watch_on,
@@ -24,11 +26,20 @@ from plumbline.central import CentralStore
 from plumbline.central.central_store import started_at
 from plumbline.deployment import REGRESSION
 from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.report.sentences import clean
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import open_client, read_planned, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import open_client, read_planned, server_clock, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.flow_runs import read_progress
 from plumbline.tasks.prefect_client.notifications import Blocks
+from plumbline.tasks.prefect_client.recovery import (
+    name_of_round,
+    read_failed_rounds,
+    read_open_rounds,
+    recover,
+    stored_result,
+)
 
 _RECENT = timedelta(minutes=20)
 """Two periods of the watch, one of which may start late."""
@@ -127,7 +138,39 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
     return planned, ""
 
 
-@task(name="check missed", persist_result=False)
-def check_missed(suite: Suite) -> tuple[str, list[str]]:
-    """Run `check_missed_rounds` as a task."""
-    return check_missed_rounds(suite)
+def recover_rounds(suite: Suite) -> list[str]:
+    """Continue or end each round whose process is gone, and note an alert for each without a verdict.
+
+    Returns the failures as lines.
+    """
+    try:
+        wait_for_api(0.0)
+        with server_errors(), open_client() as client:
+            now = server_clock(client)()
+            runs = read_open_rounds(client, suite.name, now)
+            progress = read_progress(client, [run.id for run in runs])
+            for run in runs:
+                recover(client, suite, run, progress.get(run.id), now)
+            failed = read_failed_rounds(client, suite.name, now)
+        if failed and any("missed" in alert.on for alert in suite.alerts):
+            _add_failed(suite, failed, now)
+    except (PlumblineError, OSError) as error:
+        return [f"crashed rounds are not continued: {error}"]
+    return []
+
+
+def _add_failed(suite: Suite, runs: Iterable[FlowRun], now: datetime) -> None:
+    """Add one alert for each round that ended without a verdict, and could not alert itself."""
+    messages = [
+        no_verdict_message(suite.name, name, clean(why), url_for("flow-run", run.id) or "")
+        for run in runs
+        if run.state is not None and stored_result(suite, name := name_of_round(suite, run)) is None
+        if (why := run.state.message or run.state.name)
+    ]
+
+    def add(state: AlertState) -> AlertState:
+        for message in messages:
+            state = add_once(state, message, suite.alerts, now)
+        return state
+
+    AlertBook(CentralStore(open_store(suite.store)), suite.name).change(add)

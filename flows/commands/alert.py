@@ -44,7 +44,8 @@ def _blocks(suite: Suite) -> list[str]:
 
 
 def _check(suite: Suite) -> tuple[list[str], list[str]]:
-    from plumbline.tasks.watch import check_missed_rounds
+    from plumbline.tasks.watch import check_missed_rounds, recover_rounds
 
+    unfinished = recover_rounds(suite)
     missed, failed = check_missed_rounds(suite)
-    return [missed] if missed else [], failed
+    return [missed] if missed else [], [*unfinished, *failed]

@@ -30,9 +30,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("deploy", help="create or update a suite's objects on Prefect", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
-    parser.add_argument(
-        "--prune", action="store_true", help="delete deployments and automations that are no longer in the suite"
-    )
+    parser.add_argument("--prune", action="store_true", help="delete deployments that are no longer in the suite")
     parser.add_argument("--publish", action="store_true", help="also build and publish data, weights and specs")
     parser.add_argument("--only", choices=_KINDS, action="append", help="only this kind of object; may be repeated")
     parser.add_argument("--controllers", default=CONTROLLERS_POOL, help="work pool of the controllers (%(default)s)")
@@ -77,7 +75,10 @@ def _deploy(args: argparse.Namespace, suite: Suite) -> Sequence[PlanItem]:
             with platform_errors(suite, name):
                 plans[name] = apis.ask(client, partial(_plan_at, suite=suite.name, items=items), _PLAN_SECONDS)
         if args.only:
-            plans = {name: tuple(change for change in plan if change.verb != "extra") for name, plan in plans.items()}
+            plans = {
+                name: tuple(change for change in plan if change.verb not in ("delete", "extra"))
+                for name, plan in plans.items()
+            }
         if not args.dry_run:
             for name, changes in plans.items():
                 with platform_errors(suite, name):
@@ -137,5 +138,5 @@ def _print(args: argparse.Namespace, changes: Sequence[PlanItem]) -> None:
         return
     for line in lines(changes):
         print(line)
-    count = sum(change.verb in ("create", "change") for change in changes)
+    count = sum(change.verb in ("create", "change", "delete") for change in changes)
     print(f"{count} to do" if args.dry_run else f"{count} done")

@@ -2,8 +2,10 @@
 
 from plumbline.deployment.items import CONTROLLERS_POOL as CONTROLLERS_POOL
 from plumbline.deployment.items import GATE as GATE
+from plumbline.deployment.items import LOST as LOST
 from plumbline.deployment.items import REGRESSION as REGRESSION
 from plumbline.deployment.items import RESUMED as RESUMED
+from plumbline.deployment.items import ROUND_TAG as ROUND_TAG
 from plumbline.deployment.items import UPGRADE as UPGRADE
 from plumbline.deployment.items import UPGRADE_EVENT as UPGRADE_EVENT
 from plumbline.deployment.items import WATCH as WATCH

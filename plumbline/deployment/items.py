@@ -14,6 +14,8 @@ REGRESSION, TRAINING, WATCH = "plumbline-regression", "plumbline-training", "plu
 """Names of the flows, which start with the product's name on a shared server."""
 UPGRADE, GATE = "plumbline-upgrade", "plumbline-gate"
 """Names of the flows of an upgrade: the controller's, and that of each platform's worker."""
+ROUND_TAG = "plumbline-round"
+"""Tag of the runs that the watch continues: rounds and upgrades."""
 UPGRADE_EVENT = "plumbline.dependency.upgraded"
 RESUMED = "its process ended; the same round continues in a new process"
 """Message of the state of a crashed round that is started again, unless by a person."""
@@ -24,28 +26,17 @@ CONTROLLERS_POOL = "plumbline"
 """Default work pool of rounds and watches."""
 _DEFAULT_QUEUE = "default"
 """Name of the queue that Prefect makes in each pool."""
-_WATCH_CRON = "*/10 * * * *"
+_WATCH_CRON = "*/3 * * * *"
+_WATCH_TAG = "plumbline-watch"
+_UNWATCHED_SECONDS = 1800
+"""Seconds without a watch after which a person is told: twice the time for which Prefect holds an event back."""
 _HEARTBEAT_SECONDS = 30
 """Minimum period in Prefect, in seconds."""
-_REPEATED_SECONDS = 20
-"""Time within which all reports of one crash arrive."""
 _SILENT_SECONDS = 4 * _HEARTBEAT_SECONDS
-_START_SECONDS = 300
-"""Maximum seconds from PENDING to RUNNING: the worker may have died in between."""
-_WAITS_FOR_MACHINE = "prefect.flow-run.InfrastructurePending"
-"""Event of a run whose pod waits for a node or an image: Prefect's Kubernetes worker ends the run if the pod fails."""
-_LOST_SECONDS = 900
-"""Maximum seconds without a heartbeat of a round that began: it crashed, and no process continues it."""
 LOST = "Lost"
-"""State name of such a round."""
-_VERDICTS = ["Cancelled", "Completed", "Drift", "Failed", "Inconclusive", "Invalid", LOST, "Misconfigured"]
-"""State names of runs that are not started again."""
-_ENDS = [*_VERDICTS, "Crashed"]
+"""State name of a round that no process continues."""
+_ENDS = ("Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive", "Invalid", LOST, "Misconfigured")
 """Final state names of Plumbline's runs."""
-# Prefect fills in the double braces.
-_NO_VERDICT_BODY = """{{ flow_run.name }}: {{ flow_run.state.name }}
-{{ flow_run.state.message }}
-{% if flow_run|ui_url %}run: {{ flow_run|ui_url }}{% endif %}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +99,7 @@ def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | No
         *_blocks(suite, addresses or {}),
         *_trainings(suite, own),
         *_rounds(suite, controllers),
-        *_automations(suite),
+        *_automations(suite, controllers),
     )
 
 
@@ -172,7 +163,7 @@ def _rounds(suite: Suite, controllers: str) -> Iterator[Item]:
         f"{REGRESSION}/{suite.name}",
         entrypoint="plumbline.flows.regression.regression",
         work_pool=controllers,
-        tags=[*tags, "plumbline-round"],
+        tags=[*tags, ROUND_TAG],
         description=f"One round of {suite.name}: train on every platform, compare, name the cause, report, alert.",
         parameters=suite_parameters(suite),
         cron=schedule.cron if schedule else None,
@@ -184,23 +175,23 @@ def _rounds(suite: Suite, controllers: str) -> Iterator[Item]:
         entrypoint="plumbline.flows.upgrade.upgrade",
         work_pool=controllers,
         # With the tag of rounds, a crashed run is resumed, and a run without a verdict is alerted.
-        tags=[*tags, "plumbline-round"],
+        tags=[*tags, ROUND_TAG],
         description=f"Train {suite.name} under a candidate lock on every platform, and name the package that differs.",
         parameters=suite_parameters(suite),
         collision_strategy="ENQUEUE",
     )
-    watched = {"left-on"} | ({"missed"} if schedule else set())
-    if any(watched & set(alert.on) for alert in suite.alerts):
-        yield _deployment(
-            f"{WATCH}/{suite.name}",
-            entrypoint="plumbline.flows.watch.watch",
-            work_pool=controllers,
-            tags=tags,
-            description=f"Alert about missed rounds and machines left on of {suite.name}, and send pending alerts.",
-            parameters=suite_parameters(suite),
-            cron=_WATCH_CRON,
-            timezone="UTC",
-        )
+    yield _deployment(
+        f"{WATCH}/{suite.name}",
+        entrypoint="plumbline.flows.watch.watch",
+        work_pool=controllers,
+        tags=[*tags, _WATCH_TAG],
+        description=f"Continue crashed rounds of {suite.name}, alert about missed ones, and send pending alerts.",
+        parameters=suite_parameters(suite),
+        cron=_WATCH_CRON,
+        timezone="UTC",
+        # Of all that became late while no worker was there, one runs.
+        collision_strategy="CANCEL_NEW",
+    )
 
 
 def _deployment(name: str, **fields: Any) -> Item:
@@ -208,16 +199,13 @@ def _deployment(name: str, **fields: Any) -> Item:
     fields = {**empty, **fields}
     initial = {
         "job_variables": {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(_HEARTBEAT_SECONDS)}},
-        # One round of a suite at a time: Prefect's own limit replaces a lock.
+        # One round, and one watch, of a suite at a time: Prefect's own limit replaces a lock.
         "concurrency_limit": 1 if fields["collision_strategy"] else None,
     }
     return Item("deployment", name, fields, initial)
 
 
-def _automations(suite: Suite) -> Iterator[Item]:
-    rounds = [f"prefect.tag.{suite_tag(suite.name)}", "prefect.tag.plumbline-round"]
-    # Without a name that Prefect fills in: a deployment may be deleted during its round.
-    no_verdict = f"[plumbline] {suite.name}: a round ended without a verdict"
+def _automations(suite: Suite, controllers: str) -> Iterator[Item]:
     # With a lock in its payload the event starts the gate; without one, that flow starts a round.
     yield _automation(
         f"plumbline {suite.name}: round after an upgrade",
@@ -228,58 +216,25 @@ def _automations(suite: Suite) -> Iterator[Item]:
         },
     )  # fmt: skip
     yield _crash_silent_runs(suite)
-    yield _automation(
-        f"plumbline {suite.name}: crash rounds that do not start",
-        expect=["prefect.flow-run.Running", _WAITS_FOR_MACHINE, *(f"prefect.flow-run.{name}" for name in _ENDS)],
-        after=["prefect.flow-run.Pending"],
-        for_each=["prefect.resource.id"],
-        related=rounds,
-        posture="Proactive",
-        within=_START_SECONDS,
-        action={
-            "type": "change-flow-run-state", "state": "CRASHED", "name": "Crashed",
-            "message": f"not running {_START_SECONDS} s after a worker took it: its machine may be gone",
-        },
-    )  # fmt: skip
-    # A worker reports each crash twice, seconds apart. The second report ends a run that was started in between, so the
-    # restart waits until both have come.
-    yield _automation(
-        f"plumbline {suite.name}: resume crashed rounds",
-        expect=[f"prefect.flow-run.{name}" for name in ("AwaitingRetry", "Pending", "Running", "Scheduled")],
-        after=["prefect.flow-run.Crashed"],
-        for_each=["prefect.resource.id"],
-        related=rounds,
-        posture="Proactive",
-        within=_REPEATED_SECONDS,
-        action={
-            "type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry",
-            "message": RESUMED,
-        },
-    )  # fmt: skip
-    # The one end of a crash that no start healed: a round that crashes is resumed, and nobody is alerted.
-    yield _automation(
-        f"plumbline {suite.name}: end lost rounds",
-        # With Running: a run whose heartbeats a person turned off is never taken for lost while it runs.
-        expect=[_WAITS_FOR_MACHINE, *(f"prefect.flow-run.{name}" for name in ("heartbeat", "Running", *_VERDICTS))],
-        after=[f"prefect.flow-run.{name}" for name in ("Crashed", "Pending", "heartbeat")],
-        for_each=["prefect.resource.id"],
-        related=rounds,
-        posture="Proactive",
-        within=_LOST_SECONDS,
-        action={
-            "type": "change-flow-run-state", "state": "FAILED", "name": LOST,
-            "message": f"no process continued it for {_LOST_SECONDS} s: see the log of the controllers' worker",
-        },
-    )  # fmt: skip
+    # The server reports the watch's own end, as no watch could: its worker is gone, or cannot import the flows.
+    body = (
+        f"No watch of {suite.name} has ended for {_UNWATCHED_SECONDS // 60} minutes: no crashed round is resumed, and"
+        f" no missed one alerted. See the worker of the work pool {controllers}, and the runs of {WATCH}/{suite.name}."
+    )
+    ends = ["prefect.flow-run.Completed", "prefect.flow-run.Failed"]
     for block in dict.fromkeys(alert.block for alert in suite.alerts if "missed" in alert.on):
         yield _automation(
-            f"plumbline {suite.name}: no verdict, to {block}",
-            expect=["prefect.flow-run.Failed", f"prefect.flow-run.{LOST}"],
-            for_each=["prefect.resource.id"],
-            within=_REPEATED_SECONDS,
-            related=rounds,
-            action={"type": "send-notification", "block": block, "subject": no_verdict, "body": _NO_VERDICT_BODY},
-        )
+            f"plumbline {suite.name}: no watch, to {block}",
+            expect=ends,
+            after=ends,
+            related=[f"prefect.tag.{suite_tag(suite.name)}", f"prefect.tag.{_WATCH_TAG}"],
+            posture="Proactive",
+            within=_UNWATCHED_SECONDS,
+            action={
+                "type": "send-notification", "block": block, "body": body,
+                "subject": f"[plumbline] {suite.name}: nothing watches its rounds",
+            },
+        )  # fmt: skip
 
 
 def _crash_silent_runs(suite: Suite) -> Item:

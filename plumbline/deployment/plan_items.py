@@ -13,13 +13,16 @@ from plumbline.deployment.items import Item
 class PlanItem:
     """One object with its action; `fields` maps each difference to (present, desired)."""
 
-    verb: Literal["create", "change", "keep", "extra"]
+    verb: Literal["create", "change", "keep", "extra", "delete"]
     item: Item
     fields: dict[str, tuple[Any, Any]]
 
 
 def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[PlanItem, ...]:
-    """Compare item by item: desired items in order, then extra items."""
+    """Compare item by item: desired items in order, then extra items.
+
+    An extra automation is deleted: it would go on acting on its own.
+    """
     present = {(item.kind, item.name): item for item in observed}
     plan = []
     for item in wanted:
@@ -31,12 +34,13 @@ def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[Pla
             key: (known.fields.get(key), value) for key, value in item.fields.items() if known.fields.get(key) != value
         }
         plan.append(PlanItem("change" if differs else "keep", item, differs))
-    return (*plan, *(PlanItem("extra", item, {}) for item in present.values()))
+    left = present.values()
+    return (*plan, *(PlanItem("delete" if item.kind == "automation" else "extra", item, {}) for item in left))
 
 
 def lines(plan: Iterable[PlanItem]) -> list[str]:
     """Return the plan as text lines."""
-    signs = {"create": "+", "change": "~", "keep": " ", "extra": "?"}
+    signs = {"create": "+", "change": "~", "keep": " ", "extra": "?", "delete": "-"}
     text = []
     for change in plan:
         note = ", not in the suite (delete it with --prune)" if change.verb == "extra" else ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.extras import require
+from plumbline.extras import require, require_version
 from plumbline.localstack.azurite import install_azurite, node_binary
 
 _HOST = "127.0.0.1"
@@ -62,7 +62,7 @@ class Endpoints:
 
 def prefect_server_command(port: int) -> list[str]:
     """Return the command of the stock Prefect server."""
-    require("prefect")
+    require_version("prefect")
     return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
 
 

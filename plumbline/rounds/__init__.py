@@ -4,3 +4,4 @@ from plumbline.rounds.plan import Assignment as Assignment
 from plumbline.rounds.plan import Round as Round
 from plumbline.rounds.plan import check_round_id as check_round_id
 from plumbline.rounds.plan import new_round_id as new_round_id
+from plumbline.rounds.plan import round_of_run as round_of_run

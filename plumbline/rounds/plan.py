@@ -28,6 +28,12 @@ def new_round_id(now: datetime, salt: str) -> str:
     return f"{now.astimezone(UTC):{ROUND_TIME}}-{salt[:6]}"
 
 
+def round_of_run(suite: str, run_id: str, due: datetime) -> str:
+    """Return the name of the round of a flow run, equal for each start of the run."""
+    # A digest: ids of runs that are made close together begin with the same digits.
+    return new_round_id(due, digest_json([suite, run_id]))
+
+
 def check_round_id(name: str, *, where: str, key: str = "") -> str:
     """Return a user's round name; raise `ConfigurationError` if invalid."""
     try:

@@ -36,6 +36,7 @@ from pydantic import ValidationError
 from plumbline.alerts import Planned
 from plumbline.deployment import suite_tag
 from plumbline.errors import AccessError, ConfigurationError, UnavailableError
+from plumbline.extras import require_version
 from plumbline.schema.base import first_problem
 from plumbline.schema.suite import Schedule
 
@@ -138,8 +139,9 @@ def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) ->
     """Wait until the Prefect API answers; say once that it does not yet.
 
     Raises the errors of `server_errors`: `UnavailableError` after `seconds`, any other one at once, also if
-    PREFECT_API_URL is not set.
+    PREFECT_API_URL is not set, or for a version of Prefect that does not fit.
     """
+    require_version("prefect")
     if (address := PREFECT_API_URL.value()) is None:
         # Prefect would start a temporary server for this process.
         raise ConfigurationError(

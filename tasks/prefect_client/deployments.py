@@ -57,9 +57,11 @@ def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
 
 
 def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks | None = None) -> None:
-    """Create missing objects and change different ones. Idempotent."""
-    for change in (item for item in changes if item.verb in ("create", "change")):
-        if change.item.kind == "work-pool":
+    """Create missing objects, change different ones, and delete outdated automations. Idempotent."""
+    for change in (item for item in changes if item.verb in ("create", "change", "delete")):
+        if change.verb == "delete":
+            _delete_automation(client, change.item)
+        elif change.item.kind == "work-pool":
             # A pool of a different type (kubernetes, ecs) is created by hand, and never changed here.
             with suppress(ObjectAlreadyExists):
                 template = _process_template(client)
@@ -90,13 +92,10 @@ def _process_template(client: SyncPrefectClient) -> dict[str, Any]:
 
 
 def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
-    """Delete the suite's deployments and automations that are no longer in the suite."""
+    """Delete the suite's deployments that are no longer in the suite."""
     for change in (item for item in changes if item.verb == "extra"):
         if change.item.kind == "deployment":
             client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
-        elif change.item.kind == "automation":
-            for found in client.read_automations_by_name(change.item.name):
-                client.delete_automation(found.id)
 
 
 def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
@@ -250,9 +249,15 @@ def _automation_fields(client: SyncPrefectClient, automation: Automation, names:
 
 
 def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
-    for found in client.read_automations_by_name(item.name):
-        client.delete_automation(found.id)
+    _delete_automation(client, item)
     client.create_automation(_automation(client, item))
+
+
+def _delete_automation(client: SyncPrefectClient, item: Item) -> None:
+    # All are read: a server of Prefect 3.6 refuses the newer client's question for a name.
+    for found in paged(client.read_automations):
+        if found.name == item.name:
+            client.delete_automation(found.id)
 
 
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:

@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Cancelling, Scheduled
 
 from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import REGRESSION, RESUMED, UPGRADE, suite_parameters
+from plumbline.deployment import REGRESSION, UPGRADE, suite_parameters
 from plumbline.dispatch import idempotency_key
 from plumbline.errors import (
     ConfigurationError,
@@ -29,7 +29,7 @@ from plumbline.report.sentences import clean
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.stores import ObjectMissingError, open_store
-from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client, wait_for_api
+from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client, server_clock, wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import (
     RunProgress,
     last_error,
@@ -37,6 +37,7 @@ from plumbline.tasks.prefect_client.flow_runs import (
     read_progress,
     read_round_runs,
 )
+from plumbline.tasks.prefect_client.recovery import recover
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 
 API_SECONDS = 30.0
@@ -44,9 +45,6 @@ API_SECONDS = 30.0
 _POLL_SECONDS = 0.5
 _WORKER_SECONDS = 30.0
 """Maximum seconds for a new worker to come online."""
-_RESUME_SECONDS = 45.0
-"""Seconds that a crashed run waits for the automation that restarts it."""
-_MAX_RESUMED = 2
 _ERRORS: dict[str, type[PlumblineError]] = {"Misconfigured": ConfigurationError, "Invalid": InvalidInputError}
 _PHASES = {
     StateType.SCHEDULED: "waiting",
@@ -68,7 +66,6 @@ class RoundRun:
         self._context = open_client()
         self._id: UUID | None = None
         self._state: State | None = None
-        self._num_resumed = 0
         self._said: set[UUID] = set()
 
     def __enter__(self) -> Self:
@@ -126,13 +123,15 @@ class RoundRun:
     def follow(self, display: Display) -> None:
         """Show the round's progress until its run has ended."""
         waits = False
-        while not (self._state is not None and self._state.is_final() and not self._may_be_resumed()):
+        clock = server_clock(self._client)
+        while self._state is None or not self._state.is_final() or self._state.is_crashed():
             time.sleep(_POLL_SECONDS)
             try:
-                self._state = self._client.read_flow_run(self._run_id).state
+                run = self._client.read_flow_run(self._run_id)
+                self._state = run.state
                 self._say_failure(display, "the round", self._run_id, self._state)
-                self._resume_crashed(display)
-                self._show(display)
+                progress = self._show(display)
+                self._state = recover(self._client, self._suite, run, progress, clock()) or self._state
             except PREFECT_ERRORS:
                 continue  # the server is unreachable; the round continues
             is_queued = self._state is not None and self._state.name == "AwaitingConcurrencySlot"
@@ -184,21 +183,6 @@ class RoundRun:
         except ObjectMissingError:
             return None
 
-    def _may_be_resumed(self) -> bool:
-        """Return whether the crashed run will be restarted."""
-        is_crashed = self._state is not None and self._state.type is StateType.CRASHED
-        return is_crashed and self._num_resumed < _MAX_RESUMED
-
-    def _resume_crashed(self, display: Display) -> None:
-        """Restart a crashed run if the automation did not."""
-        if self._state is None or not self._may_be_resumed():
-            return
-        if time.time() - self._state.timestamp.timestamp() >= _RESUME_SECONDS:
-            display.say("the round's process ended; starting it again")
-            again: State[None] = Scheduled(name="AwaitingRetry", message=RESUMED)
-            self._state = self._client.set_flow_run_state(self._run_id, again, force=True).state
-            self._num_resumed += 1
-
     def _say_failure(self, display: Display, name: str, run_id: UUID, state: State | None) -> None:
         """Show once why a run ended or is started again; a round's final state is the command's answer."""
         if state is None or state.id in self._said:
@@ -211,7 +195,8 @@ class RoundRun:
             parts = (f"{name}: {state.name}", clean(state.message or ""), clean(why))
             display.say(": ".join(part for part in parts if part))
 
-    def _show(self, display: Display) -> None:
+    def _show(self, display: Display) -> RunProgress | None:
+        """Show the trainings; return the progress of the round itself."""
         runs = read_round_runs(self._client, self._suite.name, self._round_id)
         progress = read_progress(self._client, [self._run_id, *(run.id for run in runs)])
         if (own := progress.get(self._run_id)) is not None:
@@ -225,6 +210,7 @@ class RoundRun:
             title = run.name.removeprefix(f"{platform} ") if platform in first else ""
             first.add(platform)
             display.platform(platform, phase, run=str(run.id), title=title, text=shown.text, percent=shown.percent)
+        return own
 
 
 class UpgradeRun(RoundRun):

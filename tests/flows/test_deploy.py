@@ -53,7 +53,7 @@ def test_deploying_twice_changes_nothing_the_second_time(
     assert {item["verb"] for item in loaded if item["name"] not in ("apprise-url/deploy-test", "plumbline")} == {
         "create"
     }
-    assert sum(item["kind"] == "automation" for item in loaded) == 6
+    assert sum(item["kind"] == "automation" for item in loaded) == 3
     assert client.read_work_pools(limit=200) == [] or suite.platforms["aws"].work_pool not in {
         pool.name for pool in client.read_work_pools(limit=200)
     }

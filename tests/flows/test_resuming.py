@@ -1,4 +1,4 @@
-"""Rounds restarted by Prefect's automations."""
+"""Rounds that are started again: what the command says, and how often."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
-from prefect.client.schemas.objects import StateType
-from prefect.events import emit_event
 from prefect.states import AwaitingRetry, Cancelled, Crashed, Failed, Pending, Running
 from rich.console import Console
 
 from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import RESUMED, desired, items
+from plumbline.deployment import RESUMED
 from plumbline.errors import InconclusiveError
 from plumbline.localstack import services
 from plumbline.localstack.process import start, stop
@@ -31,100 +28,11 @@ from plumbline.localstack.stack import Stack
 from plumbline.rounds.documents import Controller, claim_round
 from plumbline.schema.suite import Alert, Suite
 from plumbline.stores import open_store
-from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.flow_runs import count_crashes
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import deploy_round
 from tests.flows.webhook_server import receiver
-
-_WITHIN_SECONDS = 110
-_AGAIN_SECONDS = 30
-"""The server takes up a new automation in its own time: before, it does not see that the run is pending."""
-
-
-def beat(suite: Suite, run_id: UUID) -> None:
-    """Emit a heartbeat as Prefect's flow engine does."""
-    tags = ["plumbline", f"suite:{suite.name}", "plumbline-round"]
-    related = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in tags]
-    emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": f"prefect.flow-run.{run_id}"}, related=related)
-
-
-def test_a_round_whose_worker_died_before_its_start_is_scheduled_again(
-    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items, "_START_SECONDS", 10)
-    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
-    deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
-    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-    run = client.create_flow_run_from_deployment(deployed.id)
-    began, pending_at, names = time.monotonic(), -_AGAIN_SECONDS, []
-    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
-        if "Crashed" not in names and time.monotonic() - began - pending_at > _AGAIN_SECONDS:
-            pending_at = time.monotonic() - began
-            client.set_flow_run_state(run.id, Pending(), force=True)
-        time.sleep(0.5)
-        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
-        names = [state.name for state in states]
-    # A Pending of this test may come between the two.
-    assert names[-1:] == ["AwaitingRetry"]
-    assert "Crashed" in names
-
-
-def test_a_round_whose_heartbeats_end_is_scheduled_again(
-    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(items, "_SILENT_SECONDS", 10)
-    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
-    deploy_round(suite)
-    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-    run = client.create_flow_run_from_deployment(deployed.id)
-    for state in (Pending(), Running()):
-        client.set_flow_run_state(run.id, state)
-    # The server takes up a new automation in its own time.
-    for _ in range(6):
-        beat(suite, run.id)
-        time.sleep(2)
-    assert client.read_flow_run(run.id).state_type is StateType.RUNNING
-    began, names = time.monotonic(), []
-    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
-        time.sleep(0.5)
-        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
-        names = [state.name for state in states]
-    assert names[-3:] == ["Running", "Crashed", "AwaitingRetry"]
-
-
-def test_a_crash_that_is_reported_twice_restarts_the_round_once(
-    client: SyncPrefectClient, suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runner reports a killed process first, the worker a few seconds later."""
-    monkeypatch.setattr(items, "_REPEATED_SECONDS", 10)
-    monkeypatch.setattr(items, "_LOST_SECONDS", 45)
-    deploy_round(suite)
-    deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
-    began, names, tries = time.monotonic(), [], 0
-    while "AwaitingRetry" not in names and time.monotonic() - began < _WITHIN_SECONDS:
-        # The server takes up a new automation in its own time: before, it misses the crash.
-        tries += 1
-        run = client.create_flow_run_from_deployment(deployed.id)
-        for state in (Pending(), Running()):
-            client.set_flow_run_state(run.id, state, force=True)
-        beat(suite, run.id)
-        client.set_flow_run_state(run.id, Crashed(), force=True)
-        time.sleep(3)
-        client.set_flow_run_state(run.id, Crashed(), force=True)
-        time.sleep(12 + 4 * tries)
-        states = sorted(client.read_flow_run_states(run.id), key=lambda state: state.timestamp)
-        names = [state.name for state in states]
-    assert names[-1] == "AwaitingRetry"
-    assert names.count("AwaitingRetry") == 1
-    assert count_crashes(run.id) == 1
-    # No worker is there to continue it: the round is lost, which ends it. The time that the tries took is not counted.
-    began = time.monotonic()
-    while names[-1] in ("AwaitingRetry", "Late") and time.monotonic() - began < 2 * _WITHIN_SECONDS:
-        time.sleep(1)
-        names.append(client.read_flow_run(run.id).state.name)
-    assert names[-1] == "Lost"
 
 
 def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suite: Suite) -> None:

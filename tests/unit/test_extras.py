@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from plumbline import extras
+from plumbline.errors import ConfigurationError
+from plumbline.interpreter import SUPPORTED
 
 CODE = Path(__file__).parents[2]
 START = "import sys; sys.path[:0] = sys.argv[1:3]; del sys.argv[1:3]\n"
@@ -79,3 +85,33 @@ def test_a_child_process_that_needs_a_missing_package_is_not_started(
 ) -> None:
     done = run_without(package, tmp_path, code)
     assert done.stderr.splitlines()[-1].endswith(line)
+
+
+def test_a_version_of_prefect_out_of_range_is_refused_in_one_line_that_names_the_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extras, "requires", lambda _: ["prefect<3.10,>=3.6.29; extra == 'controller'", "numpy>=2"])
+    for fits in ("3.6.29", "3.8.8", "3.9.1"):
+        monkeypatch.setattr(extras, "version", lambda _, fits=fits: fits)
+        extras.require_version("prefect")
+    for wrong in ("3.6.28", "3.10.0", "2.20.0"):
+        monkeypatch.setattr(extras, "version", lambda _, wrong=wrong: wrong)
+        with pytest.raises(ConfigurationError) as refusal:
+            extras.require_version("prefect")
+        assert str(refusal.value) == (
+            f"prefect: version {wrong} does not fit (hint: pip install 'prefect<3.10,>=3.6.29')"
+        )
+
+
+def test_the_metadata_has_ranges_and_the_locks_have_the_pins() -> None:
+    """A team's server and controllers have versions of their own; `make` installs the locks."""
+    extra = tomllib.loads((CODE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {wanted.name: wanted.specifier for lines in extra.values() for wanted in map(Requirement, lines)}
+    assert [name for name, wanted in asked.items() if any(part.operator in ("==", "===") for part in wanted)] == []
+    assert all(asked["prefect"].contains(version) for version in ("3.6.29", "3.8.8", "3.9.1"))
+    # As the trainer itself accepts it.
+    (low, high) = SUPPORTED["torch"]
+    for fits, version in ((True, low), (True, high), (False, (low[0], low[1] - 1)), (False, (high[0], high[1] + 1))):
+        assert asked["torch"].contains("{}.{}.0".format(*version)) is fits
+    for lock in ("all", "controller"):
+        assert re.search(r"^prefect==[0-9.]+", (CODE / "locks" / f"{lock}.txt").read_text(), re.MULTILINE)

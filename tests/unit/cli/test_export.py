@@ -172,7 +172,7 @@ def test_a_tracking_server_that_is_away_is_found_before_the_first_night(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     filled_store(tmp_path, nights=0)
     suite = str(tmp_path / "suite.toml")
-    assert main(["export", suite, "--to", "mlflow", "--out", "http://127.0.0.1:9"]) == 3
+    assert main(["store", "export", suite, "--to", "mlflow", "--out", "http://127.0.0.1:9"]) == 3
     assert "check that the tracking server answers" in capsys.readouterr().err
 
 

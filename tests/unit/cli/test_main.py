@@ -208,14 +208,14 @@ def test_a_team_s_own_flows_and_tasks_do_not_hide_the_product_s(tmp_path: Path) 
     assert output.stderr.startswith("plumbline: nosuch.toml: ")
 
 
-@pytest.mark.parametrize("command", ["site", "history", "calibrate", "prune"])
+@pytest.mark.parametrize("command", ["store site", "history", "baseline calibrate", "store prune"])
 def test_a_relative_store_seen_from_a_different_folder_is_no_empty_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """`plumbline site ../team/suite.toml` looked for the store below the working folder, and showed an empty site."""
+    """`plumbline store site ../team/suite.toml` looked for the store below the working folder, and showed an empty site."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert main([command, str(resource("deployments/suites/local.toml"))]) == 2
+    assert main([*command.split(), str(resource("deployments/suites/local.toml"))]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path}/elsewhere/.plumbline/central: store: no such folder (hint: " in said
     assert not list((tmp_path / "elsewhere").iterdir())

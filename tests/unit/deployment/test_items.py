@@ -67,12 +67,20 @@ def test_a_pool_has_room_for_the_trainings_of_its_queues() -> None:
     assert "work_queue" not in own["plumbline-regression/s"].fields
 
 
-def test_a_round_whose_pod_waits_for_a_node_is_neither_crashed_nor_lost() -> None:
-    items = items_of(suite_of(aws={}))
-    for name in ("crash rounds that do not start", "end lost rounds"):
-        assert "prefect.flow-run.InfrastructurePending" in items[f"plumbline s: {name}"].fields["trigger"]["expect"]
-    silent = items["plumbline s: crash silent runs"].fields["trigger"]
-    assert "prefect.flow-run.AwaitingRetry" in silent["expect"]
+def test_no_automation_acts_on_a_rounds_state_except_that_it_calls_a_silent_run_crashed() -> None:
+    """Prefect refuses that over a final state; whatever else needs doing, the watch does."""
+    automations = [item for item in items_of(suite_of(aws={})).values() if item.kind == "automation"]
+    acting = {item.name: item for item in automations if item.fields["action"]["type"] == "change-flow-run-state"}
+    assert acting.keys() == {"plumbline s: crash silent runs"}
+    silent = acting["plumbline s: crash silent runs"].fields
+    assert silent["action"]["state"] == "CRASHED"
+    assert "prefect.flow-run.AwaitingRetry" in silent["trigger"]["expect"]
+
+
+def test_every_suite_is_watched_and_of_late_watches_one_runs() -> None:
+    watch = items_of(suite_of(aws={}))["plumbline-watch/s"]
+    assert (watch.fields["cron"], watch.fields["collision_strategy"]) == ("*/3 * * * *", "CANCEL_NEW")
+    assert watch.initial["concurrency_limit"] == 1
 
 
 def test_a_platform_trains_the_workloads_that_it_names() -> None:
