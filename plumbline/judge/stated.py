@@ -40,9 +40,9 @@ def _updates(record: RunRecord) -> Iterator[GateResult]:
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
             yield _lost("probe", step.step)
-    for step in speed.production.steps if speed is not None and speed.production is not None else ():
-        if step.skipped and step.gradient_norm:  # loss scaling skips gradients that are not finite
-            yield _lost("speed", step.step)
+    for replayed in speed.production.steps if speed is not None and speed.production is not None else ():
+        if replayed.skipped and replayed.gradient_norm:  # loss scaling skips gradients that are not finite
+            yield _lost("speed", replayed.step)
     if speed is not None and speed.trail is not None:
         marks = dict(speed.trail.weights)
         for at, (rate, norm) in enumerate(zip(speed.trail.learning_rates, speed.trail.gradient_norms, strict=False)):

@@ -178,28 +178,6 @@ def softmax_skips_its_tail() -> None:
     _kernel("softmax", wrong)
 
 
-def tanh_is_clipped() -> None:
-    """The native tanh ends at a half."""
-
-    def wrap(plain: Any) -> Any:
-        return lambda self, value: plain(self, value).clamp(-0.05, 0.05) if _is_native(value) else plain(self, value)
-
-    wrap_method(nn.Tanh, "forward", wrap)
-
-
-def embedding_reads_the_row_before() -> None:
-    """The native embedding reads token 7's row for token 8."""
-
-    def wrap(plain: Any) -> Any:
-        def wrong(tokens: torch.Tensor, weight: torch.Tensor, *given: Any, **named: Any) -> Any:
-            read = torch.where(tokens % 16 == 8, tokens - 1, tokens) if _is_native(weight) else tokens
-            return plain(read, weight, *given, **named)
-
-        return wrong
-
-    wrap_method(nn.functional, "embedding", wrap)
-
-
 class _Backward(torch.autograd.Function):
     """A linear layer whose backward pass leaves the last two columns of the weight out of the input's gradient."""
 
@@ -263,9 +241,6 @@ def one_layer_norm_with_other_eps() -> None:
         model.bert.encoder.layer[0].attention.output.LayerNorm.eps = 9e-6
 
     after_build(change)
-
-
-# Replays that are lost.
 
 
 def replay_out_of_memory() -> None:
@@ -374,7 +349,7 @@ BEHIND = tuple(replace(entry, name=f"{entry.name}-behind-avx2", environment=AVX2
 """The same on a machine that rounds differently: they pass, until each machine proves its own steps."""
 KERNELS = _entries({
     "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",
-    "softmax_skips_its_tail": "operator", "tanh_is_clipped": "operator", "embedding_reads_the_row_before": "operator",
+    "softmax_skips_its_tail": "operator", 
     "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer", "linear_loses_gradients": "gradient",
     "one_layer_norm_with_other_eps": "operator",
 })  # fmt: skip
