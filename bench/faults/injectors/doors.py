@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.faults.catalogue import AVX2, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
-from plumbline.train import engine, evaluation, learn, speed
+from plumbline.train import engine, learn, speed
 from plumbline.train.portable.arithmetic import _Operations
 from plumbline.train.production.leg import ProductionLeg
 
@@ -292,7 +292,6 @@ def _evaluated_in_training_mode(part: Any) -> None:
 
         return evaluated
 
-    assert evaluation
     wrap_method(part, "evaluate", wrap)
 
 
@@ -349,9 +348,8 @@ BEHIND = tuple(replace(entry, name=f"{entry.name}-behind-avx2", environment=AVX2
 """The same on a machine that rounds differently: they pass, until each machine proves its own steps."""
 KERNELS = _entries({
     "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",
-    "softmax_skips_its_tail": "operator", 
-    "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer", "linear_loses_gradients": "gradient",
-    "one_layer_norm_with_other_eps": "operator",
+    "softmax_skips_its_tail": "operator", "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer",
+    "linear_loses_gradients": "gradient", "one_layer_norm_with_other_eps": "operator",
 })  # fmt: skip
 """Native kernels that compute wrongly beside equal portable legs, and a formula that shows behind its own module."""
 LOST = (
@@ -360,13 +358,10 @@ LOST = (
         inject="doors.replay_out_of_memory,doors.speed_with_relu", workload="doors",
     ),
 )  # fmt: skip
-"""Without its replay, `speed` is judged by its trail alone, which shows nothing behind different rounding."""
 STATED = _entries({
     "evaluated_with_dropout": "evaluation", "probe_evaluated_with_dropout": "evaluation", "speed_drops_more": "rng",
     "learn_drops_more": "rng", "third_update_lost": "optimizer", "late_updates_lost": "optimizer",
     "probe_update_lost": "optimizer",
 })  # fmt: skip
-"""Faults whose own record contradicts its spec or itself: platforms that share them need no reference."""
 LONG = _entries({"long_rows_lose_tokens": "operator"})
-"""A formula that is wrong for rows beyond a length."""
 ROWS = (*LATE, *BEHIND, *KERNELS, *LOST, *STATED, *LONG)
