@@ -15,7 +15,7 @@ from plumbline.rounds.night_answers import SPEED_METRICS
 from plumbline.rounds.nights import Nights
 from plumbline.rounds.software import MACHINE_CODES, SoftwareChange
 from plumbline.schema.fact import joined
-from plumbline.schema.verdict import Cause, Finding, PlatformResult, worst
+from plumbline.schema.verdict import Cause, Finding, Note, PlatformResult, worst
 
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
@@ -50,10 +50,10 @@ def _applied(
         reason = decision.reason
         is_single = decision.past.question is None
         if is_single and reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
-            notes.append(f"a single night: {sentence(decision)}")
+            notes.append(Note(text=f"a single night: {sentence(decision)}"))
             continue
         if reason == "within-margin":
-            notes.append(sentence(decision))
+            notes.append(Note(text=sentence(decision)))
             continue
         is_owned = decision.line.metric.name == "throughput" and reason == "quiet"
         if reason in ("quiet", "learning", "missing") and not is_owned:
@@ -117,7 +117,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
             for finding in result.findings
         )  # fmt: skip
         result = result.replace(findings=findings, verdict=worst([finding.outcome for finding in findings]))
-    return result.replace(notes=(*result.notes, detail))
+    return result.replace(notes=(*result.notes, Note(text=detail)))
 
 
 def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> PlatformResult:

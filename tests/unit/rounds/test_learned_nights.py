@@ -64,7 +64,7 @@ def noisy(level: float, sd: float, count: int, seed: int = 0) -> list[float]:
 def test_many_nights_resolve_what_one_pair_of_runs_cannot() -> None:
     same, _ = tonight(noisy(0.85, 0.005, 60), find=UNSURE)
     assert same.verdict == "pass"
-    assert "equivalent within 0.02" in str(same.notes[0])
+    assert "equivalent within 0.02" in str(same.notes[0].text)
     lost, _ = tonight([*noisy(0.85, 0.005, 45), *noisy(0.80, 0.005, 5)], find=UNSURE)
     assert lost.verdict == "drift"
     assert {finding.check for finding in lost.findings if finding.outcome == "drift"} == {"history.accuracy"}
@@ -140,7 +140,7 @@ def test_an_upgrade_moves_a_deterministic_metric_within_its_margin(
         assert (result.verdict, decided.needs) == ("pass", ""), (nights, decided.decision.reason)
     result, decided = upgraded(before, benign, 5, metric)
     assert decided.decision.reason == "within-margin"
-    assert "since 2026-01-23" in str(result.notes[0])
+    assert "since 2026-01-23" in str(result.notes[0].text)
     result, decided = upgraded(before, harmful, 5, metric)
     assert (result.verdict, decided.decision.reason) == ("drift", "lasting")
     for nights in range(1, 5):
