@@ -212,7 +212,7 @@ def test_a_team_s_own_flows_and_tasks_do_not_hide_the_product_s(tmp_path: Path) 
 def test_a_relative_store_seen_from_a_different_folder_is_no_empty_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    """`plumbline store site ../team/suite.toml` looked for the store below the working folder, and showed an empty site."""
+    """`plumbline store site ../team/suite.toml` looked below the working folder, and showed an empty site."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main([*command.split(), str(resource("deployments/suites/local.toml"))]) == 2
