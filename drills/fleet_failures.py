@@ -18,8 +18,8 @@ from drills.fleet_night import FleetNight
 from drills.processes import SERVER, parent
 from drills.server_failures import move_clock
 from drills.transcript import say
-from plumbline.central import CentralStore
-from plumbline.stores import open_store
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
 
 __all__ = ["ON_A_PLATFORM", "ON_THE_ROUND", "Steps"]
 

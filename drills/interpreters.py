@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from drills.transcript import LINES, expect, say
-from plumbline.digest import digest_file
-from plumbline.interpreter import find_python, lock_of
+from plumbline.environments.interpreter import find_python, lock_of
+from plumbline.schema.digest import digest_file
 
 SUITE = Path(__file__).resolve().parents[1] / "deployments" / "suites" / "local-s3.toml"
 WORKERS_OWN = ("prefect", "boto3", "plumbline-training")

@@ -21,14 +21,14 @@ from prefect.client.schemas.objects import FlowRun
 
 from drills.expectations import expect_settled, open_client, read_controller_run, read_trainings
 from drills.transcript import expect, say, wait_until
-from plumbline.central import CentralStore
-from plumbline.central.outbox import checked_record, record_key
-from plumbline.localstack import services
-from plumbline.localstack.process import MARK
-from plumbline.localstack.stack import lock_in_use
+from plumbline.data.stores import open_store, read_bytes
+from plumbline.local import services
+from plumbline.local.process import MARK
+from plumbline.local.stack import lock_in_use
+from plumbline.night.central import CentralStore
+from plumbline.night.central.outbox import checked_record, record_key
 from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store, read_bytes
 from tests.fakekubernetes.cluster import Cluster
 from tests.fakekubernetes.server import kubernetes_api, write_kubeconfig
 from tests.flows.local_stack import RunningRound, RunningStack

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from drills.expectations import expect_pass
 from drills.transcript import expect, say
-from plumbline.localstack.stack import CONTROLLERS, Stack
+from plumbline.local.stack import CONTROLLERS, Stack
 from tests.flows.local_stack import RunningStack
 from tests.flows.small_suite import small_suite
 

@@ -20,11 +20,11 @@ from prefect.exceptions import ObjectNotFound
 from drills.expectations import open_client, read_trainings
 from drills.processes import SERVER, TRAINER, kill_tree, worker_pid
 from drills.transcript import expect, say, wait_until
-from plumbline.central import CentralStore
-from plumbline.deployment import REGRESSION
-from plumbline.localstack.stack import CONTROLLERS
+from plumbline.data.stores import ObjectMissingError, open_store
+from plumbline.local.stack import CONTROLLERS
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import REGRESSION
 from plumbline.schema.suite import Alert, Suite
-from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.local_stack import RunningStack

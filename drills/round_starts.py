@@ -12,10 +12,10 @@ from pathlib import Path
 from drills.expectations import expect_no_leftovers, expect_pass, open_client, read_controller_run
 from drills.processes import read_ppid
 from drills.transcript import expect, say, wait_until
-from plumbline.central import CentralStore
-from plumbline.localstack.process import MARK, find_by_mark
+from plumbline.data.stores import open_store
+from plumbline.local.process import MARK, find_by_mark
+from plumbline.night.central import CentralStore
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from tests.flows.local_stack import RunningStack
 from tests.flows.small_suite import small_suite, to_toml
 

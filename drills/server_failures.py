@@ -14,7 +14,7 @@ from drills.database_lock import start_lock
 from drills.expectations import expect_pass, expect_settled, open_client, read_controller_run
 from drills.processes import SERVER
 from drills.transcript import expect, say
-from plumbline.localstack.stack import CONTROLLERS
+from plumbline.local.stack import CONTROLLERS
 from tests.flows.clocks import jumped_clock
 from tests.flows.local_stack import RunningStack
 from tests.flows.small_suite import small_suite

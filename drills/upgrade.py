@@ -26,12 +26,12 @@ from prefect.events import emit_event
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from drills.transcript import LINES, expect, say, wait_until
-from plumbline.central import CentralStore
-from plumbline.deployment import UPGRADE_EVENT
-from plumbline.digest import digest_bytes, digest_file
-from plumbline.interpreter import find_python, lock_of
+from plumbline.data.stores import open_store
+from plumbline.environments.interpreter import find_python, lock_of
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import UPGRADE_EVENT
+from plumbline.schema.digest import digest_bytes, digest_file
 from plumbline.schema.suite import Alert, Suite
-from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from tests.flows.local_stack import RunningStack, running_stack
 from tests.flows.small_suite import small_suite

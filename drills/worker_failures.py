@@ -13,9 +13,9 @@ from drills.alerted_rounds import alerted_round, alerted_suite, expect_retried
 from drills.expectations import expect_pass, expect_settled, open_client, read_trainings
 from drills.processes import TRAINER, kill_machine, parent, terminate_machine
 from drills.transcript import expect, say
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
 from tests.flows.local_stack import RunningRound, RunningStack
 from tests.flows.small_suite import small_suite
 

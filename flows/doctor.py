@@ -9,11 +9,11 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from plumbline.control_groups import quota_use
-from plumbline.doctor import look_here
-from plumbline.doctor.place import check_trainer
-from plumbline.doctor.stores import Visit, examine_store
-from plumbline.variables import variable
+from plumbline.environments.control_groups import quota_use
+from plumbline.night.doctor import look_here
+from plumbline.night.doctor.place import check_trainer
+from plumbline.night.doctor.stores import Visit, examine_store
+from plumbline.schema.variables import variable
 
 
 @flow(name="plumbline-doctor", persist_result=False)

@@ -8,11 +8,11 @@ from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 
-from plumbline.errors import PlumblineError, SupersededError
-from plumbline.rounds.outcome import headline
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.night.rounds.outcome import headline
+from plumbline.schema.errors import PlumblineError, SupersededError
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.staging.scratch import scratch_folder
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
 from plumbline.tasks.confirm import confirm_causes, confirm_software, confirm_throughput
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records

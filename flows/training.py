@@ -8,9 +8,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from plumbline.dispatch import TrainingOrder
-from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.escape import escape
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.schema.errors import ConfigurationError, ExitCode
+from plumbline.schema.escape import escape
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
 from plumbline.tasks.train import train_and_publish

@@ -9,8 +9,8 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort
 from prefect.states import Completed, Failed
 
-from plumbline.errors import ConfigurationError, PlumblineError, SupersededError
-from plumbline.escape import escape
+from plumbline.schema.errors import ConfigurationError, PlumblineError, SupersededError
+from plumbline.schema.escape import escape
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict

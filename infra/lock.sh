@@ -106,7 +106,7 @@ settle controller "$work/controller.final"
 
 hashed trainer "\"sys_platform == 'linux' and platform_machine == 'x86_64'\"" trainer-cuda "$work/cuda.txt"
 cuda=$(sed -nE 's/^nvidia-cuda-runtime(-cu[0-9]+)?==([0-9.]+).*/\2/p' "$work/cuda.txt")
-driver=$("$python" -c 'import sys; from plumbline.doctor.place import least_driver; print(least_driver(sys.argv[1]))' "$cuda")
+driver=$("$python" -c 'import sys; from plumbline.night.doctor.place import least_driver; print(least_driver(sys.argv[1]))' "$cuda")
 {
     echo "# A trainer on Linux x86-64 with an NVIDIA GPU, at the versions of locks/all.txt; written by infra/lock.sh."
     echo "# CUDA $cuda needs the NVIDIA driver $driver or newer; \`plumbline doctor SUITE --workers\` checks it."

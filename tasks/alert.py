@@ -20,7 +20,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
-from plumbline.alerts import (
+from plumbline.data.stores import open_store
+from plumbline.night.alerts import (
     AlertBook,
     AlertMessage,
     AlertState,
@@ -32,12 +33,11 @@ from plumbline.alerts import (
     no_verdict_message,
     update,
 )
-from plumbline.central import CentralStore
-from plumbline.errors import PlumblineError, SupersededError
-from plumbline.rounds import Round
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds import Round
+from plumbline.schema.errors import PlumblineError, SupersededError
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import Blocks, send

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from plumbline.errors import PlumblineError
-from plumbline.experiments.build import write_bundle
-from plumbline.experiments.transport import publish_bundle
+from plumbline.data.stores import open_store
+from plumbline.night.experiments.build import write_bundle
+from plumbline.night.experiments.transport import publish_bundle
+from plumbline.night.rounds import Assignment, Round
+from plumbline.night.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import reruns_needed
+from plumbline.night.rounds.nights import limits_of, night_abs, night_reruns
+from plumbline.night.rounds.row_places import placed_results
 from plumbline.records import LoadedRecord
-from plumbline.rounds import Assignment, Round
-from plumbline.rounds.confirming import Wanted, absorb, apply_cases, open_cases, wanted
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import reruns_needed
-from plumbline.rounds.nights import limits_of, night_abs, night_reruns
-from plumbline.rounds.row_places import placed_results
-from plumbline.stores import open_store
+from plumbline.schema.errors import PlumblineError
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records
 from plumbline.tasks.judge import Judged, judge_records
 

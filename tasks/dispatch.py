@@ -12,14 +12,14 @@ from uuid import UUID
 
 from prefect import task
 
-from plumbline.central import CentralStore, find_record
-from plumbline.deployment import job_variables, suite_tag, training_deployment
-from plumbline.dispatch import Job, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
-from plumbline.errors import PlumblineError
-from plumbline.rounds import Assignment, Round
-from plumbline.rounds.gathered import GatheredRecords, harvest
+from plumbline.data.stores import RetryPolicy, Store, open_store
+from plumbline.night.central import CentralStore, find_record
+from plumbline.night.deployment import job_variables, suite_tag, training_deployment
+from plumbline.night.dispatch import Job, Recorded, Result, TrainingOrder, idempotency_key, run_jobs
+from plumbline.night.rounds import Assignment, Round
+from plumbline.night.rounds.gathered import GatheredRecords, harvest
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.suite import Suite
-from plumbline.stores import RetryPolicy, Store, open_store
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.orchestrator import OrderType, PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_clocks

@@ -17,7 +17,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import get_events_client
 from prefect.exceptions import ObjectNotFound
 
-from plumbline.deployment import (
+from plumbline.night.deployment import (
     CONTROLLERS_POOL,
     REGRESSION,
     Item,
@@ -26,10 +26,10 @@ from plumbline.deployment import (
     pool_limit,
     training_deployment,
 )
-from plumbline.doctor import CheckResult, examine_clock
-from plumbline.doctor.checks import WorkPoolView, failed, from_error, pool_misfits
-from plumbline.errors import ExitCode, PlumblineError
-from plumbline.machines import open_group, wanted_sizes
+from plumbline.night.doctor import CheckResult, examine_clock
+from plumbline.night.doctor.checks import WorkPoolView, failed, from_error, pool_misfits
+from plumbline.night.machines import open_group, wanted_sizes
+from plumbline.schema.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Platform, Schedule, Suite
 from plumbline.tasks.prefect_client.api import (
     check_api,

@@ -15,11 +15,11 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
-from plumbline.deployment import REGRESSION, Item, job_variables, training_deployment
-from plumbline.doctor import CheckResult, ExpectedStack, Report, examine_report
-from plumbline.doctor.checks import failed, from_error
-from plumbline.doctor.stores import Visit
-from plumbline.errors import ExitCode, InvalidInputError, PlumblineError
+from plumbline.night.deployment import REGRESSION, Item, job_variables, training_deployment
+from plumbline.night.doctor import CheckResult, ExpectedStack, Report, examine_report
+from plumbline.night.doctor.checks import failed, from_error
+from plumbline.night.doctor.stores import Visit
+from plumbline.schema.errors import ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.schema.versions import read_any_version
 from plumbline.tasks.doctor import CONTROLLERS

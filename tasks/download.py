@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from plumbline.errors import ConfigurationError, UnavailableError
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 
 _SECONDS = 30.0
 _REDIRECTS = 5

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from plumbline.escape import escape, without_secrets
+from plumbline.schema.escape import escape, without_secrets
+from plumbline.schema.variables import secret_values
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
-from plumbline.variables import secret_values
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 

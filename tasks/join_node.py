@@ -12,14 +12,14 @@ from uuid import UUID
 
 from prefect.logging.loggers import flow_run_logger
 
-from plumbline.dispatch import TrainingOrder
-from plumbline.errors import PlumblineError
+from plumbline.data.stores import open_store
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.schema.errors import PlumblineError
+from plumbline.schema.variables import variable
 from plumbline.schema.versions import validate_order
-from plumbline.stores import open_store
 from plumbline.tasks.events import TrainerOutput
 from plumbline.tasks.prefect_client.api import open_client
 from plumbline.tasks.train import cache_folder, orphan_watch, shared_learning, train_ordered, work_folder
-from plumbline.variables import variable
 
 _RUN = "PREFECT__FLOW_RUN_ID"
 """Variable of Prefect's worker with the flow run that it started the job for."""

@@ -11,18 +11,18 @@ from prefect import task
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
-from plumbline.central import CentralStore
-from plumbline.rounds import Round
-from plumbline.rounds.baselines import name_changed_tasks, read_baselines
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import Baselines, apply_canary, judge_harvest, prove_round, proven_note
-from plumbline.rounds.night_cost import with_usage
-from plumbline.rounds.night_findings import apply_nights
-from plumbline.rounds.nights import History, Nights, decide_nights
-from plumbline.rounds.outcome import join, sum_up
-from plumbline.rounds.series import count_unjudged, read_history
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds import Round
+from plumbline.night.rounds.baselines import name_changed_tasks, read_baselines
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import Baselines, apply_canary, judge_harvest, prove_round, proven_note
+from plumbline.night.rounds.night_cost import with_usage
+from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.nights import History, Nights, decide_nights
+from plumbline.night.rounds.outcome import join, sum_up
+from plumbline.night.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
-from plumbline.stores import open_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from prefect import get_run_logger
 from prefect.runtime import flow_run
 
-from plumbline.alerts import AlertBook, AlertState, add_once, left_on_message
-from plumbline.central import CentralStore
-from plumbline.errors import PlumblineError, SupersededError
-from plumbline.machines import open_group, wanted_sizes
+from plumbline.data.stores import open_store
+from plumbline.night.alerts import AlertBook, AlertState, add_once, left_on_message
+from plumbline.night.central import CentralStore
+from plumbline.night.machines import open_group, wanted_sizes
+from plumbline.schema.errors import PlumblineError, SupersededError
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
 from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import open_client, server_errors
 from plumbline.tasks.prefect_client.recovery import read_open_rounds

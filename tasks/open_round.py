@@ -9,19 +9,19 @@ from uuid import UUID
 from prefect import get_run_logger, task
 from prefect.runtime import deployment, flow_run
 
-from plumbline.central import CentralStore
-from plumbline.central.central_store import start_key
-from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.rounds import Round, check_round_id, round_of_run
-from plumbline.rounds.documents import Controller, check_claim, claim_round, read_specs, round_secret
-from plumbline.rounds.night_cost import check_cost, night_costs
-from plumbline.rounds.recovery import MAX_CRASHES
-from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.central.central_store import start_key
+from plumbline.night.rounds import Round, check_round_id, round_of_run
+from plumbline.night.rounds.documents import Controller, check_claim, claim_round, read_specs, round_secret
+from plumbline.night.rounds.night_cost import check_cost, night_costs
+from plumbline.night.rounds.recovery import MAX_CRASHES
+from plumbline.night.rounds.reporting import PRICED_NIGHTS, last_rounds
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
-from plumbline.stores import open_store
+from plumbline.schema.variables import variable
 from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_deleted_slot
-from plumbline.variables import variable
 
 _PARAMETERS = "the flow run's parameters"
 

@@ -11,19 +11,19 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.events import emit_event
 
-from plumbline.central import CentralStore
-from plumbline.errors import PlumblineError, SupersededError
-from plumbline.escape import escape
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds import Round
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.outcome import round_events
+from plumbline.night.rounds.reporting import draw_plots, write_report
+from plumbline.night.rounds.series import write_nights
+from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.markdown import findings_table, step_summary
 from plumbline.report.terminal import verdict_table
-from plumbline.rounds import Round
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.outcome import round_events
-from plumbline.rounds.reporting import draw_plots, write_report
-from plumbline.rounds.series import write_nights
-from plumbline.rounds.site import connect_reports, write_site
+from plumbline.schema.errors import PlumblineError, SupersededError
+from plumbline.schema.escape import escape
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.judge import Judged
 from plumbline.tasks.open_round import refuse_superseded
 

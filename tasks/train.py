@@ -14,26 +14,26 @@ from prefect import get_run_logger, task
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
-from plumbline.central import publish_record, shared_checkpoint, upload_policy
-from plumbline.central.outbox import CheckpointExchange
-from plumbline.dispatch import TrainingOrder
-from plumbline.errors import AccessError, ConfigurationError, ExitCode, InvalidInputError, PlumblineError
-from plumbline.experiments.transport import fetch_bundle
-from plumbline.launch import run_training
-from plumbline.nodes import own_node
+from plumbline.data.staging.part import disk_errors
+from plumbline.data.staging.scratch import scratch_folder, sweep_workspaces
+from plumbline.data.stores import Store, open_store
+from plumbline.environments.installed import keep_lock
+from plumbline.environments.launch import run_training
+from plumbline.environments.nodes import own_node
+from plumbline.night.central import publish_record, shared_checkpoint, upload_policy
+from plumbline.night.central.outbox import CheckpointExchange
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.night.experiments.transport import fetch_bundle
+from plumbline.schema.errors import AccessError, ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from plumbline.schema.spec import write_spec
-from plumbline.staging.part import disk_errors
-from plumbline.staging.scratch import scratch_folder, sweep_workspaces
-from plumbline.stores import Store, open_store
+from plumbline.schema.variables import variable
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client
-from plumbline.upgrade.installed import keep_lock
-from plumbline.variables import variable
 
 if TYPE_CHECKING:
-    from plumbline.experiments.ab import Interpreters
+    from plumbline.night.experiments.ab import Interpreters
 
 
 _SPARE_SECONDS = 120.0
@@ -144,7 +144,7 @@ def _run_ab(
 ) -> tuple[int, Path | None]:
     """Run an A/B: alternate processes in tonight's environment and in the baseline's."""
     # Imported for an A/B only, so that other trainings start faster.
-    from plumbline.experiments.ab import build_environments, run_ab
+    from plumbline.night.experiments.ab import build_environments, run_ab
 
     def train(environments: Interpreters | None, is_tonight: bool, out: Path) -> int:
         if environments is None:

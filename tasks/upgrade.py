@@ -15,16 +15,20 @@ from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
-from plumbline.central import CentralStore, upload_policy
-from plumbline.deployment import REGRESSION, gate_deployment, job_variables
-from plumbline.digest import digest_file
-from plumbline.dispatch import Result
-from plumbline.errors import ConfigurationError, PlumblineError
-from plumbline.rounds import Assignment, Round
-from plumbline.rounds.documents import read_specs, round_secret
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.data.stores import open_store
+from plumbline.environments.installed import base_of
+from plumbline.environments.locks import parse_lock, read_lock
+from plumbline.environments.package_store import claimed
+from plumbline.night.central import CentralStore, upload_policy
+from plumbline.night.deployment import REGRESSION, gate_deployment, job_variables
+from plumbline.night.dispatch import Result
+from plumbline.night.rounds import Assignment, Round
+from plumbline.night.rounds.documents import read_specs, round_secret
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Suite
-from plumbline.staging.scratch import scratch_folder
-from plumbline.stores import open_store
+from plumbline.schema.variables import variable
 from plumbline.tasks.alert import alert_once
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records, run_on_workers
 from plumbline.tasks.download import download
@@ -34,8 +38,6 @@ from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
-from plumbline.upgrade.installed import base_of
-from plumbline.upgrade.locks import parse_lock, read_lock
 from plumbline.upgrade.orders import (
     PlatformReport,
     UpgradeOrder,
@@ -56,8 +58,6 @@ from plumbline.upgrade.outcome import (
 )
 from plumbline.upgrade.request import LockUpgrade, UpgradeRequest, read_candidate, read_image
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
-from plumbline.upgrade.store import claimed
-from plumbline.variables import variable
 
 _CLAIM_SECONDS = 120.0
 """Seconds to wait for the work folder, which a lost attempt may still use."""

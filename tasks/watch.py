@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.urls import url_for
 
-from plumbline.alerts import (
+from plumbline.data.stores import open_store
+from plumbline.night.alerts import (
     AlertBook,
     AlertState,
     Planned,
@@ -21,14 +22,13 @@ from plumbline.alerts import (
     unplanned_message,
     watch_on,
 )
-from plumbline.alerts.state import last_due, ran_after
-from plumbline.central import CentralStore
-from plumbline.central.central_store import started_at
-from plumbline.deployment import REGRESSION
-from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.night.alerts.state import last_due, ran_after
+from plumbline.night.central import CentralStore
+from plumbline.night.central.central_store import started_at
+from plumbline.night.deployment import REGRESSION
 from plumbline.report.sentences import clean
+from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending, send_directly
 from plumbline.tasks.prefect_client.api import open_client, read_planned, server_clock, server_errors, wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import read_progress

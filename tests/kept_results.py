@@ -5,7 +5,7 @@ is one line of codes and numbers, or the test whose result it equals. Sentences 
 of facts are asserted where they matter.
 After an intended change, write the results again and read their difference:
 
-    PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/history tests/unit/rounds
+    PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/night/rounds
 
 in one process, and all tests of a file: a file keeps what the run asked for, and nothing else.
 

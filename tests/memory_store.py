@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline.errors import UnavailableError
-from plumbline.stores.body import opened
-from plumbline.stores.protocol import (
+from plumbline.data.stores.body import opened
+from plumbline.data.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
     checked_key,
 )
+from plumbline.schema.errors import UnavailableError
 
 __all__ = ["BreakingStore", "MemoryStore"]
 

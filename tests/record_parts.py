@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from plumbline.digest import digest_file
+from plumbline.schema.digest import digest_file
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import RECORD_NAME
 

@@ -18,11 +18,11 @@ from bench.faults.catalogue import Entry, function
 from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.workers import on_cores, two_cores
 from bench.faults.world import World
-from plumbline.digest import bounded_name
 from plumbline.judge import compare, needs_rerun
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.digest import bounded_name
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 

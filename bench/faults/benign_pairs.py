@@ -23,11 +23,11 @@ from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
 from bench.faults.workers import on_cores
 from bench.faults.world import EVALUATION_ROWS, LENGTH, World
-from plumbline.data.shards import store_bytes
-from plumbline.digest import canonical_json
+from plumbline.data.datasets.shards import store_bytes
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 

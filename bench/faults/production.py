@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file, save_file
 
-from plumbline.digest import digest_file
+from plumbline.schema.digest import digest_file
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
 if TYPE_CHECKING:

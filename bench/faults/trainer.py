@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from plumbline.digest import canonical_json, digest_json
-from plumbline.errors import PlumblineError
+from plumbline.environments.launch import run_training
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import WindowSearch
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.intervention import Source
-from plumbline.launch import run_training
 from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.digest import canonical_json, digest_json
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
 

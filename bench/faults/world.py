@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.production import PRODUCTION, production_spec
-from plumbline.data.grammar import reviews
-from plumbline.data.rows import Row
-from plumbline.data.shards import store_bytes, write_shards
-from plumbline.data.tokenizer import train_tokenizer
-from plumbline.digest import canonical_json, digest_file
+from plumbline.data.datasets.grammar import reviews
+from plumbline.data.datasets.rows import Row
+from plumbline.data.datasets.shards import store_bytes, write_shards
+from plumbline.data.datasets.tokenizer import train_tokenizer
+from plumbline.schema.digest import canonical_json, digest_file
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train.weights import make_weights

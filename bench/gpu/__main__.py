@@ -22,7 +22,7 @@ import torch
 from bench.gpu.checks import CHECKS
 from bench.gpu.place import ROOT, Found, Place
 from bench.train.workload import machine
-from plumbline.errors import ExitCode
+from plumbline.schema.errors import ExitCode
 
 
 def run_check(name: str, place: Place) -> Found:

@@ -19,11 +19,11 @@ import torch
 from bench.gpu.kept import keep
 from bench.gpu.place import ROOT, Found, Place, judged
 from bench.train.workload import Workload
-from plumbline.errors import InconclusiveError
-from plumbline.judge.tolerance import production_limit
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.spec import SpeedSpec, write_spec
+from plumbline.schema.tolerance import production_limit
 from plumbline.train.dropout import keep_mask
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.leg import ProductionLeg

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from plumbline.digest import canonical_json
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.record import RECORD_NAME
 
 __all__ = ["keep", "names_a_path"]

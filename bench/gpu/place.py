@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.train.workload import Workload
-from plumbline.errors import InconclusiveError
+from plumbline.environments.launch import run_training, trainer_environment
 from plumbline.judge import compare
-from plumbline.launch import run_training, trainer_environment
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import spoken
+from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.spec import RunSpec, write_spec
 
 __all__ = ["ROOT", "Found", "Place", "ask", "judged"]

@@ -7,7 +7,7 @@ import time
 
 from bench.gpu.place import Found, Place, ask
 from bench.train.workload import Workload
-from plumbline.errors import InconclusiveError
+from plumbline.schema.errors import InconclusiveError
 
 __all__ = ["mfu", "probe", "throughput"]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.history.peers import PEERS, alarms
 from bench.history.simulated_nights import MODELS, NOISES, World, first_call, make_levels, simulate_platform
-from plumbline.history.allowed import allowed_for
+from plumbline.judge.history.allowed import allowed_for
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-simulation.json"
 PLATFORMS, METRICS, NIGHTS = 4, 10, 365

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.history.allowed import Allowed, Margin
-from plumbline.history.decision import Answers, Decision, Past, Software
-from plumbline.history.series_state import advance, decide
+from plumbline.judge.history.allowed import Allowed, Margin
+from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.series_state import advance, decide
 
 Values = NDArray[np.float64]
 

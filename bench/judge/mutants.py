@@ -46,23 +46,23 @@ GROUPS = {
     "judge": Group(
         (
             Part(
-                ("plumbline/judge", "plumbline/sketch.py", "plumbline/digest.py"),
-                ("tests/unit/judge", "tests/unit/test_sketch.py", "tests/unit/schema/test_digest.py"),
+                ("plumbline/judge", "plumbline/schema/sketch.py", "plumbline/schema/digest.py"),
+                ("tests/unit/judge", "tests/unit/schema/test_sketch.py", "tests/unit/schema/test_digest.py"),
             ),
         ),
         "mutants.json", least=0.9, timeout_seconds=120,
     ),
     "controller": Group(
         (
-            Part(("plumbline/alerts",), ("tests/unit/alerts",)),
+            Part(("plumbline/night/alerts",), ("tests/unit/night/alerts",)),
             Part(
-                _files("plumbline/central/", "central_store gathering outbox"),
-                _files("tests/unit/central/test_", "outbox checkpoints central_store gathering transport"),
+                _files("plumbline/night/central/", "central_store gathering outbox"),
+                _files("tests/unit/night/central/test_", "outbox checkpoints central_store gathering transport"),
             ),
-            Part(("plumbline/central/series.py",), ("tests/unit/central/test_series.py",)),
+            Part(("plumbline/night/central/series.py",), ("tests/unit/night/central/test_series.py",)),
             Part(
-                ("plumbline/dispatch",),
-                _files("tests/unit/dispatch/test_", "deadlines training_run loop training_order"),
+                ("plumbline/night/dispatch",),
+                _files("tests/unit/night/dispatch/test_", "deadlines training_run loop training_order"),
             ),
         ),
         "mutants-controller.json", least=1.0, timeout_seconds=30,
@@ -71,17 +71,18 @@ GROUPS = {
         (
             Part(("plumbline/records",), ("tests/unit/records",)),
             Part(
-                ("plumbline/rounds",),
+                ("plumbline/night/rounds",),
                 (
                     *_files("tests/unit/judge/test_", "canary consensus learning_causes withheld wrong_reference"),
-                    "tests/unit/report/test_cli.py", "tests/unit/rounds",
+                    "tests/unit/report/test_cli.py", "tests/unit/night/rounds",
                 ),
             ),
             Part(
                 _files(
-                    "plumbline/history/", "allowed decision detectors equivalence lasting night noise reference series"
+                    "plumbline/judge/history/",
+                    "allowed decision detectors equivalence lasting night noise reference series",
                 ),
-                ("tests/unit/history", "tests/unit/rounds"),
+                ("tests/unit/judge/history", "tests/unit/night/rounds"),
             ),
         ),
         "mutants-rounds.json", least=0.9, timeout_seconds=180,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from plumbline.stores import Store
+    from plumbline.data.stores import Store
 
 __all__ = ["ACCOUNT", "ENVIRONMENT", "KEY", "NAME", "Clients"]
 
@@ -76,7 +76,7 @@ class Clients:
 
     def _store(self, scheme: str) -> Store:
         if scheme not in self._stores:
-            from plumbline.stores import open_store
+            from plumbline.data.stores import open_store
 
             url = {"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[scheme]
             store: Any = open_store(url)
@@ -173,7 +173,7 @@ class Clients:
         return one
 
     def _run_stager(self, what: str, connections: int, _verify: bool) -> int:
-        from plumbline.staging import Cache, Stager
+        from plumbline.data.staging import Cache, Stager
 
         scheme, _, where = what.partition("-")
         with (

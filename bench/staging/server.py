@@ -18,8 +18,8 @@ from pathlib import Path
 
 from clients import ACCOUNT, NAME
 
-from plumbline.digest import canonical_json
-from plumbline.localstack.servers import reserve_port
+from plumbline.local.servers import reserve_port
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
 __all__ = ["publish", "serve"]

@@ -13,7 +13,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from plumbline.digest import digest_json
+from plumbline.schema.digest import digest_json
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ import torch
 
 from bench.train.peers import PeerFailedError, Step, bare, trainer
 from bench.train.workload import Workload, machine
-from plumbline.launch import DETERMINISM
+from plumbline.environments.launch import DETERMINISM
 from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.train.workload import Workload, machine
-from plumbline.digest import digest_json
-from plumbline.doctor.place import check_trainer
-from plumbline.errors import PlumblineError
+from plumbline.environments.launch import run_training
 from plumbline.judge import compare
-from plumbline.launch import run_training
+from plumbline.night.doctor.place import check_trainer
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.digest import digest_json
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.spec import write_spec
 
 ROOT = Path(__file__).resolve().parents[2]

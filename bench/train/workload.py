@@ -11,14 +11,14 @@ from typing import Any
 import torch
 import transformers
 
-from plumbline.data.build import build_dataset
-from plumbline.data.publish import publish, publish_weights, weights_key
-from plumbline.data.spec import SIZES
+from plumbline.data.datasets.build import build_dataset
+from plumbline.data.datasets.publish import publish, publish_weights, weights_key
+from plumbline.data.datasets.spec import SIZES
+from plumbline.data.stores import open_store
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.schema.suite import DatasetSource
 from plumbline.schema.task import has_row_labels
-from plumbline.stores import open_store
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.weights import make_weights
 

@@ -26,18 +26,18 @@ from bench.upgrade.build import base_packages, build_case
 from bench.upgrade.cases import CASES, Case
 from bench.upgrade.effects import FLAKY_COUNT
 from bench.upgrade.held_out import HELD_OUT
-from plumbline.data import grammar
-from plumbline.errors import PlumblineError
+from plumbline.data.datasets import grammar
+from plumbline.environments.changes import PackageChange
+from plumbline.environments.installed import Installed, installed_packages
+from plumbline.environments.installer import Installer
+from plumbline.environments.locks import read_lock
+from plumbline.environments.package_store import PackageStore
+from plumbline.environments.virtual_environments import Environments
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import Trial, UpgradeAnswer
-from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Parts, UpgradeGate
-from plumbline.upgrade.installed import Installed, installed_packages
-from plumbline.upgrade.installer import Installer
-from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.machine import LocalTrials
-from plumbline.upgrade.store import PackageStore
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 LOCK = Path(__file__).resolve().parents[2] / "locks" / "trainer.txt"

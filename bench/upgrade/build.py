@@ -13,9 +13,9 @@ from pathlib import Path
 from bench.upgrade.cases import Case
 from bench.upgrade.effects import EFFECTS, gated, hook
 from bench.upgrade.wheels import broken_sdist, new_wheel, poisonable_sdist, repack, small_packages
-from plumbline.upgrade.changes import PackageChange, conflicts
-from plumbline.upgrade.installed import Installed
-from plumbline.upgrade.locks import Pin
+from plumbline.environments.changes import PackageChange, conflicts
+from plumbline.environments.installed import Installed
+from plumbline.environments.locks import Pin
 
 __all__ = ["BASE", "base_packages", "build_case"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
-from plumbline.upgrade.installed import Installed
-from plumbline.upgrade.locks import Pin
+from plumbline.environments.installed import Installed
+from plumbline.environments.locks import Pin
 
 __all__ = ["Release", "broken_sdist", "new_wheel", "poisonable_sdist", "repack", "small_packages"]
 

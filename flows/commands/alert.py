@@ -7,9 +7,9 @@ import json
 import os
 from datetime import UTC, datetime
 
-from plumbline.alerts import probe_message
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.night.alerts import probe_message
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbline.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
-from plumbline.doctor.stores import check_destinations
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.night.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
+from plumbline.night.doctor.stores import check_destinations
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: 
 
 def publish_data(suite: Suite, state: Path, say: Any) -> None:
     """Build and publish data and weights, and store each workload's spec."""
-    from plumbline.central import CentralStore
-    from plumbline.prepare import prepare
-    from plumbline.rounds.documents import write_specs
-    from plumbline.stores import open_store
+    from plumbline.data.stores import open_store
+    from plumbline.night.central import CentralStore
+    from plumbline.night.prepare import prepare
+    from plumbline.night.rounds.documents import write_specs
 
     write_specs(CentralStore(open_store(suite.store)), suite, prepare(suite, state / "build", say))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import say
-from plumbline.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
-from plumbline.doctor.stores import examine_disk
-from plumbline.errors import ConfigurationError
 from plumbline.flows.commands import alert
-from plumbline.localstack.stack import is_local
+from plumbline.local.stack import is_local
+from plumbline.night.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
+from plumbline.night.doctor.stores import examine_disk
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
 

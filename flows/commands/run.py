@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.display import Display
-from plumbline.errors import ExitCode, InconclusiveError, UnavailableError
-from plumbline.extras import resource
-from plumbline.localstack.process import Child
-from plumbline.localstack.rehearsal import rehearsal, to_toml
-from plumbline.localstack.services import LOGIN_NAME
-from plumbline.localstack.stack import Stack, is_local
+from plumbline.local.process import Child
+from plumbline.local.rehearsal import rehearsal, to_toml
+from plumbline.local.services import LOGIN_NAME
+from plumbline.local.stack import Stack, is_local
+from plumbline.night.rounds import check_round_id, new_round_id
 from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
-from plumbline.rounds import check_round_id, new_round_id
+from plumbline.schema.errors import ExitCode, InconclusiveError, UnavailableError
+from plumbline.schema.extras import resource
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 

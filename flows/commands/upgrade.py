@@ -13,13 +13,13 @@ from xml.etree import ElementTree as ET
 from plumbline.cli import upgrade as on_this_machine
 from plumbline.cli.display import Display
 from plumbline.cli.options import say
-from plumbline.digest import digest_bytes
-from plumbline.errors import ConfigurationError
-from plumbline.escape import printable
+from plumbline.environments.locks import LockFiles, load_lock
+from plumbline.night.rounds import check_round_id, new_round_id
 from plumbline.report.junit import junit_document
-from plumbline.rounds import check_round_id, new_round_id
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.escape import printable
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.upgrade.locks import LockFiles, load_lock
 from plumbline.upgrade.outcome import UpgradeOutcome, summary
 from plumbline.upgrade.report import comment_report, html_report, junit_report, text_lines
 from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, check_image, command_locks
@@ -100,7 +100,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
 
 def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
     """Return the flow's parameter: a small lock's text, else the lock's address."""
-    from plumbline.stores import ensure_object, open_store
+    from plumbline.data.stores import ensure_object, open_store
 
     data = lock.files[lock.name].encode()
     if len(lock.files) == 1 and len(data) <= MAX_INLINE_BYTES:

@@ -19,11 +19,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plumbline import limits
-from plumbline.baseline import Baseline
 from plumbline.cli.main import all_commands, build_parser
-from plumbline.history.series import SeriesFile
+from plumbline.judge.history.series import SeriesFile
+from plumbline.night.baseline import Baseline
 from plumbline.report.sentences import explanations
+from plumbline.schema import limits
 from plumbline.schema.json_schema import described_schema, suite_schema
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord
@@ -96,7 +96,9 @@ def codes_page() -> str:
 def limits_page() -> str:
     """Return the table of limits, section by section."""
     source = Path(limits.__file__).read_text(encoding="utf-8")
-    parts = [f"# Limits\n\nMade from `plumbline/limits.py` by `make docs`. {' '.join((limits.__doc__ or '').split())}"]
+    parts = [
+        f"# Limits\n\nMade from `plumbline/schema/limits.py` by `make docs`. {' '.join((limits.__doc__ or '').split())}"
+    ]
     for section in re.split(r"^# ", source, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition(".\n")
         found = re.findall(r'^(\w+)[^=\n]* = ([^\n]+)\n"""(.+?)"""', body, re.MULTILINE | re.DOTALL)

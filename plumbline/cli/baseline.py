@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plumbline.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
-from plumbline.central import CentralStore
 from plumbline.cli import calibrate
 from plumbline.cli.nights import latest_round, read_round
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.data.stores import open_store
+from plumbline.night.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.judging import BASELINE_CHECK
 from plumbline.report.sentences import sentence_of
-from plumbline.rounds.judging import BASELINE_CHECK
+from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.staging.scratch import scratch_folder
-from plumbline.stores import open_store
 
 _REPLACED = (
     "`plumbline baseline accept SUITE` replaces it and its accepted records; restore a copy first, if one exists"

@@ -12,12 +12,12 @@ from typing import Any
 
 from plumbline.cli.nights import open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, say
-from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError
-from plumbline.history.allowed import Allowed, NoiseFloor, noise_floor, recommended_drop
-from plumbline.history.reference import Reference
-from plumbline.history.segments import MetricHistory
-from plumbline.rounds.nights import limits_of
-from plumbline.rounds.series import accepted_times
+from plumbline.judge.history.allowed import Allowed, NoiseFloor, noise_floor, recommended_drop
+from plumbline.judge.history.reference import Reference
+from plumbline.judge.history.segments import MetricHistory
+from plumbline.night.rounds.nights import limits_of
+from plumbline.night.rounds.series import accepted_times
+from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.schema.suite import Suite, read_suite
 
 _MAX_DROP = 0.25

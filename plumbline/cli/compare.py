@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
-from plumbline.central.outbox import RECORDS, fetch_record
 from plumbline.cli.options import check_file, say
-from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.data.stores import ObjectMissingError, Store, open_store
 from plumbline.judge import compare
 from plumbline.judge.rounds import rerun_problem
 from plumbline.judge.spec_differences import named_rows
+from plumbline.night.central import CentralStore
+from plumbline.night.central.outbox import RECORDS, fetch_record
+from plumbline.night.rounds.row_places import placed_rows, row_lines
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.html import compare_page
 from plumbline.report.sentences import note_line, sentence_of, spoken
-from plumbline.rounds.row_places import placed_rows, row_lines
+from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Gates, Suite, read_suite
 from plumbline.schema.verdict import Finding, Judgement, Note, exit_code
-from plumbline.staging.scratch import scratch_folder
-from plumbline.stores import ObjectMissingError, Store, open_store
 
 _NOTHING_ELSE = "only throughput can be compared; if the reference is the same platform's baseline, use --throughput"
 

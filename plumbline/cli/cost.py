@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
 from plumbline.cli.options import at_least
-from plumbline.errors import ExitCode
-from plumbline.rounds.night_cost import PlatformCost, night_costs, total
-from plumbline.rounds.reporting import PRICED_NIGHTS, last_rounds
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.night_cost import PlatformCost, night_costs, total
+from plumbline.night.rounds.reporting import PRICED_NIGHTS, last_rounds
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.suite import read_suite
-from plumbline.stores import open_store
 
 _NOTE = """Prices: plumbline/schema/machines.toml, or a platform's price_per_hour. Hours: the median of the measured
 nights, from a training's start to its record; a machine's start and idle time, and trainings that left no record, are

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import at_least, check_folder, say
-from plumbline.data import build_dataset, publish, verify_dataset
-from plumbline.data.classes import class_notes
-from plumbline.data.receipts import receipt_lines
-from plumbline.data.spec import dataset_source, dataset_task
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.data.datasets import build_dataset, publish, verify_dataset
+from plumbline.data.datasets.classes import class_notes
+from plumbline.data.datasets.receipts import receipt_lines
+from plumbline.data.datasets.spec import dataset_source, dataset_task
+from plumbline.data.staging.cache import Cache
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.suite import DatasetSource, read_suite
 from plumbline.schema.suite_file import did_you_mean, suggest_or_list
 from plumbline.schema.task import TASKS
-from plumbline.staging.cache import Cache
-from plumbline.stores import open_store
 
 _MOST_CLASSES = 20
 _SIZES = {

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plumbline.cli.options import is_quiet
-from plumbline.escape import clean, one_line
+from plumbline.schema.escape import clean, one_line
 
 _WORTH_SECONDS = 0.05
 PHASES = {

@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from plumbline.errors import ConfigurationError, ExitCode
 from plumbline.report.sentences import explanations
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite_file import did_you_mean
 
 

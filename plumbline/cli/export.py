@@ -12,12 +12,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from plumbline.cli.exchange.exports import FORMATS, Nights
 from plumbline.cli.nights import open_central, read_all_series
 from plumbline.cli.options import at_least, check_file, check_folder
-from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.exports.formats import FORMATS, Nights
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import read_suite
-from plumbline.variables import variable
+from plumbline.schema.variables import variable
 
 
 def add(commands: Any) -> None:

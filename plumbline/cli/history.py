@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.central import CentralStore
-from plumbline.central.series import rebuild_series, records_of_rounds, write_series
+from plumbline.cli.exchange.external import Receipt, accepted_since, parse_external
+from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
-from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
-from plumbline.history.allowed import allowed_for
-from plumbline.history.external import Receipt, accepted_since, parse_external
-from plumbline.history.external_values import time_of
-from plumbline.history.metrics import Worse
-from plumbline.history.segments import MetricHistory
-from plumbline.history.summary import LineSummary, summarise
+from plumbline.judge.history.allowed import allowed_for
+from plumbline.judge.history.metrics import Worse
+from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.history.summary import LineSummary, summarise
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import rebuild_series, records_of_rounds, write_series
+from plumbline.night.rounds.nights import limits_of
+from plumbline.night.rounds.series import accepted_times
 from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
 from plumbline.report.sentences import clean
 from plumbline.report.site import history_page
-from plumbline.rounds.nights import limits_of
-from plumbline.rounds.series import accepted_times
+from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 

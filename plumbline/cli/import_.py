@@ -12,18 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
 from plumbline.cli.options import say
-from plumbline.digest import bounded_name
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.judge import judge_round
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.outcome import join
 from plumbline.records import LoadedRecord, load_record
-from plumbline.rounds.outcome import join
+from plumbline.schema.digest import bounded_name
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.staging.scratch import scratch_folder
-from plumbline.stores import ObjectMissingError, open_store
 
 
 def add(commands: Any) -> None:

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from plumbline.cli.new_suite import NewPlatform, NewSuite, bucket_commands, suite_text
 from plumbline.cli.options import check_file, say
-from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.base import Model, read_model
+from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 

@@ -24,10 +24,10 @@ from types import ModuleType
 from plumbline import __version__, cli
 from plumbline.cli.completion import SHELLS, PrintCompletion
 from plumbline.cli.options import QUIET, say
-from plumbline.errors import WRONG_PATH, ExitCode, PlumblineError
-from plumbline.extras import is_optional, missing_package
-from plumbline.localstack.signals import terminations_interrupt
-from plumbline.variables import clean_variables
+from plumbline.local.signals import terminations_interrupt
+from plumbline.schema.errors import WRONG_PATH, ExitCode, PlumblineError
+from plumbline.schema.extras import is_optional, missing_package
+from plumbline.schema.variables import clean_variables
 
 _ENTRY_POINTS = "plumbline.commands"
 _ANYWHERE = ("--debug", "--quiet", "--verbose")
@@ -36,7 +36,8 @@ _ANYWHERE = ("--debug", "--quiet", "--verbose")
 
 def _loaders() -> dict[str, Callable[[], ModuleType]]:
     """Return a loader for each command name: core modules and entry points."""
-    here = {module.name.rstrip("_"): f"plumbline.cli.{module.name}" for module in iter_modules(cli.__path__)}
+    modules = (module.name for module in iter_modules(cli.__path__) if not module.ispkg)
+    here = {name.rstrip("_"): f"plumbline.cli.{name}" for name in modules}
     elsewhere = sorted(entry_points(group=_ENTRY_POINTS), key=lambda entry: entry.name)
     core = {name: partial(import_module, path) for name, path in here.items()}
     return core | {entry.name: entry.load for entry in elsewhere}

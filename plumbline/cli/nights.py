@@ -7,19 +7,19 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from plumbline.central import CentralStore
-from plumbline.central.series import read_series
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.history.metrics import METRICS, metric_of
-from plumbline.history.segments import MetricHistory, lines_of
-from plumbline.history.series import SeriesFile
-from plumbline.rounds import check_round_id
-from plumbline.rounds.plan import by_time
+from plumbline.data.stores import open_store
+from plumbline.judge.history.metrics import METRICS, metric_of
+from plumbline.judge.history.segments import MetricHistory, lines_of
+from plumbline.judge.history.series import SeriesFile
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import read_series
+from plumbline.night.rounds import check_round_id
+from plumbline.night.rounds.plan import by_time
 from plumbline.schema.base import Model
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 
 
 class Night(Model):

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from plumbline.errors import ConfigurationError
-from plumbline.escape import one_line
-from plumbline.variables import variable
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.escape import one_line
+from plumbline.schema.variables import variable
 
 QUIET = "PLUMBLINE_QUIET"
 """Variable that is set if no progress is to be shown."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from plumbline.cli.nights import open_central
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.retention import Sweep, plan_sweep, remove
-from plumbline.rounds.site import connect_reports, write_site
+from plumbline.night.retention import Sweep, plan_sweep, remove
+from plumbline.night.rounds.site import connect_reports, write_site
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
 
 _MIB = 1 << 20

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from plumbline.central import CentralStore
 from plumbline.cli.nights import latest_round, read_round, read_rounds
 from plumbline.cli.options import check_file, say
-from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.data.staging.scratch import scratch_folder
+from plumbline.data.stores import ObjectMissingError, open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.plan import night_of
+from plumbline.night.rounds.reporting import earlier_records, keep_report, link_to, record_links, report_key
+from plumbline.night.rounds.site import connect_reports
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.history import points_of
 from plumbline.report.html import render_page
@@ -20,13 +24,9 @@ from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import step_summary
 from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
-from plumbline.rounds.plan import night_of
-from plumbline.rounds.reporting import earlier_records, keep_report, link_to, record_links, report_key
-from plumbline.rounds.site import connect_reports
+from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
-from plumbline.staging.scratch import scratch_folder
-from plumbline.stores import ObjectMissingError, open_store
 
 _LATEST = "latest"
 _NIGHTS = 90

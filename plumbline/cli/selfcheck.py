@@ -8,8 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
-from plumbline.errors import UnavailableError
-from plumbline.launch import trainer_environment
+from plumbline.environments.launch import trainer_environment
+from plumbline.schema.errors import UnavailableError
 
 _SECONDS = 300.0
 _LINES = {

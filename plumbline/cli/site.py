@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from plumbline.central import CentralStore
 from plumbline.cli.nights import open_central
 from plumbline.cli.options import say
-from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.rounds.reporting import link_to
-from plumbline.rounds.site import list_reports, with_neighbours, write_site
+from plumbline.data.stores import ObjectMissingError, read_bytes
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.reporting import link_to
+from plumbline.night.rounds.site import list_reports, with_neighbours, write_site
+from plumbline.schema.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.suite import read_suite
-from plumbline.stores import ObjectMissingError, read_bytes
 
 _TYPES = {"html": "text/html; charset=utf-8", "json": "application/json"}
 _OWN_NAMES = ("127.0.0.1", "localhost")

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import check_file, say
-from plumbline.data import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
-from plumbline.data.classes import listed_classes
-from plumbline.data.receipts import receipt_lines
-from plumbline.data.spec import dataset_source, dataset_task, workload_named
-from plumbline.errors import ExitCode
-from plumbline.launch import make_weights
+from plumbline.data.datasets import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
+from plumbline.data.datasets.classes import listed_classes
+from plumbline.data.datasets.receipts import receipt_lines
+from plumbline.data.datasets.spec import dataset_source, dataset_task, workload_named
+from plumbline.data.stores import open_store
+from plumbline.environments.launch import make_weights
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import write_spec
 from plumbline.schema.suite import Workloads, read_workloads
-from plumbline.stores import open_store
 
 
 def register(subparsers: Any) -> None:

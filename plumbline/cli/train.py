@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli import selfcheck
-from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.launch import run_training
-from plumbline.preflight import check_training
+from plumbline.environments.launch import run_training
+from plumbline.environments.preflight import check_training
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import read_spec
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.options import is_quiet, say
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
 if TYPE_CHECKING:
+    from plumbline.environments.installed import Base
     from plumbline.upgrade.answer import UpgradeAnswer
-    from plumbline.upgrade.installed import Base
     from plumbline.upgrade.session import Locks
 
 
@@ -71,10 +71,10 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the candidate, write the reports; the verdict's exit code."""
+    from plumbline.environments.installed import base_of
+    from plumbline.environments.package_store import claimed
     from plumbline.upgrade.campaign import UpgradeOptions
-    from plumbline.upgrade.installed import base_of
     from plumbline.upgrade.session import UpgradeSettings, judge_upgrade, workload_of
-    from plumbline.upgrade.store import claimed
 
     if args.image:
         hint = "add --api, or name a lock with --candidate"
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _locks(args: argparse.Namespace, base: Base) -> Locks:
     """Read both locks, before anything is trained."""
-    from plumbline.upgrade.locks import read_lock
+    from plumbline.environments.locks import read_lock
     from plumbline.upgrade.session import Locks
 
     current = args.current or base.lock

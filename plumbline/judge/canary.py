@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plumbline import limits
-from plumbline.digest import digest_json
 from plumbline.judge.comparison import compare
 from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.pair import Pair
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from plumbline.errors import InvalidInputError
 from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
@@ -18,6 +17,7 @@ from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import fact, joined
 from plumbline.schema.suite import Gates

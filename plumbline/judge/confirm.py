@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from plumbline import limits
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm_requests import (
@@ -37,6 +36,7 @@ from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_resto
 from plumbline.judge.rungs.portable import portable
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Judgement
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline import limits
 from plumbline.judge.compared import Comparisons, curve_formula
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm import Confirmation
@@ -37,6 +36,7 @@ from plumbline.judge.rungs.curve_legs import with_legs
 from plumbline.judge.rungs.learning import evaluating, learning
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.experiment import Rung as ReplayRung
 from plumbline.schema.fact import Statement, fact

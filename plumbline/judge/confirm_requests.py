@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from plumbline.digest import bounded_name
-from plumbline.errors import InvalidInputError
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.curves import Window, trace_problem
 from plumbline.judge.intervention import Intervention, Kept, Source
@@ -17,6 +15,8 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import bounded_name
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement

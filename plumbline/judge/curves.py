@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from plumbline import limits
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.rungs.learning import first_logged_difference
-from plumbline.judge.tolerance import limit, relative
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import limit, relative
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline import limits
 from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.experiment import Rung as ReplayRung

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline.judge.tolerance import floor_of
 from plumbline.schema.fact import Statement
+from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 Basis = Literal["given", "computed", "portable"]

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from plumbline.judge.suspects import differences, suspects_for
-from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
+from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, RunSpec, SpeedSpec
-from plumbline.sketch import relative_error
+from plumbline.schema.tolerance import floor_of
 
 SOFTWARE = ("accelerate", "apex", "bitsandbytes", "flash-attn", "peft", "torch", "transformers", "triton")
 """Packages whose code decides the order of a model's or an optimizer's operations."""

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from plumbline import limits
 from plumbline.judge.native import SOFTWARE
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.mantissa import FORMATS, MantissaCounts, bits_in_use, bits_of
 
 T = TypeVar("T")

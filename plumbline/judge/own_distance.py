@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from plumbline.judge.tolerance import is_rounding_only, least_gradient
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, Tap
+from plumbline.schema.sketch import reduced, relative_error
 from plumbline.schema.spec import Precision
-from plumbline.sketch import reduced, relative_error
+from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 
 @dataclass(frozen=True)

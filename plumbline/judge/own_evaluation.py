@@ -12,12 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from plumbline.judge.rungs.evaluation import distance
-from plumbline.judge.tolerance import limit as limit_of
-from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import Precision
+from plumbline.schema.tolerance import limit as limit_of
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Cause, CauseCode
 
 _LEAVE_ROWS_AND_MODES: frozenset[CauseCode] = frozenset(

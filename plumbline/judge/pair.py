@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline import limits
 from plumbline.judge.own_distance import OwnDistances, without_signal
-from plumbline.judge.tolerance import is_head, limit, relative
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement
+from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import Precision
-from plumbline.sketch import relative_error
+from plumbline.schema.tolerance import is_head, limit, relative
 
 
 @dataclass(frozen=True, slots=True)

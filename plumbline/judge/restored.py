@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from plumbline import limits
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import relative
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import relative
 
 
 @dataclass(frozen=True, slots=True)

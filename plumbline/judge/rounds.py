@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.errors import InvalidInputError
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, own_error, trusted_reference
 from plumbline.judge.gates.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst

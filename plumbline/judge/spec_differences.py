@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import InvalidInputError
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Finding

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.number_formats import has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS

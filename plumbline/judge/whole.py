@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from plumbline.errors import InvalidInputError
 from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.whole_parts import missing_curve, missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps, wrong_mantissas
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plumbline.digest import digest_array
 from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import DataEvidence, EvaluationEvidence
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord

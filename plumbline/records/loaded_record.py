@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plumbline.errors import CorruptDataError
 from plumbline.records.part_sizes import MAX_ROW_BYTES, PART_FILES, max_part_bytes, max_rows, unpacked_bytes
 from plumbline.records.tensors import Arrays, check_tensors, read_tensors
+from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec

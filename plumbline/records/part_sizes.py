@@ -6,7 +6,7 @@ in the header of each page (`PageHeader` of the Parquet format, in Thrift's comp
 
 from __future__ import annotations
 
-from plumbline.errors import CorruptDataError
+from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, safe_open
 
-from plumbline.errors import CorruptDataError
+from plumbline.schema.errors import CorruptDataError
 
 Arrays = dict[str, NDArray[Any]]
 

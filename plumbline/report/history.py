@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.history.episodes import episodes
-from plumbline.history.metrics import metric_of
-from plumbline.history.night import entry_sentence
-from plumbline.history.segments import MetricHistory
-from plumbline.history.summary import ChangeSummary, LineSummary
+from plumbline.judge.history.episodes import episodes
+from plumbline.judge.history.metrics import metric_of
+from plumbline.judge.history.night import entry_sentence
+from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.history.summary import ChangeSummary, LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.sentences import SYMBOLS, clean, sentence_of

@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from plumbline import __version__
-from plumbline.escape import one_line
-from plumbline.history.metrics import read_metrics
+from plumbline.judge.history.metrics import read_metrics
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import NONE, about, clean, number, percent, place, seconds
 from plumbline.report.view import ReportView, build_view
+from plumbline.schema.escape import one_line
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from plumbline.history.summary import LineSummary
+from plumbline.judge.history.summary import LineSummary
 from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.sentences import cause_line, clean, number, place
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from plumbline.escape import one_line
-from plumbline.history.summary import LineSummary
+from plumbline.judge.history.summary import LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.html import template
 from plumbline.report.sentences import (
@@ -24,6 +23,7 @@ from plumbline.report.sentences import (
     seconds,
 )
 from plumbline.report.view import ReportView
+from plumbline.schema.escape import one_line
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
 _MOST_FINDINGS = 200

@@ -12,8 +12,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from plumbline.escape import MAX_CHARS
-from plumbline.escape import clean as clean_text
+from plumbline.schema.escape import MAX_CHARS
+from plumbline.schema.escape import clean as clean_text
 from plumbline.schema.fact import LIST, Fact, Statement
 from plumbline.schema.verdict import Cause, Divergence, Finding, Note, Outcome, PlatformResult
 

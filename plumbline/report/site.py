@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from urllib.parse import quote
 
-from plumbline.history.segments import MetricHistory
-from plumbline.history.series import JudgedRound, SeriesFile
-from plumbline.history.summary import LineSummary
+from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.history.series import JudgedRound, SeriesFile
+from plumbline.judge.history.summary import LineSummary
 from plumbline.report.history import HistoryPoint, MetricView, metric_view, since
 from plumbline.report.html import rendered
 from plumbline.report.sentences import SYMBOLS, clean, sentence_of, some_of

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plumbline.escape import inert, one_line
 from plumbline.report.sentences import (
     NONE,
     SYMBOLS,
@@ -21,6 +20,7 @@ from plumbline.report.sentences import (
     seconds,
     sentence_of,
 )
+from plumbline.schema.escape import inert, one_line
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 

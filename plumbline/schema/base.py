@@ -12,7 +12,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from typing_extensions import Self
 
-from plumbline.errors import InvalidInputError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.suite_file import did_you_mean, fields_at
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -175,7 +175,7 @@ class EvaluationEvidence(Model):
 
 
 SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8), FailFast()]
-"""See `plumbline.sketch.small_sketch`."""
+"""See `plumbline.schema.sketch.small_sketch`."""
 NamedDigests = Annotated[tuple[tuple[Label, ShortDigest | None], ...], Field(max_length=_MANY), FailFast()]
 """(name, digest) of tensors; `None` if not finite."""
 

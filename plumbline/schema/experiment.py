@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plumbline.digest import digest_json
 from plumbline.schema.base import FailFast, Label, Model, Name, Number, Sha256, Step, Text
+from plumbline.schema.digest import digest_json
 from plumbline.schema.manifest import Key
 from plumbline.schema.spec import Attention, Precision
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
 
-from plumbline.digest import digest_json
 from plumbline.schema.base import Count, Model, Name, Sha256, Text
+from plumbline.schema.digest import digest_json
 from plumbline.schema.store_url import safe_key
 from plumbline.schema.task import Task, has_row_labels
 

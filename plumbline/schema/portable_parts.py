@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.digest import digest_json
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.verdict import Stage

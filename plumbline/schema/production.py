@@ -26,7 +26,7 @@ class SpeedTrail(Model):
     num_rows: tuple[Count, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     """Rows of the global batch that reached the model."""
     marks: dict[Label, Marks] = Field(max_length=16)
-    """By batch field, a checksum of each batch as the model was given it; see `plumbline.sketch`."""
+    """By batch field, a checksum of each batch as the model was given it; see `plumbline.schema.sketch`."""
     losses: tuple[Number | None, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     learning_rates: tuple[Number, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)

@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, field_validator
 
-from plumbline.digest import digest_file
-from plumbline.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
 from plumbline.schema.base import Label, Model, Name, Sha256, Step
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
 from plumbline.schema.evidence import Evidence
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fingerprint import Fingerprint
@@ -48,8 +48,8 @@ class Exit(Model):
 
     status: Literal["completed", "failed"]
     code: Label = ""
-    """Of a failure, one of `plumbline.errors.RECORD_CODES` or of the trainer's own: `non-finite`, `out-of-memory`,
-    `labels`, `weights`, `tokenizer`, `device` ..."""
+    """Of a failure, one of `plumbline.schema.errors.RECORD_CODES` or of the trainer's own: `non-finite`,
+    `out-of-memory`, `labels`, `weights`, `tokenizer`, `device` ..."""
     message: str = Field(default="", max_length=MAX_MESSAGE)
     part: Label = ""
     step: Step | None = None

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from plumbline.digest import canonical_json, digest_json
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import Count, Label, Model, Name, Number, PlainJson, Sha256, Step, Whole, read_model
+from plumbline.schema.digest import canonical_json, digest_json
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.manifest import Key
 from plumbline.schema.task import Task, has_row_labels
 

@@ -1,6 +1,6 @@
 """Store URLs and keys, and the table of the kinds of stores. Pure.
 
-A new kind is one module in `plumbline/stores/` with `open_url`, and one entry in `KINDS`.
+A new kind is one module in `plumbline/data/stores/` with `open_url`, and one entry in `KINDS`.
 """
 
 from __future__ import annotations
@@ -157,11 +157,13 @@ _FOLDER_RIGHTS: Mapping[Right, str] = {
 }  # fmt: skip
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 KINDS: Mapping[str, StoreKind] = {
-    "file": StoreKind("file://FOLDER", "plumbline.stores.file", _folder, "the user of this process", _FOLDER_RIGHTS),
+    "file": StoreKind(
+        "file://FOLDER", "plumbline.data.stores.file", _folder, "the user of this process", _FOLDER_RIGHTS
+    ),
     "s3": StoreKind(
         form="s3://BUCKET/PREFIX",
         address=_bucket,
-        module="plumbline.stores.s3",
+        module="plumbline.data.stores.s3",
         credentials="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the machine's role",
         grants="infra/aws",
         rights={
@@ -175,7 +177,7 @@ KINDS: Mapping[str, StoreKind] = {
     "az": StoreKind(
         form="az://ACCOUNT/CONTAINER/PREFIX",
         address=_container,
-        module="plumbline.stores.azure",
+        module="plumbline.data.stores.azure",
         credentials=(
             "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the machine's identity"
         ),
@@ -192,7 +194,7 @@ KINDS: Mapping[str, StoreKind] = {
     "gs": StoreKind(
         form="gs://BUCKET/PREFIX",
         address=_bucket,
-        module="plumbline.stores.gs",
+        module="plumbline.data.stores.gs",
         credentials="GOOGLE_APPLICATION_CREDENTIALS, gcloud's login, or the machine's service account",
         grants="infra/gcp",
         rights={

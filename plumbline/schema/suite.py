@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
-from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
 from plumbline.schema.store_url import relation

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel
 
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.store_url import parse_store_url
 
 _KEY = r"(?m)^[ \t]*([\w.\"'-]+)[ \t]*=[^\n]*?"

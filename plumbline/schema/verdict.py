@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from plumbline.errors import ExitCode
 from plumbline.schema.base import Model
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.fact import Statement
 
 Outcome = Literal["pass", "drift", "inconclusive", "invalid"]

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from plumbline import __version__
-from plumbline.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.base import Model, first_problem, read_model
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 
 M = TypeVar("M", bound=Model)
 _NO_VERSION = (-1,)

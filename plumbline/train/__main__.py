@@ -12,15 +12,15 @@ import time
 import traceback
 from pathlib import Path
 
-from plumbline.errors import ConfigurationError, ExitCode, PlumblineError
-from plumbline.interpreter import UnfitLibraryError, check_libraries
-from plumbline.loaded import BrokenLibrary, write_loaded
-from plumbline.parent_watch import watch_parent
-from plumbline.preflight import check_training
+from plumbline.environments.interpreter import UnfitLibraryError, check_libraries
+from plumbline.environments.loaded import BrokenLibrary, write_loaded
+from plumbline.environments.parent_watch import watch_parent
+from plumbline.environments.preflight import check_training
 from plumbline.schema.base import read_model
+from plumbline.schema.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import read_spec
-from plumbline.variables import NONCE, variable
+from plumbline.schema.variables import NONCE, variable
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:

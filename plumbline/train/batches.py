@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from plumbline.data.staging.order import Order
 from plumbline.schema.spec import RunSpec
-from plumbline.staging.order import Order
 from plumbline.train.rows import Rows
 from plumbline.train.tasks import training_task
 

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from plumbline.digest import digest_file
-from plumbline.errors import InvalidInputError
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import InvalidInputError
 from plumbline.train.engine import Engine
 from plumbline.train.failure import writing
 from plumbline.train.numerics import pack_states, read_states, restore_states

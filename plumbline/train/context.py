@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from plumbline.errors import StoppedError
+from plumbline.data.staging.order import Plan
 from plumbline.schema.base import Scalar
+from plumbline.schema.errors import StoppedError
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.spec import RunSpec
-from plumbline.staging.order import Plan
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader, of_probe
 from plumbline.train.compat.transformers import attention_function
 from plumbline.train.engine import Engine

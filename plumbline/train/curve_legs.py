@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.digest import digest_json
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import (
     BATCH_FIELDS,
     CurveLeg,
@@ -29,7 +29,7 @@ from plumbline.schema.evidence import (
     RankDifference,
 )
 from plumbline.schema.portable_parts import DROPOUT_INPUT, curve_leg_parts, other_formats
-from plumbline.sketch import small_sketch
+from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.compat.transformers import attention_function

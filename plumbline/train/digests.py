@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from plumbline.digest import ArrayDigest, digest_array, digest_json
+from plumbline.schema.digest import ArrayDigest, digest_array, digest_json
 
 _PARALLEL_BYTES = 1 << 24
 _MOST_BYTES = 1 << 29

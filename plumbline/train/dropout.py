@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.digest import digest_array
+from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import DropoutDraw
 from plumbline.train.compat.transformers import use_attention_formula
 from plumbline.train.digests import host_array

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from plumbline.errors import memory_hint
+from plumbline.schema.errors import memory_hint
 from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard

@@ -7,10 +7,10 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
+from plumbline.data.staging.order import random_keys
 from plumbline.schema.evidence import EnvelopeSample, StepEvidence
+from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import Precision, ProbeSpec
-from plumbline.sketch import relative_error
-from plumbline.staging.order import random_keys
 from plumbline.train.batches import of_one_process, of_probe
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, StepOutcome

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
 
-from plumbline.digest import digest_array
+from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.spec import Precision
 from plumbline.train.batches import Batch, EvaluationRows, make_loader

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from plumbline.errors import (
+from plumbline.schema.base import read_model
+from plumbline.schema.errors import (
     DISK_FULL,
     DeviceLostError,
     DiskFullError,
@@ -19,7 +20,6 @@ from plumbline.errors import (
     memory_hint,
     record_code,
 )
-from plumbline.schema.base import read_model
 from plumbline.schema.record import MAX_MESSAGE, Exit
 from plumbline.train.failure import (
     OUT_OF_MEMORY,

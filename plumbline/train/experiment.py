@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.errors import InvalidInputError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from plumbline.errors import DISK_FULL, WRONG_PATH, DiskFullError, TrainingError, UnavailableError
+from plumbline.schema.errors import DISK_FULL, WRONG_PATH, DiskFullError, TrainingError, UnavailableError
 from plumbline.train.compat.torch import device_error_code
 
 OUT_OF_MEMORY = "out-of-memory"

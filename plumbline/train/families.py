@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.spec import ModelSpec
 from plumbline.train.compat.transformers import looks_for_padding, register_base_first
 from plumbline.train.tasks import training_task

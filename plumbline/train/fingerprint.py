@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from plumbline.digest import digest_file
 from plumbline.schema.base import Scalar
+from plumbline.schema.digest import digest_file
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
+from plumbline.schema.variables import variable
 from plumbline.train.ranks import Ranks
-from plumbline.variables import variable
 
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError
+from plumbline.data.staging.order import plan_rows, planned_files
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.evidence import Evidence, SelfcheckEvidence
 from plumbline.schema.fingerprint import Expected, machine_mismatches
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.spec import RunSpec
-from plumbline.staging.order import plan_rows, planned_files
 from plumbline.train.context import Context
 from plumbline.train.exits import clear_exits, conclude
 from plumbline.train.experiment import ExperimentRun

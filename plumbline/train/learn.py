@@ -13,7 +13,7 @@ import transformers
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
-from plumbline.digest import digest_array, digest_json
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEvidence, TraceEvidence
 from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec

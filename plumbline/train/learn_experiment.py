@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plumbline.errors import InvalidInputError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import DropoutDraw, TraceEvidence
 from plumbline.schema.spec import LearnSpec, ProbeSpec
 from plumbline.train.batches import Batch

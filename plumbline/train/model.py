@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from plumbline.digest import digest_array, digest_json
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.compat.transformers import recompute_layers

@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from plumbline.digest import digest_json
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import NativeOperation
-from plumbline.sketch import small_sketch
+from plumbline.schema.sketch import small_sketch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import digest_tensors, host_array
 from plumbline.train.engine import Engine

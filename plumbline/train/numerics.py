@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import Scalar
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.spec import SDPA_KERNELS, Precision, SpeedSpec
+from plumbline.schema.variables import variable
 from plumbline.train.compat.torch import (
     UNSTATED,
     read_fp32_precision,
@@ -24,7 +25,6 @@ from plumbline.train.compat.torch import (
     set_reductions,
 )
 from plumbline.train.failure import TrainingFailedError
-from plumbline.variables import variable
 
 _SDP: tuple[str, ...] = SDPA_KERNELS
 _REPEATABLE_SDP = ("flash", "mem_efficient", "math")

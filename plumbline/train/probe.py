@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.digest import digest_array
+from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe

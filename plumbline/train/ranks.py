@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.variables import variable
 from plumbline.train.failure import PeerLostError
-from plumbline.variables import variable
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from plumbline.digest import canonical_json
-from plumbline.errors import WRONG_PATH, ConfigurationError, UnavailableError
+from plumbline.schema.digest import canonical_json
+from plumbline.schema.errors import WRONG_PATH, ConfigurationError, UnavailableError
 from plumbline.schema.evidence import DataEvidence, Evidence, SelfcheckEvidence
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.train.context import Context

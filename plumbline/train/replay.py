@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Rung
 from plumbline.train.failure import is_of_system
 

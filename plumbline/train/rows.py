@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from plumbline.digest import canonical_json, digest_bytes
+from plumbline.schema.digest import canonical_json, digest_bytes
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.manifest import Shard
 from plumbline.schema.spec import RunSpec

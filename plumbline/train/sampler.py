@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-from plumbline.control_groups import quota_use
-from plumbline.variables import variable
+from plumbline.environments.control_groups import quota_use
+from plumbline.schema.variables import variable
 
 _INTERVAL = 1.0
 _MOST = 3600

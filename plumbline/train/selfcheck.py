@@ -20,12 +20,12 @@ import torch
 import transformers
 from pydantic import TypeAdapter
 
-from plumbline.errors import ExitCode, PlumblineError
-from plumbline.interpreter import is_tested, tested_range
+from plumbline.data.staging.order import random_keys
+from plumbline.environments.interpreter import is_tested, tested_range
+from plumbline.schema.errors import ExitCode, PlumblineError
 from plumbline.schema.evidence import PortableEvidence, PortableStep, SelfcheckEvidence
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
-from plumbline.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings

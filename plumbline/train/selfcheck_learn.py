@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.data.rows import Row
-from plumbline.data.shards import store_bytes, write_shards
-from plumbline.data.tokenizer import SPECIAL_TOKENS, word_tokenizer
-from plumbline.digest import canonical_json, digest_array, digest_json
+from plumbline.data.datasets.rows import Row
+from plumbline.data.datasets.shards import store_bytes, write_shards
+from plumbline.data.datasets.tokenizer import SPECIAL_TOKENS, word_tokenizer
+from plumbline.data.staging.order import plan_rows, planned_files, random_keys
+from plumbline.schema.digest import canonical_json, digest_array, digest_json
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, RunSpec
-from plumbline.staging.order import plan_rows, planned_files, random_keys
 from plumbline.train.context import Context
 from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.learn import LearnRun

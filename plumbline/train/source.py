@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.spec import RunSpec
 
 if TYPE_CHECKING:
-    from plumbline.staging import StagingProgress
+    from plumbline.data.staging import StagingProgress
 
 
 _MOST_REASONS = 5
 
 
 class DataSource(Protocol):
-    """Interface of a dataset's verified files; `plumbline.staging.Stager` implements it."""
+    """Interface of a dataset's verified files; `plumbline.data.staging.Stager` implements it."""
 
     manifest: Manifest
     manifest_sha256: str
@@ -81,11 +81,11 @@ def open_source(
     spec: RunSpec, data: str | None, cache_folder: Path, *, manifest_sha256: str = "", emit_progress: bool = False
 ) -> Iterator[DataSource]:
     """Open the dataset of `spec`, from its store or the cache."""
-    from plumbline.staging import Cache, Stager, cache_limit
+    from plumbline.data.staging import Cache, Stager, cache_limit
 
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
     if data is not None:
-        from plumbline.stores import open_store
+        from plumbline.data.stores import open_store
 
         with Stager(open_store(data), spec.data.name, cache, on_progress=_emit if emit_progress else None) as stager:
             yield stager

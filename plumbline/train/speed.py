@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.errors import ConfigurationError
-from plumbline.launch import MICROBENCHMARKS
+from plumbline.environments.launch import MICROBENCHMARKS
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.spec import RunSpec, SpeedSpec
+from plumbline.schema.variables import variable
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
@@ -30,7 +31,6 @@ from plumbline.train.production.choices import Choices, compile_model, make_engi
 from plumbline.train.production.leg import ProductionLeg
 from plumbline.train.sampler import Sampler
 from plumbline.train.trail import TrailObserver
-from plumbline.variables import variable
 
 WINDOW = 8
 _STEADY = 0.05

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from plumbline.judge.tolerance import exchange_limit
 from plumbline.schema.evidence import Inconsistency
+from plumbline.schema.tolerance import exchange_limit
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.mantissa import NUM_COUNTS
-from plumbline.sketch import BLOCK, RunningSketch, block_salt, element_codes
+from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_codes
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
 from plumbline.train.mantissa import Sample
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from plumbline.digest import digest_array, digest_json
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.production import CHECKSUM, MAX_TRAIL, SpeedTrail
-from plumbline.sketch import keys, to_mark
+from plumbline.schema.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array

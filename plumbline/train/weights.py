@@ -21,12 +21,12 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import ConfigurationError, InvalidInputError, PlumblineError
-from plumbline.loaded import write_loaded
+from plumbline.data.staging.order import random_keys
+from plumbline.environments.loaded import write_loaded
 from plumbline.schema.base import first_problem
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import ConfigurationError, InvalidInputError, PlumblineError
 from plumbline.schema.spec import ModelSpec
-from plumbline.staging.order import random_keys
 
 _STANDARD_DEVIATION = 0.02
 _UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}

@@ -3,6 +3,6 @@
 It names the packages that make a difference.
 """
 
+from plumbline.environments.changes import PackageChange as PackageChange
+from plumbline.environments.changes import changes_between as changes_between
 from plumbline.upgrade.answer import UpgradeAnswer as UpgradeAnswer
-from plumbline.upgrade.changes import PackageChange as PackageChange
-from plumbline.upgrade.changes import changes_between as changes_between

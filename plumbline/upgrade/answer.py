@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
-from plumbline.errors import ExitCode
+from plumbline.environments.changes import PackageChange
+from plumbline.environments.locks.model import Pin
 from plumbline.report.sentences import spoken
 from plumbline.schema.base import Model, Name
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
-from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.locks.model import Pin
 
 Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed", "memory"]
 Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from plumbline.errors import InconclusiveError
+from plumbline.environments.changes import PackageChange
 from plumbline.schema.base import Model
+from plumbline.schema.errors import InconclusiveError
 from plumbline.upgrade.answer import Culprit, Measure, Memory, Package, Trial, TrialLine, TrialResult, Trials
-from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.comparison import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.search import Items
 

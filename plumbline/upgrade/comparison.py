@@ -12,19 +12,19 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.history.paired import paired_test
+from plumbline.environments.changes import PackageChange
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
+from plumbline.judge.history.paired import paired_test
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
-from plumbline.judge.tolerance import growth, relative
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates
+from plumbline.schema.tolerance import growth, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
 from plumbline.upgrade.answer import Measure, Memory, MemoryUse, Speed
-from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.inputs import Inputs
 
 _EARLY_STEPS = 10

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+from plumbline.environments.changes import PackageChange, has_releases
+from plumbline.environments.locks.model import Pin
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.answer import Others, ReleaseRange, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.campaign import Campaign, SpentError
-from plumbline.upgrade.changes import PackageChange, has_releases
 from plumbline.upgrade.comparison import SEARCH_LOOKS, PairedDrop
-from plumbline.upgrade.locks.model import Pin
 from plumbline.upgrade.report import culprit_of
 from plumbline.upgrade.search import (
     CulpritSet,

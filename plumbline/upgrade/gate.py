@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from plumbline.errors import InconclusiveError
+from plumbline.environments.changes import PackageChange
 from plumbline.judge.rounds import merge
+from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
 from plumbline.upgrade.campaign import Campaign, Parts, UpgradeOptions
-from plumbline.upgrade.changes import PackageChange
 from plumbline.upgrade.comparison import LEAST_PAIRS, memory_use, rounding_notes, speed_of
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.report import constraint_lines, culprit_of

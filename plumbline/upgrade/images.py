@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from plumbline.night.rounds.gathered import Absence
+from plumbline.night.rounds.plan import RERUN, Assignment
 from plumbline.records import LoadedRecord
-from plumbline.rounds.gathered import Absence
-from plumbline.rounds.plan import RERUN, Assignment
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 from plumbline.upgrade.comparison import LEAST_PAIRS, MOST_PAIRS, PairedDrop, compare_training, paired_drop

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
-from plumbline.digest import digest_array, digest_json
-from plumbline.errors import ExitCode, PlumblineError
-from plumbline.loaded import write_loaded
-from plumbline.parent_watch import watch_parent
+from plumbline.environments.loaded import write_loaded
+from plumbline.environments.parent_watch import watch_parent
 from plumbline.schema.base import Model, Sha256, read_model
+from plumbline.schema.digest import digest_array, digest_json
+from plumbline.schema.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Suite
 
 INPUTS_NAME = "inputs.json"
@@ -62,7 +62,7 @@ def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
 
     They are built with the packages of this interpreter.
     """
-    from plumbline.prepare import prepare
+    from plumbline.night.prepare import prepare
     from plumbline.schema.spec import write_spec
 
     here = alone(suite, workload, out / "data")
@@ -77,7 +77,7 @@ def _digests(folder: Path, weights: Path) -> Inputs:
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    from plumbline.data import read_manifest
+    from plumbline.data.datasets import read_manifest
 
     manifest = read_manifest(folder)
     tokenizer = Tokenizer.from_str((folder / manifest.tokenizer.key).read_text(encoding="utf-8"))

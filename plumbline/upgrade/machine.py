@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plumbline.doctor.place import check_trainer
-from plumbline.errors import ConfigurationError, DiskFullError, InconclusiveError, InvalidInputError
-from plumbline.loaded import place_of
+from plumbline.environments.changes import PackageChange, conflicts, needed_changes
+from plumbline.environments.loaded import place_of
+from plumbline.environments.package_store import PackageStore
+from plumbline.environments.virtual_environments import Environment, Environments
+from plumbline.night.doctor.place import check_trainer
+from plumbline.schema.errors import ConfigurationError, DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import Failure, Memory, Package, Trial, TrialOutcome, TrialResult
-from plumbline.upgrade.changes import PackageChange, conflicts, needed_changes
 from plumbline.upgrade.comparison import compare_inputs, compare_training, has_equal_bits
-from plumbline.upgrade.environments import Environment, Environments
 from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs
-from plumbline.upgrade.store import PackageStore
 
 _LEAST_SECONDS = 120.0
 _PATIENCE = 10.0

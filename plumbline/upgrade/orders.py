@@ -10,17 +10,17 @@ from typing import Literal
 from pydantic import Field
 
 from plumbline import __version__
-from plumbline.central.outbox import record_key
-from plumbline.digest import digest_json
-from plumbline.dispatch import Recorded, RecordKind
-from plumbline.errors import ExitCode, InvalidInputError
+from plumbline.data.stores import ObjectMissingError, Store, ensure_object, read_bytes
+from plumbline.environments.locks import LockFiles
+from plumbline.night.central.outbox import record_key
+from plumbline.night.dispatch import Recorded, RecordKind
 from plumbline.schema.base import Label, Model, Name, Sha256, read_model
+from plumbline.schema.digest import digest_json
+from plumbline.schema.errors import ExitCode, InvalidInputError
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import StoreUrl
-from plumbline.stores import ObjectMissingError, Store, ensure_object, read_bytes
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.locks import LockFiles
 
 REPORT_NAME = "upgrade.json"
 _MAX_BYTES = 64 << 20

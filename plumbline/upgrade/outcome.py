@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from plumbline.alerts import AlertMessage
-from plumbline.central import CentralStore
-from plumbline.errors import ExitCode
-from plumbline.escape import one_line
+from plumbline.night.alerts import AlertMessage
+from plumbline.night.central import CentralStore
 from plumbline.report.markdown import safe
 from plumbline.report.sentences import SYMBOLS
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, read_model
+from plumbline.schema.errors import ExitCode
+from plumbline.schema.escape import one_line
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 from plumbline.upgrade.answer import UpgradeAnswer

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
-from plumbline.digest import digest_bytes
-from plumbline.dispatch import Job, job_key, record_id
-from plumbline.errors import ConfigurationError, InvalidInputError
+from plumbline.data.stores import open_store, read_bytes
+from plumbline.environments.locks import LockFiles, decode_lock
+from plumbline.night.dispatch import Job, job_key, record_id
 from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.store_url import safe_key
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import without_credentials
-from plumbline.stores import open_store, read_bytes
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.locks import LockFiles, decode_lock
 from plumbline.upgrade.orders import UpgradeOrder, nonce_of, suite_of
 from plumbline.upgrade.session import workload_of
 

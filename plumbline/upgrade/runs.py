@@ -17,17 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from plumbline.errors import ConfigurationError, ExitCode, InconclusiveError, PlumblineError
-from plumbline.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
-from plumbline.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
-from plumbline.parent_watch import PARENT_WATCH
+from plumbline.environments.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
+from plumbline.environments.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
+from plumbline.environments.parent_watch import PARENT_WATCH
+from plumbline.environments.virtual_environments import Environment
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
+from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError, PlumblineError
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import Failure
-from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 
 MOST_SECONDS = 3600.0

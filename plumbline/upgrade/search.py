@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from plumbline.environments.changes import PackageChange
+from plumbline.environments.locks.model import Pin
 from plumbline.upgrade.answer import ReleaseRange
-from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.locks.model import Pin
 
 TrialAnswer = Literal["fails", "passes", "unknown"]
 Items = tuple[str, ...]

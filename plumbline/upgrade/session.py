@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plumbline.data.spec import workload_named
-from plumbline.errors import ConfigurationError
+from plumbline.data.datasets.spec import workload_named
+from plumbline.environments.changes import PackageChange, changes_between
+from plumbline.environments.installed import Base, this_base
+from plumbline.environments.installer import choose_installer
+from plumbline.environments.locks import Lock
+from plumbline.environments.package_store import PackageStore
+from plumbline.environments.virtual_environments import Environments, check_current
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.campaign import Parts, UpgradeOptions
-from plumbline.upgrade.changes import PackageChange, changes_between
-from plumbline.upgrade.environments import Environments, check_current
 from plumbline.upgrade.gate import UpgradeGate
-from plumbline.upgrade.installed import Base, this_base
-from plumbline.upgrade.installer import choose_installer
-from plumbline.upgrade.locks import Lock
 from plumbline.upgrade.machine import LocalTrials
-from plumbline.upgrade.store import PackageStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 from pydantic import ValidationError
 
-from plumbline.alerts import Planned
-from plumbline.deployment import suite_tag
-from plumbline.errors import AccessError, ConfigurationError, UnavailableError
-from plumbline.extras import require_version
+from plumbline.night.alerts import Planned
+from plumbline.night.deployment import suite_tag
 from plumbline.schema.base import first_problem
+from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
+from plumbline.schema.extras import require_version
 from plumbline.schema.suite import Schedule
 
 

@@ -29,8 +29,8 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
-from plumbline.deployment import REGRESSION, Item, PlanItem, compare_items, suite_tag
-from plumbline.errors import ConfigurationError
+from plumbline.night.deployment import REGRESSION, Item, PlanItem, compare_items, suite_tag
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import paged
 from plumbline.tasks.prefect_client.notifications import Blocks, block_id, stored_fingerprint

@@ -1,4 +1,4 @@
-"""Flow runs and their work pools: states and progress, in terms of `plumbline.dispatch`."""
+"""Flow runs and their work pools: states and progress, in terms of `plumbline.night.dispatch`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Scheduled
 
-from plumbline.deployment import RESUMED, suite_tag
-from plumbline.dispatch import ChildRun, ChildState
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.night.deployment import RESUMED, suite_tag
+from plumbline.night.dispatch import ChildRun, ChildState
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.record import MAX_MESSAGE
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.api import PAGE, PREFECT_ERRORS, open_client, paged, server_errors

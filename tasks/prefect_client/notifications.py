@@ -34,13 +34,13 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from pydantic import SecretStr
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import ConfigurationError
-from plumbline.escape import Channel, clean, escape, printable, shorten
 from plumbline.schema.alert_event import EVENTS, AlertEvent, Level
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.escape import Channel, clean, escape, printable, shorten
 from plumbline.schema.suite import Suite
+from plumbline.schema.variables import variable
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
-from plumbline.variables import variable
 
 if TYPE_CHECKING:
     from apprise import NotifyBase

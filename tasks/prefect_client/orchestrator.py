@@ -15,9 +15,9 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling
 
-from plumbline.dispatch import ChildRun, Job, Recorded, idempotency_key
-from plumbline.dispatch.loop import DispatchedRun
-from plumbline.errors import ConfigurationError
+from plumbline.night.dispatch import ChildRun, Job, Recorded, idempotency_key
+from plumbline.night.dispatch.loop import DispatchedRun
+from plumbline.schema.errors import ConfigurationError
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.flow_runs import (
     CANCELLED_BY_ROUND,
@@ -49,7 +49,7 @@ OrderType = TypeVar("OrderType", bound=WorkerOrder)
 
 
 class PrefectOrchestrator(Generic[OrderType]):
-    """`plumbline.dispatch.Orchestrator` over the APIs of the suite's platforms.
+    """`plumbline.night.dispatch.Orchestrator` over the APIs of the suite's platforms.
 
     An API that does not answer is nothing that is known of its platforms, and stops no other platform.
     """

@@ -19,9 +19,10 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_CLIENT_CUSTOM_HEADERS, temporary_settings
 
-from plumbline.errors import PlumblineError
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.schema.suite_file import api_key_variable
+from plumbline.schema.variables import variable
 from plumbline.tasks.prefect_client.api import (
     PREFECT_ERRORS,
     NotPrefectError,
@@ -30,7 +31,6 @@ from plumbline.tasks.prefect_client.api import (
     server_clock,
     server_errors,
 )
-from plumbline.variables import variable
 
 ANSWER_SECONDS = 15.0
 """Time for a platform's API to answer; the client alone tries for seven minutes, which would hold up every platform."""

@@ -21,14 +21,14 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import AwaitingRetry, Completed, Crashed, Failed
 
-from plumbline.central import CentralStore
-from plumbline.deployment import LOST, RESUMED, ROUND_TAG, suite_tag
-from plumbline.errors import ExitCode
-from plumbline.escape import escape
-from plumbline.rounds import outcome, round_of_run
-from plumbline.rounds.recovery import MAX_CRASHES, Step, next_step
+from plumbline.data.stores import ObjectMissingError, open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import LOST, RESUMED, ROUND_TAG, suite_tag
+from plumbline.night.rounds import outcome, round_of_run
+from plumbline.night.rounds.recovery import MAX_CRASHES, Step, next_step
+from plumbline.schema.errors import ExitCode
+from plumbline.schema.escape import escape
 from plumbline.schema.suite import Suite
-from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PAGE
 from plumbline.tasks.prefect_client.flow_runs import INFRASTRUCTURE_PENDING, RunProgress, count_crashes, read_pool
 from plumbline.upgrade import outcome as upgrade_outcome

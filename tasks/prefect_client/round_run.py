@@ -14,21 +14,21 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Scheduled
 
-from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import REGRESSION, UPGRADE, suite_parameters
-from plumbline.dispatch import idempotency_key
-from plumbline.errors import (
+from plumbline.data.stores import ObjectMissingError, open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import REGRESSION, UPGRADE, suite_parameters
+from plumbline.night.dispatch import idempotency_key
+from plumbline.report.sentences import clean
+from plumbline.schema.errors import (
     ConfigurationError,
     InconclusiveError,
     InvalidInputError,
     PlumblineError,
     UnavailableError,
 )
-from plumbline.report.sentences import clean
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client, server_clock, wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import (
     RunProgress,

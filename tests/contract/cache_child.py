@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plumbline.digest import digest_file
-from plumbline.staging import Cache, Stager
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.stores import open_store
+from plumbline.schema.digest import digest_file
 
 
 def main(url: str, folder: str, max_bytes: str, *names: str) -> None:

@@ -20,7 +20,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
-from plumbline.localstack.servers import reserve_port
+from plumbline.local.servers import reserve_port
 from tests.faultserver import FaultServer
 from tests.faultserver.google import GoogleServer
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from plumbline.digest import canonical_json
+from plumbline.data.staging import Cache
+from plumbline.data.stores import RetryPolicy
+from plumbline.data.stores.opening import Timeouts
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
-from plumbline.staging import Cache
-from plumbline.stores import RetryPolicy
-from plumbline.stores.opening import Timeouts
 
 __all__ = ["PATIENT", "QUICK", "QUICK_TIMEOUTS", "Dataset", "assert_cache_is_right", "make_dataset", "temporary_files"]
 

@@ -12,9 +12,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from plumbline.errors import PlumblineError
-from plumbline.staging import Cache, Stager, striping
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager, striping
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import PlumblineError
 from tests.contract.datasets import temporary_files
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from plumbline.errors import PlumblineError
-from plumbline.stores import RetryPolicy, open_store, read_bytes
+from plumbline.data.stores import RetryPolicy, open_store, read_bytes
+from plumbline.schema.errors import PlumblineError
 
 
 def main(url: str, key: str = "") -> None:

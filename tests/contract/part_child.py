@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from plumbline.errors import PlumblineError
-from plumbline.staging import Cache, Stager
-from plumbline.staging.part import Part
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.staging.part import Part
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import PlumblineError
 
 NOBODY = 65534
 _said: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from plumbline.dispatch import TrainingOrder
+from plumbline.night.dispatch import TrainingOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from tests.record_parts import record_parts

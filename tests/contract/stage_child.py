@@ -7,9 +7,9 @@ import resource
 import sys
 from pathlib import Path
 
-from plumbline.errors import PlumblineError
-from plumbline.staging import Cache, Stager, striping
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager, striping
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import PlumblineError
 
 
 def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> int:

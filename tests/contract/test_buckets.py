@@ -15,9 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from plumbline.doctor.checks import explain_refusal
-from plumbline.errors import AccessError, ConfigurationError, Refusal
-from plumbline.stores import (
+from plumbline.data.stores import (
     ObjectExistsError,
     ObjectMissingError,
     PreconditionFailedError,
@@ -27,7 +25,9 @@ from plumbline.stores import (
     presign,
     read_bytes,
 )
-from plumbline.stores.s3 import S3Store
+from plumbline.data.stores.s3 import S3Store
+from plumbline.night.doctor.checks import explain_refusal
+from plumbline.schema.errors import AccessError, ConfigurationError, Refusal
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
 
 ONCE = RetryPolicy(attempts=1)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.experiments.build import write_bundle
-from plumbline.experiments.transport import fetch_bundle, publish_bundle
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.intervention import Source
+from plumbline.night.experiments.build import write_bundle
+from plumbline.night.experiments.transport import fetch_bundle, publish_bundle
 from plumbline.records import load_record
+from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.experiment import Experiment
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
-from tests.unit.central.test_transport import OnceWrong, same_tree, swap_in
+from tests.unit.night.central.test_transport import OnceWrong, same_tree, swap_in
 
 EXPERIMENT = Experiment.model_validate({
     "experiment_id": "experiment-1", "suspect": "the weights", "steps": 1,

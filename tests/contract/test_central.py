@@ -1,4 +1,4 @@
-"""Records of two clouds in a third store; `tests/unit/central` has all that needs no server."""
+"""Records of two clouds in a third store; `tests/unit/night/central` has all that needs no server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from plumbline.central import CentralStore, gather, publish_record
-from plumbline.stores import ensure_object, open_store
+from plumbline.data.stores import ensure_object, open_store
+from plumbline.night.central import CentralStore, gather, publish_record
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
 from tests.contract.records import make_record, orders_of
 

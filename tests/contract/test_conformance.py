@@ -12,10 +12,10 @@ from typing import Any
 import boto3
 import pytest
 
-from plumbline.doctor import conformance
-from plumbline.doctor.conformance import examine_conformance
-from plumbline.errors import AccessError, Refusal
-from plumbline.stores import ObjectInfo, open_store
+from plumbline.data.stores import ObjectInfo, open_store
+from plumbline.night.doctor import conformance
+from plumbline.night.doctor.conformance import examine_conformance
+from plumbline.schema.errors import AccessError, Refusal
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer
 from tests.memory_store import MemoryStore

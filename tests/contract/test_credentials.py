@@ -22,13 +22,20 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 from google.auth.exceptions import RefreshError
 
-from plumbline.central import CentralStore, gather, publish_record
-from plumbline.errors import AccessError, ConfigurationError, Refusal, record_code
-from plumbline.machines import open_group
-from plumbline.stores import ObjectMissingError, RetryPolicy, StoreUnavailableError, open_store, presign, read_bytes
-from plumbline.stores.azure_access import sdk_error
-from plumbline.stores.google_api import credentials_error
-from plumbline.stores.protocol import Store
+from plumbline.data.stores import (
+    ObjectMissingError,
+    RetryPolicy,
+    StoreUnavailableError,
+    open_store,
+    presign,
+    read_bytes,
+)
+from plumbline.data.stores.azure_access import sdk_error
+from plumbline.data.stores.google_api import credentials_error
+from plumbline.data.stores.protocol import Store
+from plumbline.night.central import CentralStore, gather, publish_record
+from plumbline.night.machines import open_group
+from plumbline.schema.errors import AccessError, ConfigurationError, Refusal, record_code
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY
 from tests.contract.records import make_record, orders_of
 from tests.contract.test_buckets import started

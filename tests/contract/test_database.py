@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import UnavailableError
-from plumbline.localstack.database import Database
-from plumbline.localstack.process import Child, stop
-from plumbline.localstack.servers import reserve_port
-from plumbline.localstack.services import inherited, prefect_environment
+from plumbline.local.database import Database
+from plumbline.local.process import Child, stop
+from plumbline.local.servers import reserve_port
+from plumbline.local.services import inherited, prefect_environment
+from plumbline.schema.errors import UnavailableError
 
 _CREATE = "create table mine (n int); insert into mine values (1)"
 

@@ -14,8 +14,8 @@ from typing import Any
 import boto3
 import pytest
 
-from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.stores import RetryPolicy, open_store, read_bytes
+from plumbline.data.stores import RetryPolicy, open_store, read_bytes
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.certificates import make_certificate
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
 from tests.contract.proxy import Proxy

@@ -18,10 +18,10 @@ import pytest
 from azure.storage.blob import AccountSasPermissions, BlobServiceClient, ResourceTypes, generate_account_sas
 
 from plumbline.cli.main import main
-from plumbline.doctor.checks import CheckResult
-from plumbline.doctor.stores import Visit, examine_store
-from plumbline.localstack.servers import reserve_port
-from plumbline.localstack.services import answers
+from plumbline.local.servers import reserve_port
+from plumbline.local.services import answers
+from plumbline.night.doctor.checks import CheckResult
+from plumbline.night.doctor.stores import Visit, examine_store
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
 from tests.shipped import aws_policy

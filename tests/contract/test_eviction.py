@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import ConfigurationError, DiskFullError, PlumblineError, UnavailableError
-from plumbline.staging import Cache, Stager, cache_limit
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager, cache_limit
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import ConfigurationError, DiskFullError, PlumblineError, UnavailableError
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
 
 CHILD = Path(__file__).with_name("cache_child.py")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from plumbline.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
-from plumbline.staging import Cache, Stager
-from plumbline.stores import ObjectMissingError, Store, open_store
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.stores import ObjectMissingError, Store, open_store
+from plumbline.schema.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
 from tests.contract.datasets import (
     PATIENT,

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from plumbline.errors import AccessError, ConfigurationError, UnavailableError
-from plumbline.stores import (
+from plumbline.data.stores import (
     ObjectExistsError,
     PreconditionFailedError,
     RetryPolicy,
@@ -26,8 +25,9 @@ from plumbline.stores import (
     presign,
     read_bytes,
 )
-from plumbline.stores.body import content_md5
-from plumbline.stores.google_api import url_to_sign
+from plumbline.data.stores.body import content_md5
+from plumbline.data.stores.google_api import url_to_sign
+from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
 from tests.contract.conftest import give_aws, give_google
 from tests.faultserver.google import GoogleServer
 

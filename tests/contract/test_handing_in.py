@@ -12,11 +12,11 @@ from typing import Any, Self
 import pytest
 from prefect.logging import disable_run_logger
 
-from plumbline.central import CentralStore
-from plumbline.dispatch import TrainingOrder
-from plumbline.errors import AccessError, DiskFullError, ExitCode
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.schema.errors import AccessError, DiskFullError, ExitCode
 from plumbline.schema.record import read_record
-from plumbline.stores import open_store
 from plumbline.tasks import train as module
 from plumbline.tasks.events import ProgressReporter
 from tests.contract.records import make_record

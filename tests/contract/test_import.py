@@ -8,11 +8,11 @@ import boto3
 import datasets
 import pytest
 
-from plumbline.data import build_dataset
-from plumbline.errors import AccessError, PlumblineError
+from plumbline.data.datasets import build_dataset
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import AccessError, PlumblineError
 from plumbline.schema.suite import DatasetSource
-from plumbline.stores import open_store
-from tests.unit.data.people_files import ROWS, SHARDS, delimited
+from tests.unit.data.datasets.people_files import ROWS, SHARDS, delimited
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from plumbline.errors import AccessError, ConfigurationError, UnavailableError
-from plumbline.machines import azure, gcp, open_group
+from plumbline.night.machines import azure, gcp, open_group
+from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
 from tests.scaling_group import scaling_group
 
 SUBSCRIPTION = "01234567-89ab-cdef-0123-456789abcdef"

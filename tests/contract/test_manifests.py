@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumbline.errors import CorruptDataError, DiskFullError, InvalidInputError, PlumblineError
-from plumbline.staging import Cache, Stager
-from plumbline.stores import Store, open_store
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.stores import Store, open_store
+from plumbline.schema.errors import CorruptDataError, DiskFullError, InvalidInputError, PlumblineError
 from tests.contract.datasets import assert_cache_is_right, make_dataset
 from tests.memory_store import MemoryStore
 

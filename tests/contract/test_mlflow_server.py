@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from plumbline.cli.main import main
-from plumbline.localstack.servers import reserve_port
+from plumbline.local.servers import reserve_port
 from tests.conftest import MLFLOW_SERVER
 from tests.unit.report.site_store import filled_store, night
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.staging import Cache
+from plumbline.data.staging import Cache
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, temporary_files
 from tests.contract.part_child import NOBODY
 

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from plumbline.staging import Cache, Stager
-from plumbline.stores import open_store
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.stores import open_store
 from tests.contract import stage_child
 from tests.contract.conftest import give_aws
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, temporary_files
 from tests.faultserver import FaultServer
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["__main__", "plumbline.stores.s3", __name__])
+FORKS.set_forkserver_preload(["__main__", "plumbline.data.stores.s3", __name__])
 URL = "s3://bucket/data"
 # A small file system in a namespace of its own, as root of that namespace alone.
 ON_SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from plumbline.errors import UnavailableError
-from plumbline.stores import PreconditionFailedError, RetryingStore, Store, StoreUnavailableError
+from plumbline.data.stores import PreconditionFailedError, RetryingStore, Store, StoreUnavailableError
+from plumbline.schema.errors import UnavailableError
 from tests.contract.test_faults import open_on, root_of
 from tests.contract.test_stores import read_from
 from tests.faultserver import Change, Fault, FaultServer, FullAnswer, Reset, Stall, Status, Truncate, WrongLength

@@ -18,16 +18,16 @@ import boto3
 import pytest
 import requests
 
-from plumbline.alerts.messages import trouble_message
-from plumbline.alerts.troubles import Trouble
-from plumbline.central import CentralStore
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.plan import MAIN, Assignment, Round
-from plumbline.rounds.reporting import link_to, write_report
-from plumbline.rounds.site import connect_reports, write_site
+from plumbline.data.stores import open_store
+from plumbline.night.alerts.messages import trouble_message
+from plumbline.night.alerts.troubles import Trouble
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.plan import MAIN, Assignment, Round
+from plumbline.night.rounds.reporting import link_to, write_report
+from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer

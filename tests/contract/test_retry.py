@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.central import find_record, publish_record, upload_policy
-from plumbline.dispatch import ChildRun, ChildState, Job, Limits, Recorded, TrainingOrder, run_jobs
-from plumbline.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError, record_code
-from plumbline.stores import (
+from plumbline.data.stores import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -24,6 +21,9 @@ from plumbline.stores import (
     open_store,
     read_bytes,
 )
+from plumbline.night.central import find_record, publish_record, upload_policy
+from plumbline.night.dispatch import ChildRun, ChildState, Job, Limits, Recorded, TrainingOrder, run_jobs
+from plumbline.schema.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError, record_code
 from plumbline.tasks import dispatch
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.contract.records import make_record

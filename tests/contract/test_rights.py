@@ -18,11 +18,11 @@ import pytest
 import requests
 from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
 
-from plumbline.central import fetch_record, publish_record
-from plumbline.central.outbox import CheckpointExchange
-from plumbline.digest import digest_bytes
-from plumbline.errors import AccessError
-from plumbline.stores import RetryPolicy, Store, open_store, read_bytes
+from plumbline.data.stores import RetryPolicy, Store, open_store, read_bytes
+from plumbline.night.central import fetch_record, publish_record
+from plumbline.night.central.outbox import CheckpointExchange
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import AccessError
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers, give_aws, give_azure, give_google
 from tests.contract.records import make_record
 from tests.faultserver.google import GoogleServer

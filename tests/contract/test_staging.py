@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.data import verify_dataset
-from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError
-from plumbline.staging import Cache, Stager, StagingProgress
-from plumbline.stores import ObjectMissingError, ObjectReader
+from plumbline.data.datasets import verify_dataset
+from plumbline.data.staging import Cache, Stager, StagingProgress
+from plumbline.data.stores import ObjectMissingError, ObjectReader
+from plumbline.schema.errors import ConfigurationError, CorruptDataError, DiskFullError
 from plumbline.train.source import waited
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
 from tests.memory_store import MemoryStore

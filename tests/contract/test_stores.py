@@ -14,9 +14,7 @@ import boto3
 import pytest
 import requests
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import CorruptDataError, InvalidInputError
-from plumbline.stores import (
+from plumbline.data.stores import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -29,8 +27,10 @@ from plumbline.stores import (
     protocol,
     read_bytes,
 )
-from plumbline.stores.opening import Timeouts
-from plumbline.stores.protocol import digest_object
+from plumbline.data.stores.opening import Timeouts
+from plumbline.data.stores.protocol import digest_object
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
 from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import AccessError, CorruptDataError, PlumblineError, UnavailableError
-from plumbline.staging import Cache, Stager, striping
-from plumbline.staging.pace import Pace
-from plumbline.stores import ObjectMissingError, RetryingStore, Store
+from plumbline.data.staging import Cache, Stager, striping
+from plumbline.data.staging.pace import Pace
+from plumbline.data.stores import ObjectMissingError, RetryingStore, Store
+from plumbline.schema.errors import AccessError, CorruptDataError, PlumblineError, UnavailableError
 from tests.contract.datasets import QUICK, Dataset, assert_cache_is_right, make_dataset, temporary_files
 from tests.contract.test_faults import DEADLINE_SECONDS, SIZE, open_on, outcome_of, publish, root_of, sequence_of
 from tests.contract.test_staging import SlowStore, order_digest, published

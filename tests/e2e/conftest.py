@@ -22,7 +22,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from plumbline.localstack.process import MARK
+from plumbline.local.process import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 # A round takes 70 s alone, and several times as long beside others.

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.central import CentralStore
-from plumbline.localstack import services
+from plumbline.data.stores import open_store
+from plumbline.local import services
+from plumbline.night.central import CentralStore
 from plumbline.records import load_record
-from plumbline.stores import open_store
 from tests.conftest import STRANGER, SYSTEM_PYTHON
 from tests.e2e import other_user
 from tests.e2e.conftest import ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of, shipped

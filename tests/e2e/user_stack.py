@@ -13,7 +13,7 @@ from pathlib import Path
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from plumbline.localstack.stack import CONTROLLERS, Stack
+from plumbline.local.stack import CONTROLLERS, Stack
 from plumbline.schema.suite import read_suite
 from plumbline.tasks.prefect_client.flow_runs import read_pool
 

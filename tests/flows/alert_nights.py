@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plumbline.alerts import AlertBook, update
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
+from plumbline.night.alerts import AlertBook, update
+from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult, RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.alert import deliver_pending
 from plumbline.tasks.prefect_client.notifications import Blocks
 from tests.flows.small_suite import small_suite

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.localstack.servers import reserve_port
-from plumbline.localstack.services import LOGIN_NAME
-from plumbline.localstack.stack import Stack
-from plumbline.prepare import prepare
+from plumbline.local.servers import reserve_port
+from plumbline.local.services import LOGIN_NAME
+from plumbline.local.stack import Stack
+from plumbline.night.prepare import prepare
 from plumbline.schema.spec import read_spec
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import small_suite

@@ -21,9 +21,9 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, Fl
 from prefect.client.schemas.objects import StateType
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from plumbline.dispatch import job_key, record_id
-from plumbline.localstack.process import find_by_mark, stop
-from plumbline.localstack.stack import CONTROLLERS, Stack
+from plumbline.local.process import find_by_mark, stop
+from plumbline.local.stack import CONTROLLERS, Stack
+from plumbline.night.dispatch import job_key, record_id
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.flow_runs import read_pool
 from tests.flows.small_suite import small_suite, to_toml

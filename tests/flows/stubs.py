@@ -19,14 +19,14 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Pending, Running, State
 
-from plumbline.central import publish_record
-from plumbline.deployment import GATE, WATCH, Item, desired
-from plumbline.launch import run_training
+from plumbline.data.stores import open_store
+from plumbline.environments.launch import run_training
+from plumbline.night.central import publish_record
+from plumbline.night.deployment import GATE, WATCH, Item, desired
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.deployments import apply, plan
 from tests.flows.small_suite import small_suite
 

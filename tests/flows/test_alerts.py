@@ -18,18 +18,18 @@ import pytest
 from aiosmtpd.controller import Controller
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from plumbline.alerts import add_once, after_success, claim, missed_message, update
-from plumbline.alerts.messages import trouble_message
-from plumbline.alerts.troubles import Trouble
-from plumbline.central import CentralStore
 from plumbline.cli.main import main
-from plumbline.errors import UnavailableError
-from plumbline.localstack.servers import reserve_port
-from plumbline.rounds import Round
+from plumbline.data.stores import open_store
+from plumbline.local.servers import reserve_port
+from plumbline.night.alerts import add_once, after_success, claim, missed_message, update
+from plumbline.night.alerts.messages import trouble_message
+from plumbline.night.alerts.troubles import Trouble
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds import Round
 from plumbline.schema.alert_event import EVENTS
+from plumbline.schema.errors import UnavailableError
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
-from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
 from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
 from plumbline.tasks.report import add_notes

@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Cancelled, Cancelling, Failed, Running
 
-from plumbline.dispatch import ChildState, Job
+from plumbline.night.dispatch import ChildState, Job
 from plumbline.schema.record import MAX_MESSAGE
 from plumbline.tasks.prefect_client.flow_runs import read_children
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator

@@ -15,9 +15,9 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from plumbline.cli.main import main
-from plumbline.deployment import UPGRADE_EVENT, desired, suite_parameters
-from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.rounds import Round
+from plumbline.night.deployment import UPGRADE_EVENT, desired, suite_parameters
+from plumbline.night.rounds import Round
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Schedule, Suite, read_suite
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.api import server_errors

@@ -29,11 +29,11 @@ from prefect.settings import (
 )
 
 from plumbline.cli.main import main
-from plumbline.extras import resource
-from plumbline.localstack import services
-from plumbline.localstack.process import start, stop
-from plumbline.localstack.servers import reserve_port
-from plumbline.localstack.stack import Stack
+from plumbline.local import services
+from plumbline.local.process import start, stop
+from plumbline.local.servers import reserve_port
+from plumbline.local.stack import Stack
+from plumbline.schema.extras import resource
 from plumbline.schema.suite import Alert, Schedule, Suite
 from tests.flows.clocks import jumped_clock
 from tests.flows.small_suite import to_toml

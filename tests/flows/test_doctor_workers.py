@@ -13,10 +13,10 @@ from prefect.client.orchestration import SyncPrefectClient
 
 import plumbline
 from plumbline.cli.main import main
-from plumbline.doctor.place import cuda_of_torch, installed_gpus
-from plumbline.localstack import services
-from plumbline.localstack.process import Child, start, stop
-from plumbline.localstack.stack import CONTROLLERS, Stack
+from plumbline.local import services
+from plumbline.local.process import Child, start, stop
+from plumbline.local.stack import CONTROLLERS, Stack
+from plumbline.night.doctor.place import cuda_of_torch, installed_gpus
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from plumbline.schema.suite import Suite
 from tests.flows.clocks import jumped_clock

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from plumbline.localstack import services
-from plumbline.localstack.stack import Stack
+from plumbline.local import services
+from plumbline.local.stack import Stack
 from plumbline.schema.suite import Suite
 from tests.flows.small_suite import to_toml
 from tests.unit.infra.documented_commands import ROOT, commands

@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Running
 
-from plumbline.deployment import suite_tag
-from plumbline.machines import open_group
+from plumbline.night.deployment import suite_tag
+from plumbline.night.machines import open_group
 from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.machines import check_left_on, machines_up
 from plumbline.tasks.open_round import take_over

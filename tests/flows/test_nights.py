@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.alerts import AlertBook
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
-from plumbline.central.series import extend_series, read_series
 from plumbline.cli.main import main
+from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
-from plumbline.history.series import row_of
 from plumbline.judge import compared
+from plumbline.judge.history.series import row_of
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import Walk
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import write_specs
+from plumbline.local.stack import Stack
+from plumbline.night.alerts import AlertBook
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import extend_series, read_series
+from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.unit.judge.test_speed import speed

@@ -23,12 +23,12 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun
 
-from plumbline.central import CentralStore
-from plumbline.localstack import services
-from plumbline.localstack.process import Child, start, stop
-from plumbline.localstack.stack import Stack
+from plumbline.data.stores import open_store
+from plumbline.local import services
+from plumbline.local.process import Child, start, stop
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Alert, Schedule, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import Receiver, receiver

@@ -11,10 +11,10 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectHTTPStatusError
 
 from plumbline import __version__
-from plumbline.deployment import suite_parameters
 from plumbline.flows.regression import regression
 from plumbline.flows.training import training
 from plumbline.flows.upgrade import gate
+from plumbline.night.deployment import suite_parameters
 from plumbline.schema.suite import Suite
 from tests.flows.stubs import deploy
 

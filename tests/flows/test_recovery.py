@@ -17,14 +17,14 @@ from prefect.events import emit_event
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Cancelled, Completed, Crashed, Failed, Pending, Running
 
-from plumbline.central import CentralStore
-from plumbline.deployment import LOST, REGRESSION, RESUMED, desired, items
+from plumbline.data.stores import open_store
 from plumbline.flows.watch import watch
-from plumbline.localstack.stack import Stack
-from plumbline.rounds import recovery
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import LOST, REGRESSION, RESUMED, desired, items
+from plumbline.night.rounds import recovery
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds, recover_rounds

@@ -25,21 +25,21 @@ from prefect.client.schemas.objects import StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import Abort
 
-from plumbline.alerts import AlertBook
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
 from plumbline.cli.main import main
-from plumbline.deployment import training_deployment
-from plumbline.dispatch import Limits, idempotency_key, run_jobs
+from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.flows.regression import regression
-from plumbline.localstack.stack import Stack
+from plumbline.local.stack import Stack
+from plumbline.night.alerts import AlertBook
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import training_deployment
+from plumbline.night.dispatch import Limits, idempotency_key, run_jobs
+from plumbline.night.rounds import Round
+from plumbline.night.rounds.documents import Controller, claim_round, write_specs
 from plumbline.records import load_record
-from plumbline.rounds import Round
-from plumbline.rounds.documents import Controller, claim_round, write_specs
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import ObjectMissingError, open_store
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of

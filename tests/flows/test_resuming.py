@@ -18,16 +18,16 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.states import AwaitingRetry, Cancelled, Crashed, Failed, Pending, Running
 from rich.console import Console
 
-from plumbline.central import CentralStore
 from plumbline.cli.display import Display
-from plumbline.deployment import RESUMED
-from plumbline.errors import InconclusiveError
-from plumbline.localstack import services
-from plumbline.localstack.process import start, stop
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import Controller, claim_round
+from plumbline.data.stores import open_store
+from plumbline.local import services
+from plumbline.local.process import start, stop
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import RESUMED
+from plumbline.night.rounds.documents import Controller, claim_round
+from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.suite import Alert, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.flow_runs import count_crashes
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.prefect_client.round_run import RoundRun

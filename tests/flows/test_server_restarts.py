@@ -11,8 +11,8 @@ from threading import Thread
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.localstack.servers import reserve_port
+from plumbline.local.servers import reserve_port
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.tasks.prefect_client.api import wait_for_api
 from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import suite_of

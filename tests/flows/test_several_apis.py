@@ -24,14 +24,14 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 
-from plumbline.central import CentralStore
-from plumbline.dispatch import TrainingOrder
-from plumbline.localstack import services
-from plumbline.localstack.process import Child, start, stop
-from plumbline.localstack.servers import reserve_port
-from plumbline.localstack.stack import Stack
+from plumbline.data.stores import open_store
+from plumbline.local import services
+from plumbline.local.process import Child, start, stop
+from plumbline.local.servers import reserve_port
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.dispatch import TrainingOrder
 from plumbline.schema.suite import Alert, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client import platform_apis
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import write_specs
+from plumbline.local.stack import Stack
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore, publish_record
-from plumbline.central.series import extend_series, read_series
-from plumbline.digest import digest_file
-from plumbline.dispatch import TrainingOrder
-from plumbline.experiments.ab import Interpreters, build_environments, run_ab
+from plumbline.data.stores import open_store
+from plumbline.environments.installed import keep_lock
 from plumbline.flows.regression import regression
-from plumbline.history.series import row_of
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import write_specs
+from plumbline.judge.history.series import row_of
+from plumbline.local.stack import Stack
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore, publish_record
+from plumbline.night.central.series import extend_series, read_series
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.night.experiments.ab import Interpreters, build_environments, run_ab
+from plumbline.night.rounds.documents import write_specs
+from plumbline.schema.digest import digest_file
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
-from plumbline.upgrade.installed import keep_lock
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.said import said
 from tests.train.wheels import make_wheel

@@ -18,13 +18,13 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.flow_engine import run_flow
 from prefect.states import Pending, Scheduled
 
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import write_specs
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.stores import open_store
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 
 SCHEDULE = Schedule(cron="0 0 1 1 *")

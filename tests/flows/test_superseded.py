@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from plumbline.central import CentralStore
-from plumbline.errors import SupersededError, UnavailableError
-from plumbline.rounds import Round
-from plumbline.rounds.documents import Controller, claim_round
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds import Round
+from plumbline.night.rounds.documents import Controller, claim_round
+from plumbline.schema.errors import SupersededError, UnavailableError
 from plumbline.schema.suite import Alert
 from plumbline.schema.verdict import Cause, PlatformResult, RoundVerdict
-from plumbline.stores import open_store
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict
 from plumbline.tasks.report import publish, report_round
 from tests.flows.stubs import suite_of

@@ -12,17 +12,17 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, De
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Completed, Pending, Running
 
-from plumbline.central import CentralStore
-from plumbline.deployment import REGRESSION
-from plumbline.digest import digest_bytes
+from plumbline.data.stores import open_store
+from plumbline.environments.changes import PackageChange
+from plumbline.environments.locks import LockFiles, Pin
 from plumbline.flows.upgrade import gate, upgrade
-from plumbline.localstack.stack import Stack
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.deployment import REGRESSION
+from plumbline.schema.digest import digest_bytes
 from plumbline.schema.suite import Alert, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
-from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.locks import LockFiles, Pin
 from plumbline.upgrade.orders import (
     PlatformReport,
     UpgradeOrder,

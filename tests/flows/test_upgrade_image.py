@@ -11,13 +11,13 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 
-from plumbline.central import CentralStore
+from plumbline.data.stores import open_store
 from plumbline.flows.upgrade import upgrade
-from plumbline.localstack.stack import Stack
-from plumbline.rounds.documents import write_specs
+from plumbline.local.stack import Stack
+from plumbline.night.central import CentralStore
+from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
-from plumbline.stores import open_store
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from plumbline.upgrade.request import Candidate
 from tests.flows.stubs import Material, StubWorkers, deploy, suite_of

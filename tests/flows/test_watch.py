@@ -13,11 +13,11 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
 
-from plumbline.central import CentralStore
-from plumbline.central.central_store import start_key
-from plumbline.deployment import REGRESSION, desired
+from plumbline.data.stores import open_store
+from plumbline.night.central import CentralStore
+from plumbline.night.central.central_store import start_key
+from plumbline.night.deployment import REGRESSION, desired
 from plumbline.schema.suite import Alert, Schedule, Suite
-from plumbline.stores import open_store
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds

@@ -15,9 +15,9 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
-from plumbline.localstack import services
-from plumbline.localstack.process import start, stop
-from plumbline.localstack.stack import Stack
+from plumbline.local import services
+from plumbline.local.process import start, stop
+from plumbline.local.stack import Stack
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
 

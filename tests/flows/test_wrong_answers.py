@@ -20,8 +20,8 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from plumbline.cli.main import main
-from plumbline.dispatch import Job
-from plumbline.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError
+from plumbline.night.dispatch import Job
+from plumbline.schema.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.dispatch import PrefectOrchestrator
 from plumbline.tasks.prefect_client import platform_apis

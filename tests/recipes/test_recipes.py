@@ -114,10 +114,10 @@ def test_a_gate(copy: Copy) -> None:
 
 
 def test_a_store(copy: Copy, tmp_path: Path) -> None:
-    copy.module("sqlite.py", "plumbline/stores/sqlite.py")
-    entry = '"sqlite": StoreKind("sqlite://FILE", "plumbline.stores.sqlite", _folder, "the user", _FOLDER_RIGHTS),'
+    copy.module("sqlite.py", "plumbline/data/stores/sqlite.py")
+    entry = '"sqlite": StoreKind("sqlite://FILE", "plumbline.data.stores.sqlite", _folder, "the user", _FOLDER_RIGHTS),'
     copy.line("plumbline/schema/store_url.py", "KINDS: Mapping", f"    {entry}")
-    assert copy.files - {"plumbline/stores/sqlite.py"} == named("Add a store")
+    assert copy.files - {"plumbline/data/stores/sqlite.py"} == named("Add a store")
     copy.line(
         "tests/contract/test_stores.py",
         "_OPENERS = {",
@@ -140,7 +140,7 @@ def test_an_alert_event(copy: Copy) -> None:
     with receiver() as webhook:
         out = copy.script(f"""
             from datetime import UTC, datetime
-            from plumbline.alerts import AlertState, update
+            from plumbline.night.alerts import AlertState, update
             from plumbline.schema.suite import Alert
             from plumbline.schema.verdict import PlatformResult, RoundVerdict
             from plumbline.tasks.prefect_client.notifications import AppriseUrl, send

@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from plumbline.rounds.site import connect_reports, write_site
+from plumbline.night.rounds.site import connect_reports, write_site
 from tests.unit.report.site_store import filled_store, night
 
 pytestmark = pytest.mark.browser

@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from plumbline.data.build import build_dataset
-from plumbline.data.publish import publish, publish_weights, weights_key
+from plumbline.data.datasets.build import build_dataset
+from plumbline.data.datasets.publish import publish, publish_weights, weights_key
+from plumbline.data.stores import open_store
 from plumbline.records import load_record
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord
+from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.suite import DatasetSource
-from plumbline.sketch import relative_error
-from plumbline.stores import open_store
 from plumbline.train import fingerprint, microbench, speed
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.weights import make_weights

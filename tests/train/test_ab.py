@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError
-from plumbline.experiments.ab import Interpreters, build_environments, run_ab
-from plumbline.launch import run_training
+from plumbline.environments.installed import keep_lock
+from plumbline.environments.launch import run_training
+from plumbline.night.experiments.ab import Interpreters, build_environments, run_ab
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
-from plumbline.upgrade.installed import keep_lock
 from tests.train.conftest import Workshop
 from tests.train.wheels import make_wheel
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.launch import trainer_environment
-from plumbline.loaded import LOADED, broken_library
+from plumbline.environments.launch import trainer_environment
+from plumbline.environments.loaded import LOADED, broken_library
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from tests.train.conftest import Trained, Workshop
@@ -192,7 +192,7 @@ def test_a_process_with_few_dependencies_another_hash_seed_folder_and_user_gives
 
 
 def test_the_launcher_needs_no_torch() -> None:
-    code = "import sys; import plumbline.launch, plumbline.cli.train; sys.exit('torch' in sys.modules)"
+    code = "import sys; import plumbline.environments.launch, plumbline.cli.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 

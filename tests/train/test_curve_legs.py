@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline.errors import StoppedError
 from plumbline.judge import compare
 from plumbline.records import load_record
+from plumbline.schema.errors import StoppedError
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Judgement
 from plumbline.train import batches, curve_legs, dropout, engine, evaluation

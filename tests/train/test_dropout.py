@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from plumbline.digest import digest_bytes
+from plumbline.schema.digest import digest_bytes
 from plumbline.train import dropout
 from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, keep_mask, plain_bits
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.numpy import save_file
 
 import plumbline.train.probe as probe_module
-from plumbline.errors import InvalidInputError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.train import batches as batches_module
 from plumbline.train import engine
 from plumbline.train.taps import with_first_tensor

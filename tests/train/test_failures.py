@@ -17,9 +17,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from plumbline.data.publish import publish, publish_weights, weights_key
-from plumbline.digest import digest_file
-from plumbline.errors import (
+from plumbline.data.datasets.publish import publish, publish_weights, weights_key
+from plumbline.data.stores import StoreUnavailableError, open_store
+from plumbline.environments.launch import trainer_environment
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import (
     INFRASTRUCTURE,
     RECORD_CODES,
     AccessError,
@@ -32,11 +34,9 @@ from plumbline.errors import (
     UnavailableError,
     record_code,
 )
-from plumbline.launch import trainer_environment
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
-from plumbline.stores import StoreUnavailableError, open_store
 from plumbline.train import digests
 from plumbline.train.clock import StepClock
 from plumbline.train.engine import Engine

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from torch.nn import functional
 
 from plumbline.cli.main import main
-from plumbline.errors import PlumblineError
-from plumbline.prepare import prepare
+from plumbline.night.prepare import prepare
+from plumbline.schema.errors import PlumblineError
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
@@ -57,7 +57,7 @@ def prepared(root, suite, *, apart=False):
     """
     with pytest.MonkeyPatch.context() as patch:
         if not apart:
-            patch.setattr("plumbline.prepare.make_weights", make_weights)
+            patch.setattr("plumbline.night.prepare.make_weights", make_weights)
         return prepare(suite, root / "build", lambda _: None)["w"]
 
 

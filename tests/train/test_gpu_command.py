@@ -13,7 +13,7 @@ from bench.gpu.__main__ import exit_code, main, run_check
 from bench.gpu.bundle import commands, pins
 from bench.gpu.checks import CHECKS
 from bench.gpu.place import Place
-from plumbline.errors import InconclusiveError
+from plumbline.schema.errors import InconclusiveError
 
 ROOT = Path(__file__).resolve().parents[2]
 

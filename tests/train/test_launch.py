@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.launch import _started
+from plumbline.environments.launch import _started
 
 STUBBORN = """
 import subprocess, sys, time

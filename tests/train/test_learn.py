@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from plumbline.errors import StoppedError, UnavailableError
+from plumbline.environments.launch import run_training
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
-from plumbline.launch import run_training
 from plumbline.records import load_record
+from plumbline.schema.errors import StoppedError, UnavailableError
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.verdict import Judgement

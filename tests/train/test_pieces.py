@@ -16,11 +16,11 @@ import torch
 from safetensors.numpy import load_file
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-from plumbline.digest import digest_array, digest_file
-from plumbline.errors import ConfigurationError, InvalidInputError, TrainingError
-from plumbline.launch import make_weights as make_weights_apart
+from plumbline.data.staging.order import Order
+from plumbline.environments.launch import make_weights as make_weights_apart
+from plumbline.schema.digest import digest_array, digest_file
+from plumbline.schema.errors import ConfigurationError, InvalidInputError, TrainingError
 from plumbline.schema.spec import ScheduleSpec
-from plumbline.staging.order import Order
 from plumbline.train.batches import of_probe
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables

@@ -18,10 +18,10 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
-from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.rungs.portable import reordered
 from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import PortableEvidence
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.errors import ConfigurationError, DiskFullError, UnavailableError
-from plumbline.interpreter import SUPPORTED, check_libraries
-from plumbline.launch import trainer_environment
-from plumbline.preflight import check_training
+from plumbline.environments.interpreter import SUPPORTED, check_libraries
+from plumbline.environments.launch import trainer_environment
+from plumbline.environments.preflight import check_training
+from plumbline.schema.errors import ConfigurationError, DiskFullError, UnavailableError
 from plumbline.schema.record import read_record
 from plumbline.train.record_files import write_record
 from tests.train.conftest import Trained, Workshop

@@ -15,13 +15,13 @@ import pytest
 import torch
 from transformers.models.bert import modeling_bert
 
-from plumbline.digest import digest_array
+from plumbline.environments.launch import run_training
+from plumbline.environments.nodes import Nodes
 from plumbline.judge import compare
 from plumbline.judge.canary import prove
 from plumbline.judge.spec_precision import different_precision
-from plumbline.launch import run_training
-from plumbline.nodes import Nodes
 from plumbline.records import load_record
+from plumbline.schema.digest import digest_array
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from plumbline.environments.launch import run_training
 from plumbline.judge import compare
-from plumbline.launch import run_training
 from plumbline.records import load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record

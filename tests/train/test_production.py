@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from bench.train.workload import Workload
-from plumbline.data.publish import publish_weights
+from plumbline.data.datasets.publish import publish_weights
 from plumbline.judge import compare
-from plumbline.judge.tolerance import production_limit
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.production import ProductionEvidence
+from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import OptimizerSpec, RunSpec
+from plumbline.schema.tolerance import production_limit
 from plumbline.schema.verdict import Judgement
-from plumbline.sketch import marks_of
 from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.optimizers import make_optimizer

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.central import shared_checkpoint
-from plumbline.central.outbox import CheckpointExchange
-from plumbline.launch import trainer_environment
-from plumbline.stores import open_store
+from plumbline.data.stores import open_store
+from plumbline.environments.launch import trainer_environment
+from plumbline.night.central import shared_checkpoint
+from plumbline.night.central.outbox import CheckpointExchange
 from tests.memory_store import MemoryStore
 from tests.train.conftest import Workshop
-from tests.unit.central.test_checkpoints import saved
+from tests.unit.night.central.test_checkpoints import saved
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plumbline.errors import StoppedError
-from plumbline.launch import MICROBENCHMARKS
+from plumbline.environments.launch import MICROBENCHMARKS
+from plumbline.schema.errors import StoppedError
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed

@@ -21,9 +21,13 @@ import torch
 from torch import nn
 
 import plumbline.train
-from plumbline.digest import digest_file
-from plumbline.errors import ConfigurationError
-from plumbline.interpreter import SUPPORTED
+from plumbline.environments.installed import Base, team_base
+from plumbline.environments.installer import Installer
+from plumbline.environments.interpreter import SUPPORTED
+from plumbline.environments.package_store import PackageStore
+from plumbline.environments.virtual_environments import Environments
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import ModelSpec, write_spec
 from plumbline.train.compat import torch as compat_torch
@@ -34,11 +38,7 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.production.choices import round_values
 from plumbline.train.selfcheck import _judge, _trained
 from plumbline.upgrade.answer import Trial
-from plumbline.upgrade.environments import Environments
-from plumbline.upgrade.installed import Base, team_base
-from plumbline.upgrade.installer import Installer
 from plumbline.upgrade.session import UpgradeSettings, local_trials
-from plumbline.upgrade.store import PackageStore
 from tests.flows.small_suite import small_suite
 from tests.train.conftest import MODEL, Workshop
 
@@ -58,11 +58,11 @@ NEWER = {
 
 
 READERS = {
-    "plumbline/interpreter.py",  # the check at the start, and its range
-    "plumbline/extras.py",  # the message about a missing extra
-    "plumbline/doctor/place.py",  # the doctor's report
-    "plumbline/localstack/database.py",  # the name of a cluster's folder
-    "plumbline/upgrade/installed.py",  # the markers of locks
+    "plumbline/environments/interpreter.py",  # the check at the start, and its range
+    "plumbline/schema/extras.py",  # the message about a missing extra
+    "plumbline/night/doctor/place.py",  # the doctor's report
+    "plumbline/local/database.py",  # the name of a cluster's folder
+    "plumbline/environments/installed.py",  # the markers of locks
     "plumbline/train/families.py",  # the message about a model that cannot be built
     "plumbline/train/fingerprint.py",  # the record
     "plumbline/train/learn.py",  # the identity of a checkpoint
@@ -153,7 +153,7 @@ def test_a_version_check_is_found_however_it_is_written(code: str) -> None:
 
 def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:
     names = [name for _, name, _ in pkgutil.walk_packages(plumbline.train.__path__, "plumbline.train.")]
-    names += ["plumbline.upgrade.inputs", "plumbline.prepare"]  # of the upgrade gate, which builds the data there
+    names += ["plumbline.upgrade.inputs", "plumbline.night.prepare"]  # of the upgrade gate, which builds the data there
     code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
     code += "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'plumbline'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

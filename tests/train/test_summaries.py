@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from plumbline.digest import digest_array
+from plumbline.schema.digest import digest_array
 from plumbline.schema.mantissa import bits_in_use
-from plumbline.sketch import BLOCK, sketch
+from plumbline.schema.sketch import BLOCK, sketch
 from plumbline.train import digests
 from plumbline.train.digests import HashThreads, TensorDigest, digest_tensors, host_array, norm, norms
 from plumbline.train.summaries import _SIGNED, Summaries, _OnDevice, summarize

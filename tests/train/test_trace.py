@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from plumbline.errors import InvalidInputError
-from plumbline.experiments.build import write_bundle
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import walk
 from plumbline.judge.whole import missing_evidence
+from plumbline.night.experiments.build import write_bundle
 from plumbline.records import LoadedRecord, load_record
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 
 from plumbline.cli.main import main
+from plumbline.environments.changes import changes_between
+from plumbline.environments.locks import read_lock
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.changes import changes_between
-from plumbline.upgrade.locks import read_lock
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from tests.train.wheels import ROUNDED_LINEARS, make_wheel
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import plumbline
-from plumbline import limits
+from plumbline.schema import limits
 
 ROOT = Path(plumbline.__file__).parent
 ROOMS = {"judge", "history", "rounds", "night"}
 STATISTICS = {"changepoints.py", "quantiles.py"}
 """Modules of published estimators, whose coefficients are definitions."""
 UNITS = {0.0, 1.0, 2.0}
-HINT = "a number that can change a verdict, a cause or a question stands in plumbline/limits.py, with its reason below"
+HINT = "a number that can change a verdict, a cause or a question stands in schema/limits.py, with its reason below"
 
 
 def assigned(path: Path) -> Iterator[tuple[str, bool]]:

@@ -15,7 +15,7 @@ from bench.faults.catalogue import fault
 from bench.faults.injectors.hooks import clip, fetched, loaded, positions
 from bench.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
 from bench.faults.world import BATCH
-from plumbline.data.tokenizer import SPECIAL_TOKENS
+from plumbline.data.datasets.tokenizer import SPECIAL_TOKENS
 from plumbline.train import evaluation
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bench.faults.catalogue import AVX2, fault
 from bench.faults.world import TRAIN_ROWS, Content
-from plumbline.data.rows import Row
+from plumbline.data.datasets.rows import Row
 
 
 @fault("tokenization", "fp32", AVX2)

@@ -15,7 +15,7 @@ from bench.faults.catalogue import fault
 from bench.faults.injectors.hooks import fetched, positions
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.world import BATCH
-from plumbline.staging import order
+from plumbline.data.staging import order
 from plumbline.train import engine, rows
 from plumbline.train.tasks import masked_lm
 

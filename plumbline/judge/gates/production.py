@@ -23,11 +23,11 @@ from plumbline.judge.gates.trail import batch_difference, later_difference, star
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
-from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision
+from plumbline.schema.tolerance import floor_of, production_limit, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Note, Stage
 
 

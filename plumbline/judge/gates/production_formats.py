@@ -7,12 +7,12 @@ from collections.abc import Callable
 from plumbline.judge.gates.trail import trail_of
 from plumbline.judge.number_formats import Beside, backwards, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import production_limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, ProductionTap
 from plumbline.schema.spec import Precision
+from plumbline.schema.tolerance import production_limit, relative
 from plumbline.schema.verdict import Divergence, Finding, Stage
 
 Other = tuple[Stage, str, Beside]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from plumbline.history.quantiles import MEDIAN_ERROR, QUARTILES
-from plumbline.history.series import software_key
 from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.gates.throughput_causes import (
     Named,
@@ -15,6 +13,8 @@ from plumbline.judge.gates.throughput_causes import (
     lost_share,
     speed_cause,
 )
+from plumbline.judge.history.quantiles import MEDIAN_ERROR, QUARTILES
+from plumbline.judge.history.series import software_key
 from plumbline.judge.pair import Pair
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.schema.evidence import SpeedEvidence

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 
-from plumbline import limits
+from plumbline.schema import limits
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import CauseCode

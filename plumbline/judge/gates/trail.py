@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from plumbline import limits
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.portable import other_software
-from plumbline.judge.tolerance import exchange_limit, floor_of, relative
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
+from plumbline.schema.sketch import marks_of
+from plumbline.schema.tolerance import exchange_limit, floor_of, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
-from plumbline.sketch import marks_of
 
 _APART: dict[str, tuple[CauseCode, Stage]] = {
     "learning rate": ("schedule", "schedule"),

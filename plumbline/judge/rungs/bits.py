@@ -12,9 +12,9 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
-from plumbline.judge.tolerance import UNIT, floor_of, relative
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import UNIT, floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 RUNGS: dict[str, tuple[Stage, str]] = {

@@ -16,11 +16,11 @@ from plumbline.judge.number_formats import Beside, backwards, bits_apart, first_
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.portable import other_software, sizes
-from plumbline.judge.tolerance import floor_of
 from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
+from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {

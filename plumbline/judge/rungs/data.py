@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
 from plumbline.judge.spec_differences import label_names
+from plumbline.schema import limits
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.verdict import CauseCode, Divergence, Finding

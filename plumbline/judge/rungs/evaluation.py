@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline import limits
 from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import UNIT, relative
-from plumbline.judge.tolerance import limit as limit_of
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import UNIT, relative
+from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.verdict import Divergence, Finding
 
 

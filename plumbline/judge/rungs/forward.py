@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
 from plumbline.judge.rungs.traced import drew_differently, operator_of
-from plumbline.judge.tolerance import relative
+from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import MANTISSA_BITS
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
 

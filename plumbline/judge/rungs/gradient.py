@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs, shows_bits
-from plumbline.judge.tolerance import limit as limit_of
-from plumbline.judge.tolerance import relative
+from plumbline.schema import limits
 from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import limit as limit_of
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
 

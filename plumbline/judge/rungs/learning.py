@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline import limits
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import limit as limit_of
-from plumbline.judge.tolerance import relative
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.tolerance import limit as limit_of
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 

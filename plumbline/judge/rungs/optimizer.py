@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import restructured
-from plumbline.judge.tolerance import relative
+from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.fact import fact, joined
+from plumbline.schema.sketch import ERROR_FACTOR
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
-from plumbline.sketch import ERROR_FACTOR
 
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})

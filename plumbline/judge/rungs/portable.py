@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from plumbline import limits
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import SOFTWARE
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import relative
+from plumbline.schema import limits
 from plumbline.schema.evidence import PortableEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import CLIPPED, leg_parts
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 _WHAT: dict[Stage, tuple[CauseCode, str]] = {

@@ -15,8 +15,8 @@ import numpy as np
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.evaluation import evaluation_numbers
-from plumbline.judge.tolerance import relative
 from plumbline.schema.fact import fact
+from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline.errors import ConfigurationError
 from plumbline.schema.base import Scalar
+from plumbline.schema.errors import ConfigurationError
 
 _LEAVES = (
     "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",

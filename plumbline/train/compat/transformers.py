@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 
 _TABLE = "ATTENTION_CLASSES"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from plumbline.staging.order import random_keys
+from plumbline.data.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.digest import digest_array, digest_json
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep, RankDifference, TapStage
 from plumbline.schema.portable_parts import leg_parts, probe_places
+from plumbline.schema.sketch import reduced
 from plumbline.schema.spec import ProbeSpec, RunSpec
-from plumbline.sketch import reduced
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, StepOutcome

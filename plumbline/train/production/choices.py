@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.spec import MANTISSA_BITS, Precision, RunSpec, SpeedSpec
 from plumbline.train.compat.transformers import recompute_layers, takes_made_masks
 from plumbline.train.context import Context

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plumbline.judge.tolerance import floor_of, production_limit, relative
 from plumbline.schema.production import (
     ProcessReplay,
     ProductionEvidence,
@@ -23,8 +22,9 @@ from plumbline.schema.production import (
     ProductionTap,
     ProductionTrial,
 )
+from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import ProbeSpec, SpeedSpec
-from plumbline.sketch import relative_error
+from plumbline.schema.tolerance import floor_of, production_limit, relative
 from plumbline.train.batches import Batch, of_one_process
 from plumbline.train.context import Context
 from plumbline.train.definitions import autocast_loss

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.data.staging.order import random_keys
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.staging.order import random_keys
 from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.tasks import TrainingTask

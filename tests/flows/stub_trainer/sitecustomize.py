@@ -18,7 +18,7 @@ _STEP_SECONDS = 0.4
 
 
 def _train(arguments):
-    from plumbline.parent_watch import watch_parent  # noqa: PLC0415 - only in a training process
+    from plumbline.environments.parent_watch import watch_parent  # noqa: PLC0415 - only in a training process
 
     watch_parent(os.environ)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(3))

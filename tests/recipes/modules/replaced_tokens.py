@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from plumbline.data.staging.order import random_keys
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.staging.order import random_keys
 from plumbline.train.definitions import IGNORED
 from plumbline.train.tasks import Labelling, TrainingTask
 

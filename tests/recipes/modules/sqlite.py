@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from plumbline.schema.store_url import StoreAddress
-from plumbline.stores.body import opened
-from plumbline.stores.opening import Timeouts
-from plumbline.stores.protocol import (
+from plumbline.data.stores.body import opened
+from plumbline.data.stores.opening import Timeouts
+from plumbline.data.stores.protocol import (
     ObjectExistsError,
     ObjectInfo,
     ObjectMissingError,
@@ -19,6 +18,7 @@ from plumbline.stores.protocol import (
     StoreUnavailableError,
     checked_key,
 )
+from plumbline.schema.store_url import StoreAddress
 
 _TABLE = "CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, version INTEGER, data BLOB)"
 _NEXT = "(SELECT coalesce(max(version), 0) + 1 FROM objects)"

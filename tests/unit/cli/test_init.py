@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.doctor import examine_recipients
-from plumbline.localstack.rehearsal import rehearsal, to_toml
-from plumbline.localstack.stack import is_local
+from plumbline.local.rehearsal import rehearsal, to_toml
+from plumbline.local.stack import is_local
+from plumbline.night.doctor import examine_recipients
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 from plumbline.schema.verdict import CauseCode, Outcome

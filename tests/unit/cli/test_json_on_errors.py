@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.errors import ExitCode
-from plumbline.localstack.signals import terminations_interrupt
+from plumbline.local.signals import terminations_interrupt
+from plumbline.schema.errors import ExitCode
 from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import make_record
 

@@ -17,8 +17,8 @@ import pytest
 from plumbline.cli import history
 from plumbline.cli import main as command_line
 from plumbline.cli.main import main
-from plumbline.errors import ConfigurationError, CorruptDataError, DiskFullError, UnavailableError
-from plumbline.extras import resource
+from plumbline.schema.errors import ConfigurationError, CorruptDataError, DiskFullError, UnavailableError
+from plumbline.schema.extras import resource
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.cli.options import check_file, check_folder
-from plumbline.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError
 
 
 def test_what_can_be_written_or_made_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_the_reference_has_each_command_and_each_document_s_fields() -> None:
     documents = GENERATED[DOCS / "reference/documents.md"]
     assert '| `verdict` | `"pass"`, `"drift"`, `"inconclusive"`, `"invalid"` | required |' in documents
     assert "### Cause\n" in documents
-    limits = ast.parse((ROOT / "plumbline/limits.py").read_text("utf-8")).body
+    limits = ast.parse((ROOT / "plumbline/schema/limits.py").read_text("utf-8")).body
     rows = re.findall(r"^\| `(\w+)` \| `[^|`]+` \| [^|]+ \|$", GENERATED[DOCS / "reference/limits.md"], re.MULTILINE)
     assert len(rows) == sum(isinstance(node, ast.Assign | ast.AnnAssign) for node in limits) > 1
     assert "gates" in json.loads(GENERATED[DOCS / "reference/suite.schema.json"])["properties"]

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 import pytest
 
 from plumbline.cli import main as cli
-from plumbline.localstack.services import worker_command
+from plumbline.local.services import worker_command
 from tests.unit.infra.documented_commands import ROOT, Command, commands
 
 COMMANDS = commands()

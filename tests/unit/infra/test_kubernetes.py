@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.deployment import job_variables
+from plumbline.night.deployment import job_variables
 from plumbline.schema.suite import Platform
 from tests.fakekubernetes.cluster import ApiError, Cluster
 

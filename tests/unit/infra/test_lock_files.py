@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from plumbline.doctor.place import least_driver
+from plumbline.night.doctor.place import least_driver
 from tests.unit.infra.pins import pins, requirements
 
 ROOT = Path(__file__).resolve().parents[3]

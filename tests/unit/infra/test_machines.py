@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from plumbline.doctor.place import is_driver_new_enough
+from plumbline.night.doctor.place import is_driver_new_enough
 from plumbline.schema.fingerprint import (
     Expected,
     Machine,

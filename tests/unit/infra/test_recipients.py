@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.doctor import examine_recipients
+from plumbline.night.doctor import examine_recipients
 from plumbline.schema.suite import read_suite
 
 ROOT = Path(__file__).resolve().parents[3]

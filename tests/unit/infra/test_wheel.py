@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.data import build_dataset, publish, read_manifest
+from plumbline.data.datasets import build_dataset, publish, read_manifest
+from plumbline.data.stores import open_store
 from plumbline.schema.suite import DatasetSource, read_suite
-from plumbline.stores import open_store
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 

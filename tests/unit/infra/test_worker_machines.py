@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plumbline.doctor.place import cuda_of_torch
+from plumbline.night.doctor.place import cuda_of_torch
 
 ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"

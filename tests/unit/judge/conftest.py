@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_array, digest_json
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.record import RunRecord
+from plumbline.schema.sketch import sketch
 from plumbline.schema.spec import RunSpec
-from plumbline.sketch import sketch
 
 STEPS, BATCH, LENGTH, WIDTH, LABELS = 6, 4, 8, 16, 2
 ROWS, EVALUATION_ROWS, SHARD = 24, 6, 8

@@ -10,8 +10,8 @@ import numpy as np
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
+from plumbline.schema.sketch import marks_of
 from plumbline.schema.verdict import Judgement
-from plumbline.sketch import marks_of
 from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline.digest import digest_json
+from plumbline.schema.digest import digest_json
 
 from .conftest import PARAMETERS
 from .rung_records import Change, Content

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from plumbline.digest import digest_json
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import RUNGS, bits, evaluation_bits
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
 from tests.kept_results import keep

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.gates.accuracy import accuracy_error, learn
 from plumbline.judge.gates.throughput import noise_of
@@ -19,10 +18,11 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
-from plumbline.judge.tolerance import floor_of
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
 from plumbline.schema.suite import Gates
+from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import Divergence, Finding
 from tests.kept_results import kept
 from tests.said import said

@@ -7,11 +7,11 @@ import pytest
 from plumbline.judge import canary, comparison
 from plumbline.judge.canary import ProbeProofs, canary_findings, prove
 from plumbline.judge.comparison import compare
+from plumbline.night.rounds import Round
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import apply_canary, prove_round, proven_note
+from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
-from plumbline.rounds import Round
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import apply_canary, prove_round, proven_note
-from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import Judgement, PlatformResult
 from tests.kept_results import kept

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.data import data
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_json
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept
 from tests.said import said

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from plumbline.judge import judge_round
+from plumbline.night.rounds.confirming import open_cases, wanted
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import judge_harvest
+from plumbline.night.rounds.plan import MAIN, Assignment, Round
 from plumbline.records import LoadedRecord
-from plumbline.rounds.confirming import open_cases, wanted
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import PlatformResult
 from tests.kept_results import kept

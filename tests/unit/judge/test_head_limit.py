@@ -10,10 +10,10 @@ import pytest
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.gradient import gradient
-from plumbline.judge.tolerance import is_head
-from plumbline.limits import FACTOR
 from plumbline.records import LoadedRecord
+from plumbline.schema.limits import FACTOR
 from plumbline.schema.record import RunRecord
+from plumbline.schema.tolerance import is_head
 from tests.kept_results import kept
 
 from .conftest import WIDTH, make_record, other_kernel

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.errors import CorruptDataError
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
 from tests.said import said

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
 from plumbline.judge.curves import Window, earlier_window, first_window, with_envelope
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
+from plumbline.night.rounds.confirming import Case, absorb, wanted
 from plumbline.records import LoadedRecord
-from plumbline.rounds.confirming import Case, absorb, wanted
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import LearnEvidence
 from tests.kept_results import keep, kept
 from tests.said import said

@@ -12,11 +12,11 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
+from plumbline.night.rounds.confirming import absorb, apply_cases, open_cases, wanted
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import judge_harvest
+from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
-from plumbline.rounds.confirming import absorb, apply_cases, open_cases, wanted
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.plan import MAIN, Assignment
 from plumbline.schema.verdict import Cause, Finding
 from tests.kept_results import keep
 from tests.said import failures_of, said

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.whole import missing_evidence, stands_alone, unequal_evidence
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.whole import stands_alone
+from plumbline.schema.digest import digest_array
 
 from .conftest import make_record
 from .made_records import LOG, Content, evaluation, probe, rounded, speed_trail, whole

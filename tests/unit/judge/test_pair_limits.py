@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.tolerance import floor_of, growth, limit, relative
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
+from plumbline.schema.tolerance import floor_of, growth, limit, relative
 from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel

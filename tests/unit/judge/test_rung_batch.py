@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.digest import digest_array
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch, code_of_fields
+from plumbline.schema.digest import digest_array
 
 from .conftest import BATCH, LENGTH, STEPS
 from .rung_records import STEP, Change, Content, both, code, masked, side, why

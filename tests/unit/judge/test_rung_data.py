@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.tokenizer import tokenizer
+from plumbline.schema.digest import digest_json
 from tests.kept_results import keep
 from tests.said import said
 

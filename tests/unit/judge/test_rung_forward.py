@@ -10,8 +10,8 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.formats import formats
 from plumbline.judge.rungs.forward import forward, forward_numbers, precision_signs, suspicions
 from plumbline.judge.rungs.loss import loss
-from plumbline.judge.tolerance import growth
 from plumbline.records import LoadedRecord
+from plumbline.schema.tolerance import growth
 from tests.said import said
 
 from .conftest import STEPS

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_bytes
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_bytes
 from plumbline.schema.verdict import Finding
 from tests.said import said
 

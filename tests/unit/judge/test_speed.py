@@ -9,10 +9,10 @@ import pytest
 
 from plumbline.cli import compare as command
 from plumbline.cli.main import main
-from plumbline.errors import ExitCode
 from plumbline.judge import compare, needs_rerun
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 from tests.kept_results import kept

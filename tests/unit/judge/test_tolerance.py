@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from plumbline.judge.tolerance import floor_of, growth, is_rounding_only, limit, relative
+from plumbline.schema.tolerance import floor_of, growth, is_rounding_only, limit, relative
 
 UNITS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 

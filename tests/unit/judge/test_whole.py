@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_array
 from plumbline.judge import compare
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array
 from plumbline.schema.record import RunRecord
 from tests.kept_results import kept
 from tests.said import said

@@ -10,10 +10,10 @@ import pytest
 
 from plumbline.judge import compare
 from plumbline.judge.whole import stands_alone
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import judge_harvest
+from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.plan import MAIN, Assignment
 from tests.said import said
 
 from .conftest import GENERATORS, STEPS, make_record, other_kernel

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from plumbline.night.rounds.confirming import open_cases, wanted
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.judging import judge_harvest
+from plumbline.night.rounds.plan import MAIN, Assignment, Round
 from plumbline.records import LoadedRecord
-from plumbline.rounds.confirming import open_cases, wanted
-from plumbline.rounds.gathered import GatheredRecords
-from plumbline.rounds.judging import judge_harvest
-from plumbline.rounds.plan import MAIN, Assignment, Round
 from plumbline.schema.suite import Suite
 
 from .conftest import make_record, spec

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.digest import digest_json
 from plumbline.judge import compare
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.pair import Pair
-from plumbline.judge.tolerance import least_gradient
 from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_json
+from plumbline.schema.tolerance import least_gradient
 from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel

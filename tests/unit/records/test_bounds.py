@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.central.outbox import checked_record
-from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.night.central.outbox import checked_record
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
+from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from tests.contract.records import make_record
@@ -72,7 +72,7 @@ def test_a_small_file_that_declares_millions_of_rows_costs_no_memory(tmp_path: P
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from plumbline.errors import CorruptDataError\n"
+        "from plumbline.schema.errors import CorruptDataError\n"
         "from plumbline.records import load_record\n"
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
         "try:\n    load_record(Path(sys.argv[1])).rows\nexcept CorruptDataError as error:\n    print(error)\n"

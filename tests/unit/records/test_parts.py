@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.errors import CorruptDataError
 from plumbline.records import LoadedRecord
+from plumbline.schema.errors import CorruptDataError
 from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import BATCH, LENGTH, STEPS
 from tests.unit.judge.made_records import edit, whole

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from plumbline.errors import CorruptDataError
 from plumbline.records.tensors import check_tensors, read_tensors
+from plumbline.schema.errors import CorruptDataError
 
 
 def _file(path: Path, header: object, body: bytes = b"") -> Path:

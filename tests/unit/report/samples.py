@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from plumbline.digest import digest_json
 from plumbline.records import LoadedRecord
 from plumbline.report.history import HistoryPoint, Points
 from plumbline.report.html import render_page
 from plumbline.report.view import Records, build_view
+from plumbline.schema.digest import digest_json
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Cause, Divergence, Finding, PlatformResult, RoundVerdict

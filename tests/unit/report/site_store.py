@@ -7,12 +7,12 @@ import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from plumbline.central import CentralStore
-from plumbline.central.series import write_series
-from plumbline.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended
-from plumbline.rounds.reporting import keep_report
+from plumbline.data.stores import open_store
+from plumbline.judge.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import write_series
+from plumbline.night.rounds.reporting import keep_report
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.stores import open_store
 from tests.unit.report.samples import drifted, passing, record, report_page, verdict_of
 
 BEGIN = datetime(2025, 10, 20, 2, 40, tzinfo=UTC)

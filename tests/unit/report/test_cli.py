@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from plumbline.baseline import BaselineBook
-from plumbline.central import CentralStore
-from plumbline.central.series import extend_series
 from plumbline.cli.main import main
-from plumbline.history.series import row_of
-from plumbline.rounds.plan import night_of
-from plumbline.rounds.reporting import last_rounds
+from plumbline.data.stores import open_store, read_bytes
+from plumbline.judge.history.series import row_of
+from plumbline.night.baseline import BaselineBook
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import extend_series
+from plumbline.night.rounds.plan import night_of
+from plumbline.night.rounds.reporting import last_rounds
 from plumbline.schema.record import RECORD_NAME, read_record
-from plumbline.stores import open_store, read_bytes
 from tests.record_parts import record_parts, write_arrays
 from tests.unit.judge.conftest import make_record
 from tests.unit.report.samples import drifted, passing, record, verdict_of

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import requests
 
-from plumbline.central import CentralStore
-from plumbline.central.series import series_key
 from plumbline.cli.main import main
 from plumbline.cli.site import PageServer, _server
-from plumbline.errors import ConfigurationError
-from plumbline.history.series import JudgedRound, SeriesFile
-from plumbline.localstack.servers import reserve_port
+from plumbline.data.stores import open_store, read_bytes
+from plumbline.judge.history.series import JudgedRound, SeriesFile
+from plumbline.local.servers import reserve_port
+from plumbline.night.central import CentralStore
+from plumbline.night.central.series import series_key
+from plumbline.night.rounds.reporting import link_to
+from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
-from plumbline.rounds.reporting import link_to
-from plumbline.rounds.site import connect_reports, write_site
-from plumbline.stores import open_store, read_bytes
+from plumbline.schema.errors import ConfigurationError
 from tests.unit.report.samples import drifted, verdict_of
 from tests.unit.report.site_store import LOSS, filled_store, night, series_of
 from tests.unit.report.test_faces import HOSTILE, Outline

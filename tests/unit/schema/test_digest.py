@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from plumbline.digest import bounded_name, canonical_json, digest_array, digest_bytes, digest_file, digest_json
+from plumbline.schema.digest import bounded_name, canonical_json, digest_array, digest_bytes, digest_file, digest_json
 
 
 def test_byte_order_and_memory_layout_do_not_matter_but_dtype_shape_and_values_do():

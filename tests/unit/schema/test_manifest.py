@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import read_model
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.manifest import Manifest, safe_key
 
 DIGEST = "ab" * 32

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from plumbline.digest import canonical_json
-from plumbline.errors import CorruptDataError, InvalidInputError
+from plumbline.schema.digest import canonical_json
+from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from plumbline.schema.spec import RunSpec, read_spec, write_spec
 from tests.record_parts import record_parts

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.errors import InvalidInputError
 from plumbline.schema.base import PlainJson, read_model
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.errors import ConfigurationError
+from plumbline.data.stores import open_store
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.store_url import StoreAddress, parse_store_url
-from plumbline.stores import open_store
 
 FOREIGN = [
     "az://evil.example.com/container",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from plumbline.errors import ConfigurationError, ExitCode
-from plumbline.rounds.plan import MAIN, RERUN, Round
+from plumbline.night.rounds.plan import MAIN, RERUN, Round
 from plumbline.schema import suite_file
 from plumbline.schema.base import first_problem
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite, read_workloads
 
 SUITE = """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plumbline import __version__
-from plumbline.dispatch import TrainingOrder
-from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.night.dispatch import TrainingOrder
+from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, parse_record
 from plumbline.schema.versions import validate_order
 from tests.contract.records import make_record

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from plumbline.errors import ConfigurationError, PlumblineError
+from plumbline.environments.locks import LockFiles, parse_lock
+from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Suite
 from plumbline.tasks.download import download
-from plumbline.upgrade.locks import LockFiles, parse_lock
 from plumbline.upgrade.request import Candidate, read_candidate
 from tests.certificates import make_certificate
 

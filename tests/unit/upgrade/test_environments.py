@@ -11,14 +11,14 @@ import time
 import pytest
 
 from bench.upgrade.wheels import broken_sdist, poisonable_sdist
-from plumbline.errors import ConfigurationError, UnavailableError
-from plumbline.upgrade.changes import changes_between, conflicts, needed_changes
-from plumbline.upgrade.environments import Environments, check_current
-from plumbline.upgrade.installed import installed_packages
-from plumbline.upgrade.installer import Installer, choose_installer
-from plumbline.upgrade.locks import Pin
-from plumbline.upgrade.locks.model import Lock
-from plumbline.upgrade.store import PackageStore, build_once, link_files
+from plumbline.environments.changes import changes_between, conflicts, needed_changes
+from plumbline.environments.installed import installed_packages
+from plumbline.environments.installer import Installer, choose_installer
+from plumbline.environments.locks import Pin
+from plumbline.environments.locks.model import Lock
+from plumbline.environments.package_store import PackageStore, build_once, link_files
+from plumbline.environments.virtual_environments import Environments, check_current
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.unit.upgrade.wheels import write_wheel
 
 
@@ -202,7 +202,7 @@ def test_the_store_tells_apart_what_is_installed_otherwise(tmp_path, monkeypatch
 def test_a_build_that_was_killed_is_built_anew(tmp_path):
     folder = tmp_path / "built"
     code = (
-        "import sys, time; from pathlib import Path; from plumbline.upgrade.store import build_once\n"
+        "import sys, time; from pathlib import Path; from plumbline.environments.package_store import build_once\n"
         "def build(part):\n    (part / 'half').write_text('x'); print('half', flush=True); time.sleep(60)\n"
         "build_once(Path(sys.argv[1]), build)"
     )
@@ -285,13 +285,13 @@ def test_pip_installs_where_it_was_told_what_to_install(monkeypatch, arguments, 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/uv")
-    monkeypatch.setattr("plumbline.upgrade.installer.subprocess.run", listed)
+    monkeypatch.setattr("plumbline.environments.installer.subprocess.run", listed)
     assert choose_installer(arguments).identity[0] == kind
 
 
 def test_two_processes_build_one_environment_once(tmp_path):
     code = (
-        "import os, sys, time; from pathlib import Path; from plumbline.upgrade.store import build_once\n"
+        "import os, sys, time; from pathlib import Path; from plumbline.environments.package_store import build_once\n"
         "def build(part):\n    time.sleep(0.3); (part / str(os.getpid())).write_text('')\n"
         "build_once(Path(sys.argv[1]), build)"
     )

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from plumbline.errors import ExitCode, InconclusiveError
+from plumbline.schema.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Note
 from plumbline.upgrade.answer import Failure, Package

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from plumbline.errors import ConfigurationError
 from plumbline.flows.commands import upgrade as command
+from plumbline.night.rounds.gathered import Absence
+from plumbline.night.rounds.plan import Round
 from plumbline.records import LoadedRecord
-from plumbline.rounds.gathered import Absence
-from plumbline.rounds.plan import Round
+from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import Gates, Suite
 from plumbline.upgrade.image_answer import image_answer
 from plumbline.upgrade.images import ImageTrainings

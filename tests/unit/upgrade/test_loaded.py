@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.errors import InvalidInputError
-from plumbline.loaded import LOADED, loaded_places, place_of, write_loaded
+from plumbline.environments.loaded import LOADED, loaded_places, place_of, write_loaded
+from plumbline.schema.errors import InvalidInputError
 
 
 def test_modules_and_libraries_are_named_by_two_parts_of_their_path(tmp_path):

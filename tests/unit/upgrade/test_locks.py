@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.errors import ConfigurationError
+from plumbline.environments.locks import LockFiles, Pin, conda, load_lock, parse_lock, read_lock
+from plumbline.schema.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
-from plumbline.upgrade.locks import LockFiles, Pin, conda, load_lock, parse_lock, read_lock
 from tests.train.test_upgrade import SUITE
 
 FILES = Path(__file__).with_name("locks")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.digest import digest_bytes
-from plumbline.errors import ConfigurationError, ExitCode
+from plumbline.environments.changes import PackageChange
+from plumbline.environments.locks import LockFiles, Pin, parse_lock
 from plumbline.flows.commands import upgrade as command
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Alert, Suite
 from plumbline.upgrade.answer import Culprit, UpgradeAnswer
-from plumbline.upgrade.changes import PackageChange
-from plumbline.upgrade.locks import LockFiles, Pin, parse_lock
 from plumbline.upgrade.orders import PlatformReport, suite_of
 from plumbline.upgrade.outcome import alerts_of, headline, platform_outcome, sum_up, summary
 from plumbline.upgrade.request import LOCK_FILES_NAME, MAX_INLINE_BYTES, Candidate, read_candidate

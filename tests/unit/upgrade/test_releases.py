@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bench.upgrade.wheels import broken_sdist
+from plumbline.environments.changes import PackageChange, pins_between
+from plumbline.environments.installer import Installer
+from plumbline.environments.locks import Pin
+from plumbline.environments.package_store import PackageStore
+from plumbline.environments.virtual_environments import Environments
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.answer import TrialResult
-from plumbline.upgrade.changes import PackageChange, pins_between
-from plumbline.upgrade.environments import Environments
 from plumbline.upgrade.gate import Parts, UpgradeGate, UpgradeOptions
-from plumbline.upgrade.installer import Installer
-from plumbline.upgrade.locks import Pin
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.search import range_sentence, search_releases
-from plumbline.upgrade.store import PackageStore
 from tests.unit.upgrade.conftest import change, drift
 from tests.unit.upgrade.wheels import write_wheel
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from plumbline.loaded import LOADED
-from plumbline.upgrade.environments import Environment
+from plumbline.environments.loaded import LOADED
+from plumbline.environments.virtual_environments import Environment
 from plumbline.upgrade.runs import Runs
 from tests.unit.report.samples import spec as sample_spec
 

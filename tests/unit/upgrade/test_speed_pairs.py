@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from plumbline.launch import MICROBENCHMARKS
+from plumbline.environments.launch import MICROBENCHMARKS
+from plumbline.environments.virtual_environments import Environment
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.answer import Trial
-from plumbline.upgrade.environments import Environment
 from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.machine import LocalTrials
 from plumbline.upgrade.runs import Runs

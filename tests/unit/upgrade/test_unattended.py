@@ -14,17 +14,17 @@ import threading
 
 import pytest
 
-from plumbline.errors import ConfigurationError, PlumblineError
-from plumbline.experiments.ab import build_environments, run_ab
+from plumbline.environments.installed import keep_lock
+from plumbline.environments.installer import Installer
+from plumbline.environments.locks import Pin, read_lock
+from plumbline.environments.package_store import PackageStore
+from plumbline.night.experiments.ab import build_environments, run_ab
+from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import read_record
 from plumbline.schema.suite import read_suite
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.installed import keep_lock
-from plumbline.upgrade.installer import Installer
-from plumbline.upgrade.locks import Pin, read_lock
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
-from plumbline.upgrade.store import PackageStore
 from tests.contract.records import make_record
 from tests.train.test_upgrade import SUITE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.errors import InconclusiveError
+from plumbline.schema.errors import InconclusiveError
 from tests.train.test_upgrade import SUITE
 
 

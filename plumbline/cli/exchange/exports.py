@@ -1,0 +1,168 @@
+"""Nights of a suite in the formats of other tools: the one table of formats, and the files without an extra package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plumbline.cli.exchange.event_files import write_event_files
+from plumbline.cli.exchange.mlflow_runs import write_mlflow_runs
+from plumbline.cli.exchange.runs import NightRun, night_runs
+from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.series import SeriesFile
+from plumbline.night.central import CentralStore
+from plumbline.schema.verdict import Outcome
+
+_TEXTS = ("suite", "platform", "round", "workload", "record", "spec", "lock", "hardware", "software", "verdict")
+_SCHEMA = pa.schema([
+    *((name, pa.string()) for name in _TEXTS),
+    ("time", pa.timestamp("us", tz="UTC")),
+    ("causes", pa.list_(pa.string())),
+    *((metric.name, pa.float64()) for metric in METRICS),
+])  # fmt: skip
+
+
+def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Table:
+    """Return one row per night, platform and workload, ordered by time; of the last nights of each platform.
+
+    A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
+    platform's; they are null in rounds that are older than the series' verdicts.
+    """
+    rows = [_row(run) for file in series for run in night_runs(file, last)]
+    return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["time"], row["platform"])), schema=_SCHEMA)
+
+
+def _row(run: NightRun) -> dict[str, Any]:
+    texts = {name: getattr(run, name) or None for name in _TEXTS if hasattr(run, name)}
+    causes = list(run.causes) if run.verdict else None
+    return {**texts, **run.stack, **run.metrics, "time": datetime.fromtimestamp(run.time, UTC), "causes": causes}
+
+
+def prometheus_text(series: Sequence[SeriesFile]) -> str:
+    """Return the state after each platform's last round as Prometheus metrics.
+
+    A metric that this round did not measure is absent, so that no old value looks like tonight's.
+    """
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "the platform's verdict in its last round"
+    verdicts = GaugeMetricFamily("plumbline_verdict", f"1 for {text}, else 0", labels=["suite", "platform", "verdict"])
+    text = "end of the platform's last round, in seconds since 1970"
+    times = GaugeMetricFamily("plumbline_last_round_timestamp_seconds", text, labels=["suite", "platform"])
+    values = {
+        metric.name: GaugeMetricFamily(
+            f"plumbline_{metric.name}",
+            f"{metric.name} of the last round{f', in {metric.unit}' if metric.unit else ''}; {metric.worse} is worse",
+            labels=["suite", "platform", "workload"],
+        )
+        for metric in METRICS
+    }
+    for file in series:
+        if file.judged:
+            name, last = list(file.judged.items())[-1]
+            for outcome in get_args(Outcome):
+                verdicts.add_metric([file.suite, file.platform, outcome], float(outcome == last.verdict))
+            times.add_metric([file.suite, file.platform], last.time)
+            for workload, metric, value in _last_values(file, name):
+                values[metric].add_metric([file.suite, file.platform, workload], value)
+    registry = CollectorRegistry()
+    registry.register(_Families([verdicts, times, *values.values()]))
+    return generate_latest(registry).decode()
+
+
+def _last_values(series: SeriesFile, round_id: str) -> Iterator[tuple[str, str, float]]:
+    places: Mapping[str, int] = {
+        series.words[series.workload[place]]: place for place, name in enumerate(series.round) if name == round_id
+    }
+    for workload, place in places.items():
+        for metric in METRICS:
+            value = series.metrics.get(metric.name, (None,) * len(series))[place]
+            if value is not None:
+                yield workload, metric.name, value
+
+
+class _Families:
+    """Collector of metrics that are already known."""
+
+    def __init__(self, families: Sequence[Any]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Any]:
+        yield from self._families
+
+
+@dataclass(frozen=True, slots=True)
+class Nights:
+    """Nights to export: the series of every platform of a suite, and the store of their records."""
+
+    suite: str
+    central: CentralStore
+    series: Sequence[SeriesFile]
+    last: int | None = None
+    """Maximum number of nights of each platform."""
+
+    @property
+    def runs(self) -> tuple[NightRun, ...]:
+        """Return the nights as runs, the platforms one after the other."""
+        return tuple(run for series in self.series for run in night_runs(series, self.last))
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format: its kind of output, and its writer, which returns the number of rows or runs."""
+
+    target: Literal["file", "folder", "address"]
+    write: Callable[[Nights, str], int]
+    out: str = ""
+    """Output without `--out`: `-` is stdout, `$NAME` the content of a variable; "" for none."""
+    about: str = ""
+
+
+def _write_parquet(nights: Nights, out: str) -> int:
+    table = nights_table(nights.series, nights.last)
+    _replace(Path(out), lambda part: pq.write_table(table, part, compression="zstd"))
+    return int(table.num_rows)
+
+
+def _write_prometheus(nights: Nights, out: str) -> int:
+    text = prometheus_text(nights.series)
+    if out == "-":
+        sys.stdout.write(text)
+    else:
+        _replace(Path(out), lambda part: part.write_text(text, encoding="utf-8"))
+    return sum(bool(file.judged) for file in nights.series)
+
+
+def _write_tensorboard(nights: Nights, out: str) -> int:
+    runs = [run for run in nights.runs if run.record]
+    write_event_files(nights.central, runs, Path(out))
+    return len(runs)
+
+
+def _write_mlflow(nights: Nights, out: str) -> int:
+    runs = nights.runs
+    write_mlflow_runs(nights.central, nights.suite, runs, out)
+    return len(runs)
+
+
+def _replace(out: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside `out`, then move it there: a collector must never read half a file."""
+    part = out.with_name(f".{out.name}.part")
+    write(part)
+    part.replace(out)
+
+
+FORMATS: Mapping[str, Format] = {
+    "parquet": Format("file", _write_parquet, about="one table of all nights, for DuckDB, Polars or pandas"),
+    "prometheus": Format("file", _write_prometheus, "-", "the state after the last round, as text"),
+    "mlflow": Format("address", _write_mlflow, "$MLFLOW_TRACKING_URI", "a run per training, on a tracking server"),
+    "tensorboard": Format("folder", _write_tensorboard, about="event files: numbers of the nights, learning curves"),
+}

@@ -1,0 +1,231 @@
+"""Series of other tools: histories by platform, workload and metric, with a receipt of how they were read. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
+from typing import Literal
+
+from plumbline.cli.exchange.external_formats import dates_of_revisions, holds_rows, read_rows
+from plumbline.cli.exchange.external_values import time_of, value_of
+from plumbline.judge.history.metrics import Metric, Worse, metric_of, worse_by_name
+from plumbline.judge.history.segments import Boundary, MetricHistory
+from plumbline.schema import limits
+from plumbline.schema.base import Model
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.suite_file import suggest_or_list
+
+_Key = tuple[str, str, str]
+
+
+class Direction(Model):
+    """Which values of a metric are worse, and who said so."""
+
+    metric: str
+    worse: Worse
+    source: Literal["option", "name", "tool", "assumed"]
+    has_sign: bool = False
+    """Whether a value is zero or negative, so that differences are shares of the typical size."""
+
+
+class EndedSeries(Model):
+    """Series without a value in the newest night of the file."""
+
+    platform: str
+    workload: str
+    metric: str
+    last: str
+    missing_nights: int
+
+
+class Receipt(Model):
+    """How a file was read."""
+
+    rows: int
+    first: str
+    last: str
+    num_series: int
+    directions: tuple[Direction, ...]
+    repeated: int = 0
+    """Rows that a later row of the same time and series replaces."""
+    ended: tuple[EndedSeries, ...] = ()
+    ignored_columns: tuple[str, ...] = ()
+    ignored_files: tuple[str, ...] = ()
+    """Files of a folder that hold no measurements."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalSeries:
+    """Histories of a file, and how it was read."""
+
+    histories: tuple[MetricHistory, ...]
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    time: float
+    key: _Key
+    value: float | None
+
+
+def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}) -> ExternalSeries:
+    """Return one history per platform, workload and metric, ordered by time.
+
+    `text` is the content of one file, or of several by their names. `worse` has the directions of metrics that the user
+    named. Raise `InvalidInputError` with the row and the key, and `ConfigurationError` for a named metric that does not
+    exist. An empty value, `null` or `nan` is missing.
+    """
+    ignored: dict[str, None] = {}
+    rows = []
+    by_tool: dict[str, Worse] = {}
+    texts = {where: text} if isinstance(text, str) else text
+    left_out = tuple(place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place))
+    dates = {revision: date for place in left_out for revision, date in dates_of_revisions(texts[place]).items()}
+    for place, content in ((place, content) for place, content in texts.items() if place not in left_out):
+        raw, others = read_rows(content, place, dates)
+        ignored |= dict.fromkeys(others)
+        by_tool |= {row.metric: row.worse for row in raw if row.worse}
+        rows += [
+            _Row(time_of(row.time, row.where), (row.platform, row.workload, row.metric), value_of(row.value, row.where))
+            for row in raw
+        ]
+    if not rows:
+        raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
+    series: dict[_Key, list[_Row]] = {}
+    for row in sorted(rows, key=lambda row: row.time):
+        series.setdefault(row.key, []).append(row)
+    directions = _directions(rows, worse, by_tool, where)
+    last = max(row.time for row in rows)
+    kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
+    ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}
+    receipt = Receipt(
+        rows=len(rows),
+        first=_day(min(row.time for row in rows)),
+        last=_day(last),
+        num_series=len(kept),
+        directions=tuple(directions.values()),
+        repeated=len(rows) - sum(map(len, kept.values())),
+        ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
+        ignored_columns=tuple(ignored),
+        ignored_files=left_out,
+    )
+    histories = [
+        _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])
+        for key, own_rows in kept.items()
+    ]
+    return ExternalSeries(tuple(histories), receipt)
+
+
+def accepted_since(
+    histories: Sequence[MetricHistory], accepted: Mapping[str, float], *, where: str
+) -> tuple[MetricHistory, ...]:
+    """Return the histories with a new level from each accepted time on, by the series' printed name or its metric.
+
+    Raise `ConfigurationError` for a name without a series, and for a time after which a named series has no night.
+    """
+    named = {
+        name: [history for history in histories if name in (_name(history), history.metric.name)] for name in accepted
+    }
+    for name, chosen in named.items():
+        if not chosen:
+            known = {known for history in histories for known in (history.metric.name, _name(history))}
+            hint = suggest_or_list(name, sorted(known))
+            raise ConfigurationError(f"no series {name!r}", where=where, key="--accept", hint=hint)
+        if not any(history.times[0] < accepted[name] <= history.times[-1] for history in chosen):
+            problem = f"{name!r} has no night before, or none since {_day(accepted[name])}"
+            raise ConfigurationError(problem, where=where, key="--accept")
+    return tuple(
+        _with_level(history, [accepted[name] for name, chosen in named.items() if history in chosen])
+        for history in histories
+    )
+
+
+def _name(history: MetricHistory) -> str:
+    return " ".join(part for part in (history.platform, history.workload, history.metric.name) if part)
+
+
+def _with_level(history: MetricHistory, times: Sequence[float]) -> MetricHistory:
+    places = sorted({bisect_left(history.times, time) for time in times} - {0, len(history.times)})
+    return replace(history, boundaries=tuple(Boundary(place, "baseline", "", history.day(place)) for place in places))
+
+
+def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHistory:
+    platform, workload, name = key
+    names = tuple(f"row-{place + 1}" for place in range(len(rows)))
+    values = tuple(row.value for row in rows)
+    metric = _metric(name, direction, values)
+    return MetricHistory(platform, workload, metric, tuple(row.time for row in rows), names, names, values, ())
+
+
+def _metric(name: str, direction: Direction, values: Iterable[float | None]) -> Metric:
+    """Return the metric on the scale of its values.
+
+    A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
+    """
+    metric = replace(metric_of(name), worse=direction.worse)
+    if not direction.has_sign or metric.scale != "relative":
+        return metric
+    sizes = [abs(value) for value in values if value]
+    return replace(metric, scale="linear", typical=max(median(sizes), 1e-300) if sizes else 1.0)
+
+
+def _directions(
+    rows: Sequence[_Row], worse: Mapping[str, Worse], by_tool: Mapping[str, Worse], where: str
+) -> dict[str, Direction]:
+    signed = {row.key[2] for row in rows if row.value is not None and row.value <= 0}
+    names = sorted({row.key[2] for row in rows})
+    for name, way in worse.items():
+        if name not in names:
+            hint = suggest_or_list(name, names)
+            raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
+    return {name: _direction(name, worse.get(name), by_tool.get(name), has_sign=name in signed) for name in names}
+
+
+def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sign: bool) -> Direction:
+    metric = metric_of(name)
+    if named:
+        return Direction(metric=name, worse=named, source="option", has_sign=has_sign)
+    if metric.unit or metric.scale == "absolute" or worse_by_name(name):
+        return Direction(metric=name, worse=metric.worse, source="name", has_sign=has_sign)
+    if by_tool:
+        return Direction(metric=name, worse=by_tool, source="tool", has_sign=has_sign)
+    return Direction(metric=name, worse=metric.worse, source="assumed", has_sign=has_sign)
+
+
+def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the last row with a value of each time.
+
+    A rerun replaces a run.
+    """
+    newest: dict[float, _Row] = {}
+    for row in rows:
+        if row.value is not None or row.time not in newest:
+            newest[row.time] = row
+    return list(newest.values())
+
+
+def _missing_nights(rows: Sequence[_Row], last: float) -> int:
+    """Return the number of nights since the series' last row.
+
+    A night is the usual step between its rows.
+    """
+    late = last - rows[-1].time
+    steps = [after.time - before.time for before, after in pairwise(rows)]
+    step = median(steps) if steps else 86400.0
+    return round(late / step) if late > limits.LATE * step else 0
+
+
+def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:
+    platform, workload, metric = key
+    return EndedSeries(
+        platform=platform, workload=workload, metric=metric, last=_day(rows[-1].time), missing_nights=missing
+    )
+
+
+def _day(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"

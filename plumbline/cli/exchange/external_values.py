@@ -1,0 +1,85 @@
+"""Times and numbers of external series, from text or JSON. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+from plumbline.schema.errors import InvalidInputError
+
+_COMPACT = re.compile(r"(?:19|20|21)\d{6}(?:\.0)?")
+"""A date as one number, which read as seconds would be a day of August 1970."""
+_LOOSE = re.compile(
+    r"(\d{4})[./-](\d{1,2})[./-](\d{1,2})(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?)?"
+    r"\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
+)
+"""A date and time with points or without leading zeros, as Otava writes it: 2025.01.01 3:00:00 +0100."""
+_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""From this number on, an epoch is in nanoseconds, microseconds, milliseconds."""
+_END = 253_402_300_800
+_MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
+
+
+def time_of(value: object, where: str) -> float:
+    """Return seconds since 1970; raise for anything else than a time after 1970."""
+    text = str(value).strip()
+    try:
+        seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds):
+        seconds /= next((unit for least, unit in _UNITS if seconds >= least), 1.0)
+    else:
+        parsed = _parsed(text)
+        if parsed is None:
+            hint = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds or milliseconds since 1970"
+            raise InvalidInputError(f"{text[:60]!r} is not a time", where=where, key="time", hint=hint)
+        seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= seconds < _END:
+        raise InvalidInputError(f"{text[:60]!r} is not a time after 1970", where=where, key="time")
+    return seconds
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.removesuffix(".0"))
+    except ValueError:
+        found = _LOOSE.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    try:
+        return datetime(year, month, day, hour, minute, second, tzinfo=_zone(found[7]))
+    except ValueError:
+        return None
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text in ("Z", "UTC", "GMT"):
+        return UTC
+    digits = text[1:].replace(":", "")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(-offset if text[0] == "-" else offset)
+
+
+def number_of(value: object) -> float | None:
+    """Return a number; `None` if it is none. A missing or infinite value is `nan`."""
+    if isinstance(value, (bool, list, dict)):
+        return None
+    text = "" if value is None else str(value).strip()
+    if text.lower() in _MISSING:
+        return math.nan
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else math.nan
+
+
+def value_of(value: object, where: str) -> float | None:
+    """Return a value, `None` if missing; raise for text that is no number."""
+    number = number_of(value)
+    if number is None:
+        raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=where, key="value")
+    return None if math.isnan(number) else number

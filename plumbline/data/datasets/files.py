@@ -1,0 +1,200 @@
+"""Files of a source by split, local or in a store."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from plumbline.data.datasets.readers import format_of
+from plumbline.data.stores import ObjectInfo, open_store
+from plumbline.schema.digest import digest_file
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.store_url import KINDS, safe_key
+
+_WILD = re.compile(r"[*?\[]")
+_STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
+_SPLITS = {
+    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
+    "dev": "validation", "eval": "validation", "evaluation": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+_NO_DATA = re.compile(r"(?i)^([._].*|readme.*|licen[cs]e.*|.*\.(md|crc|lock|metadata|sha256)|dataset_infos?\.json)$")
+_MAX_FILES = 100_000
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """Local file, with its name for messages."""
+
+    path: Path
+    name: str
+    key: str
+    """Name within the source, independent of the source's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Files of a source; `evaluation` may be empty."""
+
+    train: tuple[SourceFile, ...]
+    evaluation: tuple[SourceFile, ...]
+    label: str
+    """Last part of the source's name, for the manifest, independent of its folder."""
+    saved: Path | None = None
+    """Folder that the library `datasets` saved, instead of files."""
+
+
+def is_file_source(name: str) -> bool:
+    """Return whether `name` means files instead of a Hugging Face dataset."""
+    return (
+        "://" in name or name.startswith((".", "/", "~")) or bool(_WILD.search(name))
+        or Path(name).exists() or bool(format_of(name)) or name.count("/") > 1
+        or ("/" not in name and bool(Path(name).suffix))
+    )  # fmt: skip
+
+
+def locate(name: str, download_folder: Path) -> Located:
+    """Return the files of `name`; download those of a store to `download_folder`."""
+    if name.startswith(_STORES):
+        files = _from_store(name, download_folder)
+    elif name.startswith("file://"):
+        return locate(name.removeprefix("file://"), download_folder)
+    elif "://" in name:
+        hint = "file, s3, az or gs; download anything else first"
+        raise ConfigurationError("unsupported kind of URL", where=name, key="path", hint=hint)
+    else:
+        files = _local(name)
+    label = PurePosixPath(name).name
+    if _is_saved(files):
+        return Located((), (), label, saved=download_folder if name.startswith(_STORES) else Path(name).expanduser())
+    train, evaluation = _split(files, name)
+    return Located(train, evaluation, label)
+
+
+def _is_saved(keys: Collection[str]) -> bool:
+    """Return whether a folder was written by `save_to_disk` of the library `datasets`."""
+    return "dataset_dict.json" in keys or {"dataset_info.json", "state.json"} <= set(keys)
+
+
+def content_marks(name: str) -> list[str]:
+    """Return lines that change with the files' content: digests, or a store's etags."""
+    if name.startswith(_STORES):
+        _, objects = _listing(name)
+        return [f"{info.key} {info.size} {info.etag}" for info in objects.values()]
+    files = _local(name.removeprefix("file://"))
+    return [f"{key} {digest_file(file.path)}" for key, file in files.items() if file.path.is_file()]
+
+
+def _local(name: str) -> dict[str, SourceFile]:
+    """Return the local data files of `name` by relative path, in order."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        local_files = {
+            str(file.relative_to(path).as_posix()): file for file in sorted(path.rglob("*")) if file.is_file()
+        }
+    elif path.exists() or not _WILD.search(name):
+        return {path.name: SourceFile(path, name, path.name)}
+    else:
+        root = Path(_root(str(path)))
+        local_files = {
+            file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: file
+            for file in map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - a pattern of the user
+            if file.is_file()
+        }
+    return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in _data_files(local_files, name)}
+
+
+def _root(pattern: str) -> str:
+    """Return the folder above a pattern's first wildcard."""
+    fixed = pattern[: match.start()] if (match := _WILD.search(pattern)) else pattern
+    return fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else ".")
+
+
+def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
+    """Return the folder URL and the objects by key of `name`."""
+    pattern = ""
+    if _WILD.search(name):
+        base = _root(name)
+        pattern = name.removeprefix(f"{base}/")
+    elif format_of(name):
+        base, _, pattern = name.rpartition("/")
+    else:
+        base = name.rstrip("/")
+    wild = _WILD.search(pattern)
+    prefix = pattern[: wild.start()] if wild else pattern
+    objects = open_store(base).list(prefix)
+    return base, {info.key: info for info in objects if not pattern or _matches(info.key, pattern)}
+
+
+def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
+    """Download the data files below a URL."""
+    base, known = _listing(name)
+    store = open_store(base)
+    files = {}
+    for number, key in enumerate(_data_files(known, name)):
+        path = folder / (safe_key(key) if _is_saved(known) else f"{number:06d}/{PurePosixPath(key).name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with store.open(key, if_match=known[key].etag) as reader, path.open("wb") as file:
+            buffer = memoryview(bytearray(_CHUNK_BYTES))
+            while count := reader.readinto(buffer):
+                file.write(buffer[:count])
+        files[key] = SourceFile(path, f"{base}/{key}", key)
+    return files
+
+
+def _matches(key: str, pattern: str) -> bool:
+    """Return whether a key matches; only `**` crosses folders."""
+    if "**" in pattern:
+        return fnmatchcase(key, pattern.replace("**/", "*").replace("**", "*"))
+    parts, patterns = key.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _data_files(keys: Collection[str], name: str) -> list[str]:
+    """Return the sorted keys of data files; raise for unknown or mixed types."""
+    if _is_saved(keys):
+        return sorted(keys)
+    chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
+    if not chosen:
+        raise ConfigurationError("contains no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")
+    if len(chosen) > _MAX_FILES:
+        raise InvalidInputError(f"more than {_MAX_FILES:,} files", where=name, key="path")
+    kinds: dict[str, str] = {}
+    for key in chosen:
+        kind = format_of(key)
+        if not kind:
+            hint = "name the data files with a glob, such as FOLDER/*.parquet"
+            raise ConfigurationError(f"{key!r} is of an unsupported file type", where=name, key="path", hint=hint)
+        kinds.setdefault(kind, key)
+    if len(kinds) > 1:
+        text = f"contains files of different types: {', '.join(sorted(kinds.values()))}"
+        raise ConfigurationError(text, where=name, key="path", hint="choose one type with a glob")
+    return chosen
+
+
+def _split_of(key: str) -> str:
+    """Return the split in a file's name or folder, else ""."""
+    for part in reversed(key.lower().split("/")):
+        names = [word for word in re.split(r"[^a-z0-9]+", part) if word in _SPLITS]
+        if names:
+            return _SPLITS[names[0]]
+    return ""
+
+
+def _split(files: dict[str, SourceFile], name: str) -> tuple[tuple[SourceFile, ...], tuple[SourceFile, ...]]:
+    """Return training files and evaluation files."""
+    splits: dict[str, list[str]] = {}
+    for key in files:
+        splits.setdefault(_split_of(key), []).append(key)
+    if len(files) == 1 or "train" not in splits or len(splits) == 1:
+        return tuple(files.values()), ()
+    if "" in splits:
+        text = f"names splits, and {splits[''][0]!r} belongs to none of them"
+        hint = "choose files with a glob, and evaluation files with --evaluation"
+        raise ConfigurationError(text, where=name, key="path", hint=hint)
+    chosen = "validation" if "validation" in splits else "test"
+    return tuple(files[key] for key in splits["train"]), tuple(files[key] for key in splits[chosen])

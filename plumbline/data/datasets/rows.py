@@ -1,0 +1,207 @@
+"""Rows of a dataset, and their columns of text, second text and label."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.suite_file import did_you_mean
+
+_TEXTS = (
+    "text", "sentence", "review", "review_text", "reviewtext", "review_body", "content", "body", "comment",
+    "comment_text", "document", "message", "tweet", "utterance", "title", "headline", "question", "answer", "context",
+    "passage", "summary", "premise", "hypothesis",
+)  # fmt: skip
+_PAIRS = (
+    ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
+    ("text_1", "text_2"), ("text_a", "text_b"), ("text", "text_pair"), ("question1", "question2"),
+    ("premise", "hypothesis"),
+)  # fmt: skip
+_LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
+_MOST_LISTED = 12
+_TEXT_HINT = "name the columns with --text-column and --label-column"
+_HEADER_HINT = "; a file without a header line is read with --no-header and numbers, such as --text-column 2"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of one file."""
+
+    text: str
+    label: str | None
+    pair: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the required columns."""
+        return tuple(name for name in (self.text, self.pair, self.label) if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOptions:
+    """Column names set by the user; `None` means guess."""
+
+    text: str | None = None
+    label: str | None = None
+    pair: str | None = None
+    labelled: bool = True
+    header: bool = True
+    """Whether delimited files begin with the names of their columns; else these are 1, 2, ..."""
+
+    def names(self, first: Sequence[str]) -> list[str]:
+        """Return the names of a delimited file's columns, by its first record."""
+        return list(first) if self.header else [str(number) for number in range(1, len(first) + 1)]
+
+    def resolve(self, found: Sequence[str], where: str) -> Columns:
+        """Return the columns among those `found`; raise with the choices if unclear."""
+        for name in (self.text, self.pair, self.label if self.labelled else None):
+            if name is not None:
+                _check_given(name, found, where)
+        label = None
+        if self.labelled:
+            label = self.label or _guessed_label(found, where)
+        text, pair = self.text, self.pair
+        if text is None:
+            text, guessed = _guessed_text([name for name in found if name not in {label, pair}], found, where)
+            pair = pair or guessed
+        return Columns(text, label, pair)
+
+
+def _listed(found: Sequence[str]) -> str:
+    more = ", ..." if len(found) > _MOST_LISTED else ""
+    return (", ".join(name[:60] for name in found[:_MOST_LISTED]) or "none") + more
+
+
+def _check_given(name: str, found: Sequence[str], where: str) -> None:
+    if found.count(name) > 1:
+        raise InvalidInputError("more than one column has this name", where=where, key=name)
+    if name not in found:
+        suggestion = did_you_mean(name, found)
+        why = f"the column does not exist (found: {_listed(found)})"
+        raise InvalidInputError(why, where=where, key=name, hint=suggestion or _TEXT_HINT + _HEADER_HINT)
+
+
+def _guessed_label(found: Sequence[str], where: str) -> str:
+    candidates = [name for name in found if name.strip().casefold() in _LABELS]
+    exact = [name for name in candidates if name == "label"]
+    return _only(exact or candidates, found, where, "label")
+
+
+def _guessed_text(free: Sequence[str], found: Sequence[str], where: str) -> tuple[str, str | None]:
+    """Return the text column, and the second text's column of a pair."""
+    known = {name.strip().casefold(): name for name in free}
+    pairs = [pair for pair in _PAIRS if set(pair) <= set(known)]
+    candidates = [name for name in free if name.strip().casefold() in _TEXTS]
+    if len(pairs) == 1 and not set(candidates) - {known[name] for name in pairs[0]}:
+        first, second = pairs[0]
+        return known[first], known[second]
+    exact = [name for name in candidates if name == "text"]
+    return _only([] if pairs else exact or candidates, found, where, "text"), None
+
+
+def _only(candidates: Sequence[str], found: Sequence[str], where: str, kind: str) -> str:
+    if len(candidates) == 1:
+        return candidates[0]
+    choices = f"it could be any of: {_listed(candidates)}" if candidates else f"found: {_listed(found)}"
+    hint = f"name the column with --{kind}-column" + ("" if kind == "label" else " (and --pair-column)")
+    hint += _HEADER_HINT
+    why = f"the column of the {kind} is ambiguous ({choices})"
+    raise InvalidInputError(why, where=where, key=kind, hint=hint)
+
+
+MAX_TEXT_CHARS = 100_000
+MAX_LABEL = 9_999
+_WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]{0,14}))(\.0*)?")
+_LONGEST_LABEL = 200
+
+
+class Place(NamedTuple):
+    """Place of a row in the user's own file: `reviews.csv`, `line`, 17."""
+
+    file: str
+    unit: str
+    """`line` in a file of text, `row` in any other."""
+    number: int
+
+    def __str__(self) -> str:
+        """Return the place as an error message names it."""
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+class Row(NamedTuple):
+    """Text, class (if the task has labels), and second text of a pair."""
+
+    text: str
+    label: int | None
+    pair: str | None = None
+    place: Place | None = None
+    """Of an imported row."""
+
+
+class RawRow(NamedTuple):
+    """Row of a file: the label is a name without class."""
+
+    text: str
+    label: str | None
+    pair: str | None
+    place: Place
+    spelling: str = ""
+    """The label as the file spells it."""
+
+
+def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
+    """Return the row of the mapping `values`; raise with its place and the column."""
+    pair, where = columns.pair, str(place)
+    label = None if columns.label is None else values.get(columns.label)
+    return RawRow(
+        text=_checked_text(values.get(columns.text), where=where, key=columns.text),
+        label=None if columns.label is None else label_name(label, where, columns.label),
+        pair=None if pair is None else _checked_text(values.get(pair), where=where, key=pair),
+        place=place,
+        spelling=label if isinstance(label, str) else "",
+    )
+
+
+def _checked_text(text: Any, *, where: str, key: str) -> str:
+    if text is None or (isinstance(text, float) and math.isnan(text)) or text == "":
+        raise InvalidInputError("the text is missing", where=where, key=key)
+    if not isinstance(text, str):
+        raise InvalidInputError(f"the text is a {type(text).__name__}, not a string", where=where, key=key)
+    if len(text) > MAX_TEXT_CHARS:
+        hint = f"at most {MAX_TEXT_CHARS:,}; cut it or leave the row out"
+        raise InvalidInputError(f"the text has {len(text):,} characters", where=where, key=key, hint=hint)
+    if not text.strip():
+        raise InvalidInputError("the text is only white space", where=where, key=key)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("the text is not valid Unicode", where=where, key=key) from error
+    return text
+
+
+def label_name(label: Any, where: str, key: str) -> str:
+    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0"; never 3 for "03"."""
+    if isinstance(label, str):
+        label = unicodedata.normalize("NFC", label.strip())
+        whole = _WHOLE.fullmatch(label)
+        label = str(int(whole[1])) if whole else label
+    if label is None or label == "":
+        raise InvalidInputError("the label is missing", where=where, key=key)
+    if isinstance(label, bool):
+        return "true" if label else "false"
+    if isinstance(label, float) and math.isnan(label):
+        raise InvalidInputError("the label is NaN", where=where, key=key)
+    if isinstance(label, (int, float)):
+        return str(int(label)) if math.isfinite(label) and label == int(label) else repr(label)
+    if not isinstance(label, str):
+        hint = "a row has one label: a string, a boolean or a number"
+        raise InvalidInputError(f"the label is a {type(label).__name__}", where=where, key=key, hint=hint)
+    if len(label) > _LONGEST_LABEL or not label.isprintable():
+        hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
+        raise InvalidInputError(f"the label {label[:40]!r} is not a class name", where=where, key=key, hint=hint)
+    return label

@@ -1,0 +1,178 @@
+"""Entry points that read a lock of any format.
+
+From a path to its files, and from its files to the pins for this interpreter.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.pylock import is_valid_pylock_path
+from pydantic import ValidationError
+
+from plumbline.environments.locks.conda import conda_lock_pins, pixi_pins
+from plumbline.environments.locks.model import Lock, LockFiles, Pin
+from plumbline.environments.locks.poetry import poetry_pins
+from plumbline.environments.locks.pylock import pylock_pins
+from plumbline.environments.locks.requirements import included_files, option_names, requirement_pins
+from plumbline.environments.locks.uv import uv_pins
+from plumbline.schema.base import first_problem
+from plumbline.schema.errors import ConfigurationError
+
+_MAX_BYTES = 32 << 20
+_HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
+
+_REPOSITORY = re.compile(r"^(git|hg|bzr|svn)\+")
+_COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
+_REVISION = re.compile(r"@[0-9]+$")
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+"""Encodings by the mark at the start of a file, as pip reads them; PowerShell's `pip freeze >` writes UTF-16."""
+
+Markers = Mapping[str, str]
+"""Values of markers that differ from this process's interpreter."""
+Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None, Markers], tuple[dict[str, Pin], dict[str, str]]]
+
+
+def load_lock(path: Path) -> LockFiles:
+    """Read a lock and every file that it includes.
+
+    `ConfigurationError` names the file that cannot be read.
+    """
+    files = {path.name: _text(path)}
+    queue = [path.name] if _format(path.name) == "requirements" else []
+    while queue:
+        name = queue.pop()
+        for other in included_files(name, files[name]):
+            if "://" in other or other.startswith("https:/"):
+                hint = "copy it beside the lock: what is judged must not change meanwhile"
+                raise ConfigurationError(f"includes {other!r}, a URL", where=name, hint=hint)
+            if other not in files:
+                files[other] = _text(path.parent / other)
+                queue.append(other)
+    return LockFiles(name=path.name, files=files)
+
+
+def decode_lock(data: bytes) -> str:
+    """Return the text of a lock; raise `UnicodeDecodeError` if it is none."""
+    return data.decode(next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8"))
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(path), hint=_HINT)
+        return decode_lock(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError("is no UTF-8 text", where=str(path), hint=_HINT) from error
+
+
+def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
+    """Return the lock with its pins for this interpreter, or one with other markers.
+
+    Raise `ConfigurationError` if it pins nothing here.
+    """
+    chosen = None if extras is None else tuple(extras)
+    format_name = _format(files.name)
+    elsewhere: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+    try:
+        if format_name == "requirements":
+            pins = requirement_pins(files, markers or {})
+            notes = _notes(files)
+        else:
+            pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen, markers or {})
+    except ValidationError as error:
+        key, reason = first_problem(error)
+        raise ConfigurationError(reason, where=files.name, key=key, hint=_HINT) from error
+    except (AttributeError, KeyError, TypeError) as error:
+        # The file is of the right syntax and another shape than its format has.
+        raise ConfigurationError(f"is no {format_name} file: {error}", where=files.name, hint=_HINT) from error
+    if not pins:
+        raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
+    for pin in pins.values():
+        _check_commit(pin, files.name)
+    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
+
+
+def _notes(files: LockFiles) -> tuple[str, ...]:
+    """Return a line about the options of a requirements file."""
+    names = option_names(files)
+    hint = "pass those that the packages need with --pip"
+    line = f"{files.name}: {', '.join(names)}: not used; this machine's settings apply (hint: {hint})"
+    return (line,) if names else ()
+
+
+def _check_commit(pin: Pin, where: str) -> None:
+    """Raise `ConfigurationError` for a branch or a tag of a repository: it may mean a different commit tomorrow."""
+    address = pin.url.partition("#")[0]
+    kind = _REPOSITORY.match(address)
+    if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):
+        return
+    reference = address.partition("://")[2].partition("/")[2].partition("@")[2]
+    what = f"{reference[:60]!r} is a moving reference" if reference else "names no commit"
+    hint = "write the whole commit behind the @, as `git ls-remote` prints it"
+    raise ConfigurationError(what, where=where, key=pin.name, hint=hint)
+
+
+def read_lock(path: Path, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
+    """Read and parse the lock at `path`."""
+    return parse_lock(load_lock(path), extras=extras, markers=markers)
+
+
+def _format(name: str) -> str:
+    file = Path(name).name
+    if file in ("uv.lock", "poetry.lock", "pixi.lock"):
+        return file
+    if is_valid_pylock_path(Path(file)):
+        return "pylock.toml"
+    if file.endswith((".yml", ".yaml")):
+        return "conda-lock.yml"
+    if file.endswith((".lock", ".toml", ".json")):
+        raise ConfigurationError("unknown lock format", where=name, hint=_HINT)
+    return "requirements"
+
+
+def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
+    import tomllib  # of Python 3.11: an environment of the upgrade gate, which may be of 3.10, reads no lock
+
+    text = files.files[files.name]
+    try:
+        content = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
+    except RecursionError as error:
+        raise ConfigurationError("nested too deep", where=files.name, hint=_HINT) from error
+    except ValueError as error:
+        # The rest of a parser's message quotes the file, which may be a stranger's.
+        line = re.search(r"\bline \d+", str(error))
+        what = f"cannot be parsed: {line[0]}" if line else "cannot be parsed"
+        raise ConfigurationError(what, where=files.name, hint=_HINT) from error
+    if not isinstance(content, dict):
+        raise ConfigurationError("holds no table", where=files.name, hint=_HINT)
+    return content
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+_READERS: dict[str, Reader] = {
+    "uv.lock": uv_pins,
+    "poetry.lock": poetry_pins,
+    "pylock.toml": pylock_pins,
+    # Packages of conda are locked for one Python.
+    "conda-lock.yml": lambda content, where, extras, _: conda_lock_pins(content, where, extras),
+    "pixi.lock": lambda content, where, extras, _: pixi_pins(content, where, extras),
+}

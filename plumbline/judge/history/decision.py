@@ -1,0 +1,153 @@
+"""Types of a decision on one series and one night: past, answers of experiments, decision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.history.detectors import Detection, Onset
+from plumbline.judge.history.paired import PairedTest
+from plumbline.judge.history.reference import Reference
+from plumbline.schema import limits
+
+Values = NDArray[np.float64]
+
+
+Reason = Literal[
+    "quiet",  # no detector reports a loss
+    "learning",  # too few nights for a reference
+    "missing",  # tonight has no finite value
+    "open-question",  # an experiment is needed and has not been answered
+    "too-soon",  # too few nights show it, and no experiment can be run
+    "went-away",  # the reruns do not show it
+    "software",  # the A/B shows it
+    "machine",  # the reruns show it, and it is not the software: it passes within the limit
+    "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
+    "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
+    "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
+    "slow-machine",  # the nights since a machine's slow night do not rule out that it stays slow
+    "lasting",  # the loss lasts, and no experiment names the software
+    "anchor",  # the cumulative loss against the first acceptance is over its limit
+    "too-small",  # confirmed, and below the least change that counts
+    "within-margin",  # a change within the metric's margin, which new software makes by chance
+    "improved",  # lastingly better than the reference
+    "open-call",  # reported on an earlier night, and still open
+]
+Software = Literal["can-differ", "equal", "unavailable"]
+"""Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Loss that was asked about on an earlier night, and that no later night has ruled out.
+
+    Only a decision moves the reference: nights from the start of an open loss on enter none. Where an experiment has
+    cleared the software, or it is equal, the loss is the machine's: nights on which no detector reports it pass.
+    """
+
+    since: int
+    """First night of the loss."""
+    asked: int
+    """Night of the first question."""
+    size: float
+    is_cleared: bool = False
+    """Whether the software does not cause it, by the newest answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Loss that was called on an earlier night, still open."""
+
+    since: int
+    centre: float
+    size: float
+    level: int
+    """Start of the level before, which returns after a recovery."""
+    is_cleared: bool = False
+    """Whether the loss is not the software's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Earlier nights of one comparable series.
+
+    Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
+    boundary of the segment, or a loss that was called. `untested` is the night after the newest one for which
+    experiments showed no loss of the software, or nights ruled it out. `anchor` is the reference of the first
+    acceptance.
+    """
+
+    values: Values
+    level: int = 0
+    untested: int = 0
+    floor: float = limits.LEAST_SD
+    anchor: Reference | None = None
+    call: Call | None = None
+    question: Question | None = None
+    prior: Reference | None = None
+    """Reference of the previous level, whose spread is used until this level has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Results of tonight's experiments so far.
+
+    They are in the unit of the series; `None` means not run.
+    """
+
+    reruns: tuple[float, ...] | None = None
+    tonight: Values | None = None
+    """[blocks, 2]: runs of tonight's environment."""
+    baseline: Values | None = None
+    """[blocks, 2]: runs of the baseline's environment, in the same blocks."""
+    num_tested: int = 1
+    """Number of series that this experiment answers, by which the level is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerunTest:
+    """Result of the reruns: their mean compared with the reference."""
+
+    holds: bool
+    z: float
+    limit: float
+    mean: float
+    spread: float = 0.0
+    """SD of the reruns among themselves, which share the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Decision on one series tonight, with its numbers."""
+
+    verdict: Literal["pass", "drift", "inconclusive"]
+    reason: Reason
+    detections: tuple[Detection, ...] = ()
+    needs: Literal["reruns", "ab", ""] = ""
+    reference: Reference | None = None
+    onset: Onset | None = None
+    rerun: RerunTest | None = None
+    difference: PairedTest | None = None
+    size: float | None = None
+    low: float | None = None
+    high: float | None = None
+    new: bool = field(default=False)
+    """Whether the loss was called tonight, not on an earlier night."""
+    question: Question | None = None
+    """Loss that is open after tonight."""
+    is_cleared: bool = False
+    """Whether the loss is not the software's: it is equal, or an A/B rules it out."""
+    missing_blocks: int = 0
+    """Number of blocks that the A/B lacks to show or rule out the loss."""
+
+    @property
+    def noise(self) -> float:
+        """Return the SD of a run of tonight in units of the loss, by tonight's reruns and the spread of a night."""
+        if self.rerun is None or self.reference is None or not self.size or self.size < 0:
+            return 0.0
+        # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.
+        return math.sqrt((3 * self.rerun.spread**2 + self.reference.spread**2) / 4) / self.size

@@ -1,0 +1,163 @@
+"""Reference of a series: robust centre and spread.
+
+Both have their standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.schema import limits
+
+Values = NDArray[np.float64]
+
+HUGE = 1e75
+"""Largest value that is counted: squares of larger values overflow in sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Centre and spread of one level; higher is worse."""
+
+    centre: float
+    spread: float
+    """SD of one night, robust: it includes what varies between nights."""
+    count: int
+    rho: float
+    """Lag-1 autocorrelation, 0 or more."""
+    later: int = 0
+    """Number of later nights in the spread."""
+
+    @property
+    def effective(self) -> float:
+        """Return the effective number of independent nights."""
+        return max(self.count * (1 - self.rho) / (1 + self.rho), 1.0)
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the centre."""
+        return MEDIAN_ERROR * self.spread / math.sqrt(self.effective)
+
+    @property
+    def freedom(self) -> float:
+        """Return the degrees of freedom of the robust spread.
+
+        They are 0.6 of an SD's.
+        """
+        return max(0.6 * (self.effective - 1), 1.0) + 0.6 * max(self.later - 1, 0)
+
+    def predicted(self, num_nights: float = 1.0) -> float:
+        """Return the SD of a future mean about the centre.
+
+        The mean is that of `num_nights` nights.
+        """
+        return math.sqrt(self.spread**2 / num_nights + self.error**2)
+
+    def rules_out(self, score: float, loss: float, alpha: float, num_nights: float = 1.0) -> bool:
+        """Return whether the mean score of so many nights bounds the loss below `loss`, one-sided at level `alpha`."""
+        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted(num_nights)
+        return bound < loss
+
+    def resolvable(self, alpha: float) -> float:
+        """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
+        return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
+
+    def mirrored(self) -> Reference:
+        """Return the reference of the negative scores, of which a gain is a loss."""
+        return replace(self, centre=-self.centre)
+
+    def pooled(self, later: Values) -> Reference:
+        """Return the reference with the spread of these nights about their own median as well.
+
+        Few nights do not know their own spread.
+        """
+        if len(later) < limits.LEAST_NIGHTS:
+            return self
+        own = _spread(np.sort(later), _middle(np.sort(later)))
+        squares = (self.count * self.spread**2 + len(later) * own**2) / (self.count + len(later))
+        return replace(self, spread=math.sqrt(squares), later=len(later))
+
+
+def reference_of(
+    values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
+) -> Reference | None:
+    """Return the reference of one level, oldest night first.
+
+    `None` if too few nights are finite. With `is_whole` the newest nights count, too: no loss has begun in
+    them. `floor` is the minimum spread, also of a constant series. With `prior`, the reference of the level before, one
+    night is enough: the spread is that level's until the new level has its own, and the centre's error is as wide.
+    """
+    kept = values[np.isfinite(values)]
+    if prior is not None and 0 < len(kept) < limits.OWN_NIGHTS:
+        return replace(prior, centre=_middle(np.sort(kept)), count=len(kept))
+    if len(kept) < limits.LEAST_NIGHTS:
+        return None
+    settled = len(kept) if is_whole else max(len(kept) - limits.LAG_NIGHTS, limits.FIRST_NIGHTS)
+    kept = kept[: min(limits.MOST_NIGHTS, settled)]
+    centre = _middle(np.sort(kept))
+    level = _without_trend(kept)
+    spread = max(_spread(np.sort(level), _middle(np.sort(level))), floor)
+    return Reference(centre, spread, len(kept), autocorrelation(level))
+
+
+def _without_trend(values: Values) -> Values:
+    """Remove a straight line: a creep is neither noise nor autocorrelation."""
+    if len(values) < limits.ENOUGH_NIGHTS:
+        return values
+    time = np.arange(len(values)) - (len(values) - 1) / 2
+    return np.asarray(values - time * float(time @ values) / float(time @ time))
+
+
+def _middle(ordered: Values) -> float:
+    half = len(ordered) // 2
+    return float(ordered[half]) if len(ordered) % 2 else float(ordered[half - 1] + ordered[half]) / 2
+
+
+def _spread(ordered: Values, centre: float) -> float:
+    """Return the larger of two robust spreads.
+
+    They are the scaled MAD and the scaled 5-95% range.
+    """
+    count = len(ordered)
+    mad = MEDIAN_DEVIATION * _middle(np.sort(np.abs(ordered - centre))) * (1 + 0.8 / count)
+    if count < limits.ENOUGH_NIGHTS:
+        return max(mad, float(ordered.std(ddof=1)))
+    low, high = (0.05 * (count - 1), 0.95 * (count - 1))
+    return max(mad, (_between(ordered, high) - _between(ordered, low)) / 3.29)
+
+
+def _between(ordered: Values, place: float) -> float:
+    below = int(place)
+    share = place - below
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] * (1 - share) + ordered[above] * share)
+
+
+def autocorrelation(values: Values) -> float:
+    """Return the lag-1 autocorrelation of one level, in [0, 0.9].
+
+    Winsorised and bias-corrected: with a line removed, the sample's value is too small by about (2 + 4 rho) / n, which
+    is added.
+    """
+    count = len(values)
+    if count < limits.ENOUGH_NIGHTS:
+        return 0.0
+    ordered = np.sort(values)
+    centre = _middle(ordered)
+    width = limits.WINSOR * MEDIAN_DEVIATION * _middle(np.sort(np.abs(values - centre)))
+    if width <= 0:
+        return 0.0
+    centred = np.clip(values - centre, -width, width)
+    centred = centred - centred.mean()
+    square = float(centred @ centred)
+    if square <= 0:
+        return 0.0
+    sample = float(centred[1:] @ centred[:-1]) / square
+    noise = 1 / math.sqrt(count)
+    corrected = (sample * count + 2) / (count - 4)
+    return min(max(corrected, 0.0), limits.HIGHEST_RHO) if sample > noise else 0.0

@@ -1,0 +1,231 @@
+"""Segments of a series, in which nights are comparable.
+
+Each boundary has its reason.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.history.decision import Call, Past, Question
+from plumbline.judge.history.metrics import Metric
+from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.history.series import CallEntry, SeriesFile
+from plumbline.schema import limits
+
+T = TypeVar("T")
+
+
+_OPEN = frozenset({"machine", "slow-machine", "too-soon"})
+"""Reasons of nights that pass while a loss stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Start of a segment: its index, and the change there."""
+
+    index: int
+    what: str
+    """`spec`, `hardware`, `lock` or `baseline`."""
+    before: str
+    after: str
+
+    @property
+    def ends_comparison(self) -> bool:
+        """Return whether nights before and after are not comparable.
+
+        A new lock does not end the comparison: it is what the nights judge.
+        """
+        return self.what in ("spec", "hardware", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedCall:
+    """Decision of an earlier night, with the night's index."""
+
+    place: int
+    entry: CallEntry
+
+
+@dataclass(frozen=True, slots=True)
+class MetricHistory:
+    """All nights of one metric, workload and platform."""
+
+    platform: str
+    workload: str
+    metric: Metric
+    times: tuple[float, ...]
+    rounds: tuple[str, ...]
+    records: tuple[str, ...]
+    values: tuple[float | None, ...]
+    boundaries: tuple[Boundary, ...]
+    calls: tuple[PlacedCall, ...] = ()
+    accepted: tuple[float, ...] = ()
+    """Times of the accepted records, the anchor's first."""
+    upgrades: tuple[int, ...] = ()
+    """Indexes of the nights whose software differs from the night before."""
+
+    def day(self, index: int) -> str:
+        """Return the date of a night, as text."""
+        return f"{datetime.fromtimestamp(self.times[index], timezone.utc):%Y-%m-%d}"
+
+
+def lines_of(
+    series: SeriesFile, metrics: Sequence[Metric], accepted: Mapping[str, Sequence[datetime]] | None = None
+) -> tuple[MetricHistory, ...]:
+    """Return the history of every metric that has a value.
+
+    `accepted` has the acceptance times of each workload.
+    """
+    histories = []
+    for workload in series.workloads:
+        places = _of_tonights_class(series, series.places(workload))
+        times = _taken(series.time, places)
+        rounds, records = _taken(series.round, places), _taken(series.record, places)
+        stamps = tuple(sorted(time.timestamp() for time in (accepted or {}).get(workload, ())))
+        calls = _placed(series.calls, records)
+        boundaries = tuple(_boundaries(series, places, times, stamps))
+        upgrades = _upgrades(series, places)
+        for metric in metrics:
+            column = series.metrics.get(metric.name)
+            if column is None:
+                continue
+            values = _taken(column, places)
+            if any(value is not None for value in values):
+                own_calls = tuple(call for call in calls if call.entry.metric == metric.name)
+                whole = times, rounds, records, values, boundaries, own_calls, stamps, upgrades
+                histories.append(MetricHistory(series.platform, workload, metric, *whole))
+    return tuple(histories)
+
+
+def _taken(column: tuple[T, ...], places: Sequence[int]) -> tuple[T, ...]:
+    """Return a column's values in these rows.
+
+    `places` ascend.
+    """
+    return column if len(places) == len(column) else tuple(map(column.__getitem__, places))
+
+
+def _placed(calls: Sequence[CallEntry], records: Sequence[str]) -> tuple[PlacedCall, ...]:
+    """Return the calls on these records, with their nights."""
+    place_of = {record: place for place, record in enumerate(records)} if calls else {}
+    return tuple(PlacedCall(place_of[call.record], call) for call in calls if call.record in place_of)
+
+
+def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
+    """Select the nights of tonight's machine class in mixed pools.
+
+    They are left out only where a pool alternates between classes. A class that is gone for good stays: its last night
+    is a boundary.
+    """
+    classes = [series.hardware[place] for place in places]
+    changes = sum(before != after for before, after in pairwise(classes))
+    if changes <= len(set(classes)) - 1:
+        return places
+    return [place for place, own_class in zip(places, classes, strict=True) if own_class == classes[-1]]
+
+
+def _boundaries(
+    series: SeriesFile, places: Sequence[int], times: Sequence[float], accepted: Sequence[float]
+) -> list[Boundary]:
+    boundaries = []
+    for what in ("spec", "hardware", "lock"):
+        keys = _taken(getattr(series, what), places)
+        boundaries += [
+            Boundary(index, what, series.words[keys[index - 1]], series.words[keys[index]])
+            for index in (np.flatnonzero(np.diff(np.array(keys, dtype=np.intp))) + 1).tolist()
+        ]
+    # The first acceptance is the anchor, not a change of level.
+    for stamp in accepted[1:]:
+        index = bisect_left(times, stamp)
+        if 0 < index < len(times):
+            boundaries.append(
+                Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, timezone.utc):%Y-%m-%d}")
+            )
+    return sorted(boundaries, key=lambda boundary: (boundary.index, boundary.what))
+
+
+def _upgrades(series: SeriesFile, places: Sequence[int]) -> tuple[int, ...]:
+    """Return the nights with a new lock, package, driver, image or setting."""
+    keys = list(zip(_taken(series.lock, places), _taken(series.software, places), strict=True))
+    return tuple(index for index, (before, after) in enumerate(pairwise(keys), start=1) if before != after)
+
+
+def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
+    """Return the engine's past before the night at `until` (default: all nights)."""
+    end = len(history.values) if until is None else until
+    scores = history.metric.scores(history.values[:end])
+    level = max(
+        (boundary.index for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end),
+        default=0,
+    )
+    machine = max(
+        (
+            boundary.index
+            for boundary in history.boundaries
+            if boundary.what in ("spec", "hardware") and boundary.index <= end
+        ),
+        default=0,
+    )
+    call, question, untested = _calls(history, end, level)
+    begins = call.since if call else level
+    before = [
+        boundary.index
+        for boundary in history.boundaries
+        if boundary.ends_comparison and machine <= boundary.index < begins
+    ]
+    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor, is_whole=True)
+    anchor = _anchor(history, scores, machine) if level > machine else None
+    return Past(scores, begins, max(untested, begins), history.metric.floor, anchor, call, question, prior)
+
+
+def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Question | None, int]:
+    """Return the open call, the open question, and the first night that no experiment has tested.
+
+    All are as before the night at `end`.
+    """
+    untested, call, question = level, None, None
+    for placed in history.calls:
+        place, entry = placed.place, placed.entry
+        # The acceptance of a night answers what was asked about it.
+        if not level < place < end:
+            continue
+        since = max(bisect_left(history.times, entry.since, 0, end), level) if entry.since is not None else place
+        if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
+            first = call or Call(since, entry.centre, entry.size, level)
+            call, question = replace(first, since=since, is_cleared=entry.answered), None
+        elif (entry.verdict == "inconclusive" or entry.reason in _OPEN) and entry.size is not None:
+            if question is None or (question.since, question.size) != (since, entry.size):
+                untested = place if question else untested
+                question = Question(since, place, entry.size)
+            question = replace(question, is_cleared=entry.answered)
+        elif entry.verdict == "pass" and entry.reason != "went-away":
+            question = None
+        if entry.reason == "machine":
+            untested = place + 1
+        elif entry.reason == "recovered":
+            call, untested = None, place + 1
+    return call, question, untested
+
+
+def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:
+    """Return the reference of the first acceptance.
+
+    `None` if the machine or the spec has changed since.
+    """
+    first = bisect_left(history.times, history.accepted[0]) if history.accepted else len(scores)
+    if not machine <= first < len(scores):
+        return None
+    later = [
+        boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
+    ]
+    end = min([*later, first + limits.ENOUGH_NIGHTS, len(scores)])
+    return reference_of(scores[first:end], floor=history.metric.floor, is_whole=True)

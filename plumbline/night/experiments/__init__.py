@@ -1,0 +1,1 @@
+"""Experiments of a round: replays of recorded steps, and the A/B of installed packages."""

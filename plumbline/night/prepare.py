@@ -1,0 +1,124 @@
+"""Preparation of a suite: datasets, weights and specs, built and published.
+
+Builds are named by the digest of their inputs, so that a second call finds and reuses them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from plumbline.data.datasets import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
+from plumbline.data.datasets.build import MANIFEST_NAME
+from plumbline.data.datasets.files import content_marks, is_file_source
+from plumbline.data.datasets.receipts import receipt_lines
+from plumbline.data.datasets.spec import dataset_source, dataset_task
+from plumbline.data.datasets.tokenizer import tokenizer_file
+from plumbline.data.stores import open_store
+from plumbline.environments.launch import make_weights
+from plumbline.schema.digest import digest_file, digest_json
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.manifest import Manifest
+from plumbline.schema.spec import RunSpec
+from plumbline.schema.suite import Suite, Workload
+
+_COMMAND_SECONDS = 300.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class _Built(NamedTuple):
+    """Build outputs of one workload."""
+
+    dataset: Path
+    manifest: Manifest
+    weights: Path
+    sha256: str
+
+
+def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
+    """Build and publish everything; return each workload's RunSpec."""
+    specs: dict[str, RunSpec] = {}
+    built: dict[str, _Built] = {}
+    for name, workload in suite.workloads.items():
+        dataset, manifest = _dataset(suite, workload, folder, say)
+        file, sha256 = _weights(workload, manifest, folder, say)
+        built[name] = _Built(dataset, manifest, file, sha256)
+        specs[name] = make_spec(suite, name, manifest, sha256)
+    # A single platform publishes for all that share a store, as concurrent pushes would conflict.
+    first = {platform.data: name for name, platform in reversed(suite.platforms.items())}
+    with ThreadPoolExecutor(len(first), thread_name_prefix="publish") as pool:
+        # Consume the results, so that the first failure is raised here.
+        for line in pool.map(lambda name: _publish(suite, name, built), sorted(first.values())):
+            say(line)
+    for name in suite.local:
+        _run_command(suite, name)
+    return specs
+
+
+def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
+    source = dataset_source(suite, workload.data, suite.name)
+    task = dataset_task(suite, workload.data)
+    made_from = {"source": source.to_json(), "name": workload.data, "task": task}
+    tokenizer = tokenizer_file(Path(source.tokenizer or ""))
+    files = [tokenizer, tokenizer.with_name("tokenizer_config.json")] if source.tokenizer else []
+    paths = [path for path in (source.path, source.evaluation_path) if path and is_file_source(path)]
+    made_from["bytes"] = [*_digests(files), *(line for path in paths for line in content_marks(path))]
+    built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"
+    if (built / MANIFEST_NAME).is_file():
+        return built, read_manifest(built)
+    say(f"building the dataset {workload.data}")
+    manifest = build_dataset(source, workload.data, task, built)
+    for line in receipt_lines(manifest):
+        say(f"{workload.data}: {line}")
+    return built, manifest
+
+
+def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable[[str], None]) -> tuple[Path, str]:
+    model = architecture(workload, manifest)
+    checkpoint = model.get("checkpoint")
+    made_from = {
+        "model": model,
+        "seed": workload.seed,
+        "bytes": _digests(sorted(Path(str(checkpoint)).glob("*.safetensors*")) if checkpoint else []),
+    }
+    path = folder / "weights" / f"{digest_json(made_from)[:16]}.safetensors"
+    if path.is_file():
+        return path, digest_file(path)
+    say(f"making the initial weights of {workload.model}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, make_weights(model, workload.seed, path)
+
+
+def _digests(files: Iterable[Path]) -> list[str]:
+    """Return name and digest of each existing file."""
+    return [f"{file.name} {digest_file(file)}" for file in files if file.is_file()]
+
+
+def _publish(suite: Suite, platform: str, built: Mapping[str, _Built]) -> str:
+    """Publish what the platforms of one store train on."""
+    url = suite.platforms[platform].data
+    sharing = [name for name, place in suite.platforms.items() if place.data == url]
+    wanted = [built[workload] for name in sharing for workload in suite.workloads_of(name)]
+    store, datasets = open_store(url), {each.dataset: each.manifest for each in wanted}
+    written = [publish(folder, store, manifest.name).written for folder, manifest in datasets.items()]
+    weights = {each.weights: each.sha256 for each in wanted}
+    new = sum(written) + sum(publish_weights(path, store, sha256) for path, sha256 in weights.items())
+    return f"{platform}: {new} objects published" if new else f"{platform}: everything was published already"
+
+
+def _run_command(suite: Suite, platform: str) -> None:
+    """Run a platform's own preparation command, for demonstrations of drift."""
+    command = suite.local[platform].prepare
+    if not command:
+        return
+    values = {"python": sys.executable, "data": suite.platforms[platform].data, "root": str(_ROOT)}
+    filled = [part.format(**values) for part in command]
+    done = subprocess.run(filled, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        key = f"local.{platform}.prepare"
+        raise ConfigurationError(f"exit code {done.returncode}: {last}", where=suite.name, key=key)

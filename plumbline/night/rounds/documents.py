@@ -1,0 +1,112 @@
+"""Documents of a round in the central store before it trains: its claim, its secret, and the specs in force.
+
+All starts of a round's controller share the secret, and the last one alone may publish. A controller that was taken for
+dead, such as a suspended machine, may wake up beside the start that continues its round. Each start claims the round,
+and a start whose claim was replaced publishes nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from plumbline.night.central import CentralStore, round_key, secret_key
+from plumbline.schema.base import Model, read_model
+from plumbline.schema.digest import canonical_json
+from plumbline.schema.errors import ConfigurationError, InvalidInputError, SupersededError
+from plumbline.schema.spec import RunSpec, SpecFile
+from plumbline.schema.suite import Suite
+
+_CLAIM_NAME = "controller"
+
+_SECRET_BYTES = 32
+
+
+class Controller(Model):
+    """One start of a flow run that controls a round or an upgrade."""
+
+    flow_run: str
+    start: int = Field(ge=0)
+    """Prefect's number of the start: 2 after the first crash."""
+
+
+def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
+    """Claim the round for this start; raise `SupersededError` if a later start of the same run has claimed it."""
+
+    def claim(data: bytes | None) -> bytes:
+        holder = _parsed(central, key, data)
+        if holder is not None and holder.flow_run == controller.flow_run and holder.start > controller.start:
+            raise _superseded(round_id)
+        return canonical_json(controller.to_json())
+
+    key = round_key(suite, round_id, _CLAIM_NAME)
+    central.change_document(key, claim)
+
+
+def check_claim(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
+    """Raise `SupersededError` if a later start, or a different run, has claimed the round.
+
+    The claim of an earlier start of the same run supersedes nobody: a start may end before its own claim.
+    """
+    key = round_key(suite, round_id, _CLAIM_NAME)
+    holder = _parsed(central, key, central.read_document(key))
+    if holder is not None and (holder.flow_run != controller.flow_run or holder.start > controller.start):
+        raise _superseded(round_id)
+
+
+def _superseded(round_id: str) -> SupersededError:
+    return SupersededError("a later start of its controller continues this round", where=round_id)
+
+
+def _parsed(central: CentralStore, key: str, data: bytes | None) -> Controller | None:
+    return read_model(Controller, data, where=f"{central.store.url}/{key}") if data is not None else None
+
+
+def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
+    """Return the secret of a suite's round; create it at random on first use.
+
+    It is outside of `rounds/`, which `report_url` may publish.
+    """
+    key = secret_key(suite, round_id)
+    if (kept := central.read_document(key)) is None:
+        central.change_document(key, lambda now: secrets.token_hex(_SECRET_BYTES).encode() if now is None else None)
+        kept = central.read_document(key)
+    if kept is None or len(kept) != 2 * _SECRET_BYTES:
+        raise InvalidInputError("is not a secret of a round", where=central.store.url, key=key)
+    return kept.decode("ascii", errors="replace")
+
+
+def _spec_key(suite: Suite, workload: str) -> str:
+    return f"specs/{suite.name}/{workload}.json"
+
+
+def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
+    """Write the specs for later rounds. Idempotent."""
+    for workload, spec in specs.items():
+        central.put_text(_spec_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+
+
+def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
+    """Return each workload's spec; raise if missing or outdated."""
+    return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
+
+
+def _read_spec(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
+    key = _spec_key(suite, workload)
+    data = central.read_document(key)
+    if data is None:
+        hint = "publish data and specs with `plumbline deploy SUITE --publish`"
+        raise ConfigurationError("no spec was published yet", where=central.store.url, key=key, hint=hint)
+    file = read_model(SpecFile, data, where=f"{central.store.url}/{key}")
+    if file.spec.digest != file.digest:
+        raise InvalidInputError("is not the digest of its content", where=central.store.url, key=key)
+    asked = suite.workloads[workload]
+    same = ("seed", "batch_size", "task", "optimizer", "schedule", "probe", "speed", "learn")
+    changed = [name for name in same if getattr(file.spec, name) != getattr(asked, name)]
+    if changed:
+        hint = "publish the new spec with `plumbline deploy SUITE --publish`"
+        text = f"the suite differs from the published spec: {', '.join(changed)}"
+        raise ConfigurationError(text, where=central.store.url, key=key, hint=hint)
+    return file.spec

@@ -1,0 +1,68 @@
+"""Isolation of platforms: what one platform's record breaks ends the judgement of that platform alone.
+
+A record comes from a machine that the controller does not trust, and the judge is code that no one record may stop. As
+at the boundary of a process, every error counts here: its traceback goes to the log, and its platform is `invalid`.
+Errors that no record explains are not caught: failed infrastructure, and a controller without memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from plumbline.schema.errors import InconclusiveError, InvalidInputError
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_MAX_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Reason why a record cannot be judged."""
+
+    why: str
+
+
+def isolated(platform: str, work: Callable[[], T]) -> T | Defect:
+    """Return the result of `work` on a record of `platform`, or the error that the record caused."""
+    try:
+        return work()
+    except (InconclusiveError, MemoryError):
+        raise
+    except InvalidInputError as error:
+        return Defect(str(error)[:_MAX_MESSAGE])
+    except Exception as error:  # noqa: BLE001 - the boundary of one platform: see above
+        _log.exception("%s: its record cannot be judged", platform)
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
+        return Defect(f"a defect of Plumbline that this record shows (hint: report it with the log): {text}")
+
+
+def largest_judgeable(
+    names: Sequence[str], judge: Callable[[Sequence[str]], object]
+) -> tuple[tuple[str, ...], dict[str, Defect]]:
+    """Return the platforms that can be judged together, and the defect of each other platform.
+
+    `names` starts with the reference. If it is the reference that cannot be compared with any platform, more platforms
+    remain without it.
+    """
+    choices = [_judgeable(order, judge) for order in (names, (*names[1:], *names[:1]))]
+    return max(choices, key=lambda choice: len(choice[0]))
+
+
+def _judgeable(
+    names: Sequence[str], judge: Callable[[Sequence[str]], object]
+) -> tuple[tuple[str, ...], dict[str, Defect]]:
+    kept: tuple[str, ...] = ()
+    defects: dict[str, Defect] = {}
+    for name in names:
+        more = (*kept, name)
+        found = isolated(name, partial(judge, more))
+        if isinstance(found, Defect):
+            defects[name] = found
+        else:
+            kept = more
+    return kept, defects

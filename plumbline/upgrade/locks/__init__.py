@@ -1,9 +1,0 @@
-"""Lock files of every format, as pins for this interpreter."""
-
-from plumbline.upgrade.locks.model import Lock as Lock
-from plumbline.upgrade.locks.model import LockFiles as LockFiles
-from plumbline.upgrade.locks.model import Pin as Pin
-from plumbline.upgrade.locks.read import decode_lock as decode_lock
-from plumbline.upgrade.locks.read import load_lock as load_lock
-from plumbline.upgrade.locks.read import parse_lock as parse_lock
-from plumbline.upgrade.locks.read import read_lock as read_lock

@@ -1,0 +1,68 @@
+"""Start of the trainer's process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from plumbline.environments import launch
+from plumbline.environments.control_groups import memory_kills, memory_limit
+from plumbline.environments.launch import run_training
+from plumbline.schema.errors import ExitCode
+from tests.unit.environments.test_control_groups import V2, tree
+
+INTERPRETER = """#!/bin/sh
+printf '%s ' "$@" > "$0.arguments"
+printf '%s' "$PLUMBLINE_NONCE" > "$0.nonce"
+"""
+
+
+@pytest.mark.parametrize("nonce", ["0123456789abcdef", ""])
+def test_a_nonce_is_in_no_argument_which_other_users_of_the_machine_can_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nonce: str
+) -> None:
+    monkeypatch.setenv("PLUMBLINE_NONCE", "of-a-different-order")
+    python = tmp_path / "python"
+    python.write_text(INTERPRETER)
+    python.chmod(0o755)
+    run_training(
+        tmp_path / "spec.json", tmp_path / "out", data=None, cache=tmp_path, platform="here", record_id="r",
+        nonce=nonce, python=python,
+    )  # fmt: skip
+    arguments = (tmp_path / "python.arguments").read_text()
+    assert "--platform here" in arguments
+    assert "nonce" not in arguments.replace(str(tmp_path), "")
+    assert (tmp_path / "python.nonce").read_text() == nonce
+
+
+KILLED = """#!/bin/sh
+echo '{"event": "progress", "part": "probe", "step": 3, "steps": 20}' >&2
+[ -z "$KILLS" ] || echo "oom_kill 1" > "$KILLS"
+kill -9 $$
+"""
+
+
+@pytest.mark.parametrize("is_for_memory", [True, False])
+def test_a_killed_training_ends_with_one_line_and_invalid_only_if_the_kernel_had_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_for_memory: bool
+) -> None:
+    group = "v2/pod/memory.events"
+    process = tree(tmp_path, "0::/pod\n", V2, {group: "oom_kill 0\n", "v2/pod/memory.max": "2147483648\n"})
+    monkeypatch.setattr(launch, "memory_kills", partial(memory_kills, process))
+    monkeypatch.setattr(launch, "memory_limit", partial(memory_limit, process))
+    python = tmp_path / "python"
+    python.write_text(KILLED)
+    python.chmod(0o755)
+    code = run_training(
+        tmp_path / "spec.json", tmp_path / "out", data=None, cache=tmp_path, platform="here", record_id="r",
+        python=python, environment={"KILLS": str(tmp_path / group) if is_for_memory else ""},
+    )  # fmt: skip
+    hint = "set a smaller probe.micro_batch, or raise the memory limit of the pod, container or job"
+    if is_for_memory:
+        reason = "killed by the kernel, which had no memory left for it; the limit is 2.0 GiB"
+    else:
+        reason, hint = "killed by SIGKILL, without a reason that can be read here", f"if memory ran out: {hint}"
+    assert capsys.readouterr().err == f"trainer: probe step 3: {reason} (hint: {hint})\n"
+    assert code == (ExitCode.INVALID if is_for_memory else ExitCode.INCONCLUSIVE)

@@ -1,0 +1,255 @@
+"""Series of other tools: every value counts as what it is, and each assumption is printed."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.judge.history.metrics import worse_by_name
+from plumbline.schema.verdict import exit_code, worst
+
+FIRST = date(2026, 8, 1)
+
+
+def _noisy(num_nights: int = 110, level: float = 100.0, share: float = 0.01) -> np.ndarray:
+    return level * (1 + share * np.random.default_rng(3).normal(size=num_nights))
+
+
+def _csv(path: Path, rows: list[str], columns: str = "time,metric,value") -> Path:
+    path.write_text("\n".join([columns, *rows]), encoding="utf-8")
+    return path
+
+
+def _days(values: np.ndarray, metric: str, form: str = "%Y-%m-%d", before: str = "") -> list[str]:
+    return [
+        f"{before}{FIRST + timedelta(night):{form}},{metric},{value:.4f}" for night, value in enumerate(values.tolist())
+    ]
+
+
+def _read(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict:
+    code = main(["history", "--from", str(path), "--json", *options])
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == worst([line["verdict"] for line in document["lines"]])
+    assert code == exit_code(document["verdict"])
+    return document
+
+
+def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy(90, 200)
+    values[60:] *= 0.93
+    rows = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d},aws,tokens,{value}" for day, value in enumerate(values)]
+    path = tmp_path / "series.csv"
+    path.write_text("\n".join(["time,platform,metric,value", *reversed(rows)]))
+    (line,) = _read(capsys, path)["lines"]
+    assert line["verdict"] == "drift"
+    (change,) = line["changes"]
+    assert (change["shape"], change["worse"], change["since"]) == ("step", True, "2026-03-05")
+    assert change["change"] == pytest.approx(-0.07, abs=0.01)
+    lines = [json.dumps({"time": 86400 * day, "metric": "ms", "value": value}) for day, value in enumerate(values)]
+    path.write_text("\n".join(lines))
+    (line,) = _read(capsys, path, "--higher-is-worse", "ms")["lines"]
+    assert line["verdict"] == "pass"
+    assert line["changes"][0]["worse"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the column does not exist"),
+        ("time,metric,value\n", "contains no row"),
+        ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
+        ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
+        ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
+        ('{"time": 1,', "row 1: not JSON"),
+        ('{"time": ' + "[" * 100_000, "row 1: not JSON"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text(text)
+    assert main(["history", "--from", str(path)]) == 4
+    err = capsys.readouterr().err.strip()
+    assert words in err
+    assert "\n" not in err
+
+
+@pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d.0", "%Y-%m-%d"])
+def test_a_compact_date_is_a_date(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    values = _noisy()
+    values[90:] *= 0.9
+    document = _read(capsys, _csv(tmp_path / "t.csv", _days(values, "throughput", form)))
+    assert document["lines"][0]["changes"][0]["since"] == "2026-10-30"
+    assert (document["receipt"]["first"], document["receipt"]["last"]) == ("2026-08-01", "2026-11-18")
+
+
+def test_a_series_that_ended_is_not_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    rows = [*_days(values[:80], "samples_per_sec"), *_days(values, "samples_per_second")[80:]]
+    # A platform that reports some minutes before the other has not ended.
+    rows += [row.replace(",", "T02:05:00,", 1).replace("second", "minute") for row in rows if "second" in row]
+    document = _read(capsys, _csv(tmp_path / "t.csv", rows))
+    assert {line["metric"]: line["reason"] for line in document["lines"]} == {
+        "samples_per_sec": "missing",
+        "samples_per_second": "quiet",
+        "samples_per_minute": "quiet",
+    }
+    (ended,) = document["receipt"]["ended"]
+    assert (ended["metric"], ended["last"], ended["missing_nights"]) == ("samples_per_sec", "2026-10-19", 30)
+
+
+def test_a_rerun_replaces_the_value_of_its_time_and_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy()
+    rows = _days(values, "throughput")
+    first_tries = _days(values / 2, "throughput")[3::7]
+    path = _csv(tmp_path / "t.csv", [*first_tries, *rows])
+    document = _read(capsys, path)
+    assert document["receipt"]["repeated"] == len(first_tries)
+    assert document["lines"][0]["relative_sd"] < 0.02
+    assert main(["history", "--from", str(path)]) == 0
+    assert "16 rows repeat a time of their series: the last row with a value counts" in capsys.readouterr().out
+
+
+def test_two_workloads_are_two_series_and_other_columns_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*_days(_noisy(), "throughput", before="base,x,"), *_days(_noisy(level=40), "throughput", before="large,x,")]
+    document = _read(capsys, _csv(tmp_path / "t.csv", rows, "workload,trigger,time,metric,value"))
+    assert [line["workload"] for line in document["lines"]] == ["base", "large"]
+    assert all(line["relative_sd"] < 0.02 for line in document["lines"])
+    assert document["receipt"]["ignored_columns"] == ["trigger"]
+
+
+def test_a_latency_that_rises_is_worse_and_its_direction_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(level=30)
+    values[95:] *= 1.2
+    path = _csv(tmp_path / "t.csv", [*_days(values, "latency_ms"), *_days(values, "quality")])
+    worse = [line["changes"][0]["worse"] for line in _read(capsys, path)["lines"]]
+    assert worse == [True, False]
+    assert main(["history", "--from", str(path), "--higher-is-worse", "quality"]) == 1
+    out = capsys.readouterr().out
+    assert "higher is worse: latency_ms (by name)" in out
+    assert "higher is worse: quality (by option)" in out
+    assert "better" not in out
+    assert [line["changes"][0]["worse"] for line in _read(capsys, path, "--lower-is-worse", "latency_ms")["lines"]] == [
+        False,
+        False,
+    ]
+
+
+def test_a_direction_for_no_metric_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _csv(tmp_path / "t.csv", _days(_noisy(), "latency_ms"))
+    assert main(["history", "--from", str(path), "--higher-is-worse", "latency"]) == 2
+    assert "--higher-is-worse: no metric 'latency' (hint: did you mean `latency_ms`?)" in capsys.readouterr().err
+    both = ["--higher-is-worse", "latency_ms", "--lower-is-worse", "latency_ms"]
+    assert main(["history", "--from", str(path), *both]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "worse"),
+    [
+        ("latency_ms", "higher"),
+        ("StepTime", "higher"),
+        ("train/loss", "higher"),
+        ("eval/accuracy", "lower"),
+        ("validation_loss", "higher"),
+        ("seconds_per_step", "higher"),
+        ("ms/step", "higher"),
+        ("samples_per_sec", "lower"),
+        ("tokens/s", "lower"),
+        ("GB/s", "lower"),
+        ("read_mb_per_second", "lower"),
+        ("gpu_memory_gb", "higher"),
+        ("bytes/token", "higher"),
+        ("tokensPerSecond", "lower"),
+        ("eval_accuracy", "lower"),
+        ("throughput_us_east", None),
+        ("quality", None),
+    ],
+)
+def test_a_name_states_a_direction_or_none(name: str, worse: str | None) -> None:
+    assert worse_by_name(name) == worse
+
+
+def test_a_separator_of_lines_in_a_json_string_ends_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        json.dumps({"time": 86400 * night, "metric": "speed", "value": 1.0, "commit": "a\u2028b"}, ensure_ascii=False)
+        for night in range(8)
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\r\n".join(lines), encoding="utf-8")
+    assert _read(capsys, path)["receipt"]["rows"] == 8
+
+
+def test_zero_and_negative_values_are_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    throughput, loglik = _noisy(), _noisy(level=-50)
+    throughput[107:] = 0
+    loglik[90:] -= 10
+    path = _csv(tmp_path / "t.csv", [*_days(throughput, "throughput"), *_days(loglik, "loglik")])
+    lost, fell = sorted(_read(capsys, path)["lines"], key=lambda line: line["metric"], reverse=True)
+    assert (lost["missing"], fell["missing"]) == (0, 0)
+    assert lost["changes"][0]["change"] == pytest.approx(-1, abs=0.02)
+    assert (fell["changes"][0]["since"], fell["changes"][0]["worse"]) == ("2026-10-30", True)
+    assert fell["changes"][0]["change"] == pytest.approx(-0.2, abs=0.02)
+
+
+def _accepting(capsys: pytest.CaptureFixture[str], path: Path, *accepted: str) -> tuple[str, float]:
+    (line,) = _read(capsys, path, *(option for text in accepted for option in ("--accept", text)))["lines"]
+    return line["verdict"], line["reference"]
+
+
+def test_a_level_that_a_person_accepts_is_the_reference_and_its_loss_a_drift(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(140)
+    values[60:] *= 0.9
+    path = _csv(tmp_path / "t.csv", _days(values[:100], "speed", before="aws,"), "platform,time,metric,value")
+    assert _accepting(capsys, path)[0] == "drift"
+    assert main(["history", "--from", str(path)]) == 1
+    assert "an intended change: --accept SERIES=DATE" in capsys.readouterr().out
+    for name in ("speed", "aws external speed"):
+        assert _accepting(capsys, path, f"{name}=2026-09-30") == ("pass", pytest.approx(90, rel=0.01))
+    values[110:] *= 0.9
+    path = _csv(tmp_path / "t.csv", _days(values[:120], "speed"))
+    assert _accepting(capsys, path, "speed=2026-09-30") == ("drift", pytest.approx(81, rel=0.01))
+
+
+def test_a_gain_that_a_person_accepts_is_lost_when_the_first_level_returns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(140)
+    values[60:120] *= 1.05
+    path = _csv(tmp_path / "t.csv", _days(values[:119], "speed"))
+    assert main(["history", "--from", str(path)]) == 0
+    assert "an intended change: --accept SERIES=DATE" in capsys.readouterr().out
+    path = _csv(tmp_path / "t.csv", _days(values, "speed"))
+    assert _accepting(capsys, path)[0] == "pass"
+    assert _accepting(capsys, path, "speed=2026-09-30")[0] == "drift"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "words"),
+    [
+        ("speed", "--accept: 'speed' has no date (hint: SERIES=DATE, such as throughput=2026-11-22)"),
+        ("speed=soon", "--accept: 'speed=soon' has no date"),
+        ("sped=2026-08-20", "--accept: no series 'sped' (hint: did you mean `speed`?)"),
+        ("speed=2026-08-01", "--accept: 'speed' has no night before, or none since 2026-08-01"),
+        ("speed=2026-08-31", "--accept: 'speed' has no night before, or none since 2026-08-31"),
+    ],
+)
+def test_what_cannot_be_accepted_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accepted: str, words: str
+) -> None:
+    path = _csv(tmp_path / "t.csv", _days(_noisy(30), "speed"))
+    assert main(["history", "--from", str(path), "--accept", accepted]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,254 @@
+"""A loss that nothing has answered never ages into a pass: it stays open, and is drift after its deadline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plumbline.cli.main import main
+from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.reference import reference_of
+from plumbline.judge.history.segments import lines_of, past_of
+from plumbline.judge.history.series import CallEntry, extended
+from plumbline.judge.history.series_state import advance, decide
+from plumbline.schema.suite import Gates
+from tests.unit.judge.history import nights
+from tests.unit.judge.history.nights import night, noise, run_nights
+
+pytestmark = pytest.mark.timeout(120)
+
+ALLOWED = nights.ALLOWED.of("throughput")
+NUM_LOST = 40
+ROADS = ("no experiment", "no environment", "machine")
+
+
+def judged(road: str, size: float, history: int, seed: int) -> list[Decision]:
+    """Judge `history` nights with an SD of 1%, then forty with a loss, of which the reruns share 0.7."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, history]))
+    losses = np.where(np.arange(history + NUM_LOST) >= history, size, 0.0)
+    software: Software = "can-differ" if road == "machine" else "unavailable"
+    past, decisions = Past(np.zeros(0)), []
+    for loss, chance in zip(losses.tolist(), generator.normal(0, 0.01, len(losses)).tolist(), strict=True):
+        answers = Answers()
+        decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        if road != "no experiment" and decision.needs:
+            answers = Answers(tuple((loss + 0.7 * chance + generator.normal(0, 0.007, 4)).tolist()))
+            decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        if decision.needs == "ab":
+            runs = loss + generator.normal(0, 0.003, (2, 6, 2))
+            answers = Answers(answers.reruns, runs[0], runs[1])
+            decision = decide(past, loss + chance, ALLOWED, answers, software=software)
+        past = advance(past, loss + chance, decision)
+        decisions.append(decision)
+    return decisions
+
+
+def after_the_question(decisions: list[Decision], history: int) -> list[str]:
+    """Return the verdicts on the lost nights from the first question on."""
+    verdicts = [decision.verdict for decision in decisions[history:]]
+    first = next((place for place, verdict in enumerate(verdicts) if verdict != "pass"), len(verdicts))
+    return list(verdicts[first:])
+
+
+@pytest.mark.parametrize("road", ROADS[:2])
+@pytest.mark.parametrize("size", [0.02, 0.03, 0.05, 0.1])
+@pytest.mark.parametrize("history", [8, 12, 20, 60])
+def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size: float, history: int) -> None:
+    for seed in range(5):
+        verdicts = after_the_question(judged(road, size, history, seed), history)
+        assert verdicts, (seed, "nothing has asked about the loss")
+        assert "pass" not in verdicts, (seed, verdicts)
+
+
+@pytest.mark.parametrize("size", [0.02, 0.03])
+@pytest.mark.parametrize("history", [8, 12, 20, 60])
+def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, history: int) -> None:
+    for seed in range(5):
+        decisions = judged("machine", size, history, seed)[history:]
+        first = next(place for place, decision in enumerate(decisions) if decision.question is not None)
+        reasons = {decision.reason for decision in decisions[first:] if decision.verdict == "pass"}
+        assert reasons <= {"machine", "slow-machine"}, (seed, reasons)
+
+
+def test_a_loss_of_two_sd_after_eight_nights_is_asked_about() -> None:
+    """A growing reference takes such nights in: they are compared with the nights before each of them instead."""
+    unasked = [seed for seed in range(60) if not after_the_question(judged("no environment", 0.02, 8, seed), 8)]
+    assert len(unasked) <= 2, unasked
+
+
+@pytest.mark.parametrize(("size", "history"), [(0.03, 20), (0.05, 20), (0.05, 60), (0.1, 8), (0.1, 20)])
+def test_a_machine_that_stays_slow_passes_only_within_the_limit_and_is_called_as_machine(
+    size: float, history: int
+) -> None:
+    for seed in range(3):
+        decisions = judged("machine", size, history, seed)[history:]
+        called = next(place for place, decision in enumerate(decisions) if decision.verdict == "drift")
+        assert called <= 3 * ALLOWED.open_nights
+        assert (decisions[called].reason, decisions[called].is_cleared) == ("lasting", True)
+        assert {decision.verdict for decision in decisions[called:]} == {"drift"}
+        asked = [decision for decision in decisions[:called] if decision.detections and decision.rerun is not None]
+        tolerated = [decision for decision in asked if decision.verdict == "pass" and decision.reason != "went-away"]
+        for decision in tolerated:
+            assert decision.reason in ("machine", "slow-machine")
+            assert decision.rerun is not None
+            assert decision.reference is not None
+            assert decision.rerun.mean - decision.reference.centre <= ALLOWED.drop
+
+
+def judged_machine(levels: np.ndarray) -> list[Decision]:
+    """Judge nights whose reruns and A/B runs are of the night's machine: equal software."""
+    generator, past, decisions = np.random.Generator(np.random.Philox(key=[7, 7])), Past(np.zeros(0)), []
+    for level in levels.tolist():
+        answers = Answers(tuple((level + generator.normal(0, 0.003, 4)).tolist()))
+        decision = decide(past, level, ALLOWED, answers, software="equal")
+        past = advance(past, level, decision)
+        decisions.append(decision)
+    return decisions
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faster_first_nights_are_no_question_without_end(seed: int) -> None:
+    levels = np.random.default_rng(seed).normal(0, 0.01, 200)
+    levels[:30] -= 0.03
+    decisions = judged_machine(levels)
+    assert sum(decision.verdict == "inconclusive" for decision in decisions[30:]) <= 14
+    called = [decision for decision in decisions if decision.verdict == "drift"]
+    assert all(decision.is_cleared for decision in called)
+
+
+@pytest.mark.parametrize("kind", ["season", "slow node"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_season_and_a_slow_node_are_the_machines(kind: str, seed: int) -> None:
+    days = np.arange(200)
+    levels = np.random.default_rng(seed).normal(0, 0.01, 200)
+    levels += 0.014 * np.sin(2 * np.pi * days / 90) if kind == "season" else 0.03 * ((days >= 90) & (days < 110))
+    decisions = judged_machine(levels)
+    called = [decision for decision in decisions if decision.verdict == "drift"]
+    assert all(decision.is_cleared and decision.reason in ("lasting", "open-call") for decision in called)
+    named = ("machine", "slow-machine", "lasting", "open-call")
+    assert kind == "season" or any(decision.reason in named for decision in decisions[93:110])
+    assert decisions[-1].verdict == "pass"
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize(("size", "history"), [(0.05, 20), (0.05, 60), (0.1, 12), (0.1, 20), (0.1, 60)])
+def test_an_unanswered_loss_is_drift_soon_after_its_deadline(road: str, size: float, history: int) -> None:
+    decisions = judged(road, size, history, 5)
+    called = next(place for place, decision in enumerate(decisions) if decision.verdict == "drift")
+    assert history <= called <= history + 2 * ALLOWED.open_nights
+    assert decisions[called].reason == "lasting"
+    assert {decision.verdict for decision in decisions[called:]} == {"drift"}
+
+
+def test_a_loss_that_goes_away_closes_within_a_week_and_its_nights_count_again() -> None:
+    values = np.random.default_rng(2).normal(0, 0.01, 80)
+    values[40:44] += 0.06
+    past, verdicts = Past(np.zeros(0)), []
+    for value in values.tolist():
+        decision = decide(past, value, ALLOWED, software="unavailable")
+        verdicts.append(decision.verdict)
+        past = advance(past, value, decision)
+    assert set(verdicts[40:44]) == {"inconclusive"}
+    assert set(verdicts[51:]) == {"pass"}
+    assert past.question is None
+    assert decision.reference is not None
+    assert decision.reference.count == 60
+
+
+def test_the_series_file_holds_an_open_loss_as_the_engine_does() -> None:
+    values = noise(3, 100)
+    values[40:46] *= 0.95  # goes away
+    values[70:] *= 0.97
+    series, found = run_nights(values)
+    of_file = {index: (one.decision.verdict, one.decision.reason) for index, one in found}
+    past, of_engine = Past(np.zeros(0)), {}
+    for index, score in enumerate((-np.log(values)).tolist()):
+        answers = Answers((score,) * 4)
+        decision = decide(past, score, ALLOWED, answers, software="equal")
+        past = advance(past, score, decision)
+        of_engine[index] = (decision.verdict, decision.reason)
+    loud = {index: one for index, one in of_engine.items() if index in of_file}
+    assert of_file == loud
+    assert ("pass", "machine") in loud.values()
+    assert ("drift", "lasting") in loud.values()
+    assert len(series.calls) > 3
+
+
+@pytest.mark.parametrize(("history", "seed"), [(12, 4), (12, 22), (16, 0)])
+def test_a_called_loss_is_not_gone_by_the_nights_before_it(history: int, seed: int) -> None:
+    """The A/B calls the loss on its first night; on the next one four of the newest five nights are still older."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, history]))
+    chances = generator.normal(0, 0.01, history + NUM_LOST)
+    past, verdicts = Past(np.zeros(0)), []
+    for index, chance in enumerate(chances.tolist()):
+        loss = 0.05 if index >= history else 0.0
+        runs = loss + np.linspace(-0.001, 0.001, 4)
+        blocks = np.tile(np.linspace(-0.001, 0.001, 2), (8, 1))
+        answers = Answers(tuple(runs.tolist()), blocks + loss, blocks)
+        decision = decide(past, loss + chance, ALLOWED, answers)
+        past = advance(past, loss + chance, decision)
+        verdicts.append(decision.verdict)
+    first = verdicts.index("drift")
+    assert first <= history + 1
+    assert set(verdicts[first:]) == {"drift"}
+
+
+def test_seven_nights_of_a_loss_nobody_has_asked_about_move_no_reference_of_eight() -> None:
+    values = np.append(np.random.default_rng(1).normal(0, 0.01, 8), np.random.default_rng(2).normal(0.03, 0.01, 7))
+    reference = reference_of(values, floor=1e-3)
+    assert reference is not None
+    assert reference.centre == np.median(values[:8])
+
+
+def test_an_accepted_baseline_closes_an_open_loss() -> None:
+    values = noise(3, 43)
+    values[40:] *= 0.93
+    series, found = run_nights(values)
+    assert found[-1][1].verdict == "inconclusive"
+    stamps = [night(day, {}).time for day in (0, 42)]
+    (before,), (after,) = lines_of(series, METRICS, {}), lines_of(series, METRICS, {"bert": stamps})
+    assert past_of(before).question is not None
+    assert past_of(after).question is None
+
+
+def test_a_question_without_a_size_of_an_earlier_version_opens_nothing() -> None:
+    series, _ = run_nights(noise(3, 30))
+    values = {"record": series.record[20], "metric": "throughput", "verdict": "inconclusive", "reason": "unconfirmed"}
+    older = extended(series, [], [CallEntry.model_validate(values)])
+    assert past_of(lines_of(older, METRICS, {})[0]).question is None
+
+
+@pytest.mark.parametrize("history", [8, 12, 20, 60])
+def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
+    history: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = noise(1, history + 40)
+    values[history:] *= 0.9
+    days = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d}" for day in range(len(values))]
+    rows = [f"{day},speed,{value}" for day, value in zip(days, values.tolist(), strict=True)]
+    path = tmp_path / "series.csv"
+    for num_lost, verdict, code in ((1, "inconclusive", 3), (20, "drift", 1), (40, "drift", 1)):
+        path.write_text("\n".join(["time,metric,value", *rows[: history + num_lost]]), encoding="utf-8")
+        assert main(["history", "--from", str(path), "--json"]) == code
+        (line,) = json.loads(capsys.readouterr().out)["lines"]
+        assert line["verdict"] == verdict, (num_lost, line["sentence"])
+        assert num_lost == 1 or "since 2026-" in line["sentence"]
+
+
+def test_the_deadline_is_a_key_of_the_suite() -> None:
+    assert Gates().open_nights == ALLOWED.open_nights == 7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_accepted_gain_is_the_reference_and_its_loss_a_regression(seed: int) -> None:
+    values = noise(seed, 130)
+    values[40:100] *= 1.05
+    _, found = run_nights(values, accepted=[0, 45], begin=90)
+    called = [index for index, one in found if one.decision.new]
+    assert called
+    assert 100 <= called[0] <= 107
+    assert {one.verdict for index, one in found if index >= called[0]} == {"drift"}

@@ -1,0 +1,207 @@
+"""What one platform's record contains decides nothing for another platform, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import ProbeEvidence, SpeedEvidence
+from tests.record_parts import parquet_of
+from tests.said import said
+from tests.unit.judge.conftest import make_record
+from tests.unit.judge.made_records import evaluation, whole
+
+from .whole_round import NAMES, Content, WholeRound
+
+Tensors = dict[str, Any]
+
+
+def completed(content: Content) -> None:
+    """Add the parts of a record that the judge's tests leave out."""
+    leg = make_record(leg=True, has_portable_sketches=True).record.evidence.probe
+    assert leg is not None
+    assert leg.portable is not None
+    content["evidence"]["probe"]["portable"] = leg.portable.model_dump()
+    content["evidence"]["learn"] |= {"learning_rates": [1e-3] * 8, "batches": ["a" * 16] * 8, "dropout": [0.1]}
+    content["evidence"]["learn"]["evaluations"] = [evaluation(4), evaluation(8)]
+    content["evidence"]["speed"] |= {
+        "step_seconds_quartiles": [0.3, 0.5], "step_seconds_p95": 0.6, "wall_seconds": 4.0, "mfu": 0.3,
+        "breakdown": {"data_wait": 0.1}, "peak_memory_bytes": 10, "microbenchmarks": {"gemm_flops": 1e12},
+        "samples": {"cpu_steal": [0.0, 0.0, 0.0], "load": [1.0, 1.0, 1.0]},
+    }  # fmt: skip
+    content["timings"] = {"import": 1.0, "stage": 2.0, "build": 3.0}
+    content["fingerprint"]["numerics"] = {"threads": 1, "tf32": False}
+    content["fingerprint"]["mantissa_bits"] = {"linear": 23}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> WholeRound:
+    made = WholeRound(tmp_path_factory.mktemp("round"), whole(completed))
+    for name in NAMES:
+        made.deliver(name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def honest(world: WholeRound) -> GatheredRecords:
+    return world.gather()
+
+
+def verdicts(world: WholeRound, gathered: GatheredRecords, proven: GatheredRecords | None = None) -> dict[str, str]:
+    return {name: result.verdict for name, result in world.judge(gathered, proven).items()}
+
+
+def test_whole_records_pass(world: WholeRound, honest: GatheredRecords) -> None:
+    assert verdicts(world, honest) == dict.fromkeys(NAMES, "pass")
+
+
+def float_labels(tensors: Tensors) -> Tensors:
+    return {**tensors, "labels": tensors["labels"].astype(np.float32)}
+
+
+def flat_ids(tensors: Tensors) -> Tensors:
+    return {**tensors, "input_ids": tensors["input_ids"][:, :, 0]}
+
+
+def deep_rows(tensors: Tensors) -> Tensors:
+    return {**tensors, "row_ids": tensors["row_ids"][:, :, None]}
+
+
+def half_the_ids(tensors: Tensors) -> Tensors:
+    return {**tensors, "input_ids": tensors["input_ids"][:, :2]}
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("batches", float_labels),
+        ("batches", flat_ids),
+        ("batches", deep_rows),
+        ("batches", half_the_ids),
+        ("sketches", lambda tensors: {"sketch": tensors["sketch"][:3]}),
+        ("rows", lambda tensors: {name: column[::-1] for name, column in tensors.items()}),
+        ("evaluation", lambda tensors: {**tensors, "row_ids": tensors["row_ids"][:2]}),
+        ("state", lambda _: b"not tensors"),
+    ],
+)
+def test_a_malformed_part_is_its_platforms_alone(
+    world: WholeRound, tmp_path: Path, part: str, change: Callable[[Tensors], Any]
+) -> None:
+    """The digests are right: only reading the part shows that it is malformed."""
+    changed = change(world.made.arrays[part])
+    path = tmp_path / f"{part}.{'parquet' if part == 'rows' else 'safetensors'}"
+    if isinstance(changed, bytes):
+        path.write_bytes(changed)
+    elif part == "rows":
+        path.write_bytes(parquet_of(changed))
+    else:
+        save_file({name: np.ascontiguousarray(array) for name, array in changed.items()}, path)
+    world.deliver("azure", **{part: path})
+    gathered = world.gather()
+    assert path.name in said(gathered.absent[world.assignment("azure")].why)
+    assert verdicts(world, gathered) == {"aws": "pass", "azure": "invalid", "gcp": "pass"}
+
+
+VALUES = (0, -1, 2**63, 10**400, 1e308, -1e308, 5e-324)
+LARGE = 1e99
+"""A number that a record may contain, and whose ratios overflow."""
+FAR = (("evidence", "probe", "taps", 0, "step"), ("evidence", "probe", "evaluation", "step"))
+
+
+def scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield (path, value) of every scalar, of a list's first element only."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from scalars(item, (*path, key))
+    elif isinstance(value, list):
+        for place, item in enumerate(value[:1]):
+            yield from scalars(item, (*path, place))
+    else:
+        yield path, value
+
+
+def with_value(content: Content, path: tuple[Any, ...], value: Any) -> bytes:
+    place: Any = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return json.dumps(content).encode()
+
+
+def cases(content: Content) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for path, value in scalars(content):
+        # A number in place of a text is refused, whichever it is.
+        for number in VALUES if isinstance(value, int | float) or value is None else VALUES[:1]:
+            yield path, number
+        if isinstance(value, float):
+            yield path, LARGE
+    for path in FAR:
+        yield path, 20_000
+    for number in (float("nan"), float("inf"), 10**400):
+        yield ("spec", "model", "settings"), {"x": number}
+
+
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a third", "all"])
+def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
+    world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture, share: int
+) -> None:
+    num_judged, num_refused = 0, 0
+    every = list(cases(world.content("azure")))
+    for path, value in random.Random(3).sample(every, len(every) // share):
+        world.deliver("azure", with_value(world.content("azure"), path, value))
+        gathered = world.gather("azure")
+        if not gathered.records:
+            num_refused += 1
+            assert not caplog.records, (path, value, said(caplog.text)[-2000:])
+            continue
+        num_judged += 1
+        found = verdicts(world, GatheredRecords(honest.records | gathered.records), gathered)
+        assert (found["aws"], found["gcp"]) == ("pass", "pass"), (path, value)
+        assert not caplog.records, (path, value, said(caplog.text)[-2000:])
+    assert num_judged > 150 / share
+    assert num_refused > 600 / share
+
+
+def altered(made: LoadedRecord, **evidence: Any) -> LoadedRecord:
+    """Return a record that no reader accepts, as a defect of the schema would let one in."""
+    changed = made.record.evidence.model_copy(update=evidence)
+    return LoadedRecord(made.record.model_copy(update={"evidence": changed}), made.folder, made.arrays)
+
+
+def rates_of_text(made: LoadedRecord) -> LoadedRecord:
+    """Change what only a comparison with a different record computes with."""
+    probe: ProbeEvidence = made.record.evidence.probe  # type: ignore[assignment]
+    steps = [step.model_copy(update={"learning_rates": ("fast",)}) for step in probe.steps]
+    return altered(made, probe=probe.model_copy(update={"steps": tuple(steps)}))
+
+
+def huge_memory(made: LoadedRecord) -> LoadedRecord:
+    speed: SpeedEvidence = made.record.evidence.speed  # type: ignore[assignment]
+    return altered(made, speed=speed.model_copy(update={"peak_memory_bytes": 10**400}))
+
+
+@pytest.mark.parametrize("change", [rates_of_text, huge_memory])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_defect_that_a_record_shows_ends_its_platforms_judgement_alone(
+    world: WholeRound,
+    honest: GatheredRecords,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[LoadedRecord], LoadedRecord],
+    name: str,
+) -> None:
+    records = {**honest.records}
+    records[world.assignment(name)] = change(records[world.assignment(name)])
+    result = world.judge(GatheredRecords(records))
+    assert {name: one.verdict for name, one in result.items()} == dict.fromkeys(NAMES, "pass") | {name: "invalid"}
+    assert any("a defect of Plumbline" in said(finding.detail) for finding in result[name].findings)
+    assert "Traceback" in said(caplog.text)
+    assert name in said(caplog.text)
