@@ -10,8 +10,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from plumbline.environments.control_groups import quota_use
+from plumbline.environments.selfcheck import check_trainer
 from plumbline.night.doctor import look_here
-from plumbline.night.doctor.place import check_trainer
 from plumbline.night.doctor.stores import Visit, examine_store
 from plumbline.schema.variables import variable
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from bench.train.workload import Workload, machine
 from plumbline.environments.launch import run_training
+from plumbline.environments.selfcheck import check_trainer
 from plumbline.judge import compare
-from plumbline.night.doctor.place import check_trainer
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.digest import digest_json

@@ -6,10 +6,12 @@ Changes that need each other, by the packages' metadata, are never tried apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
+from pydantic import Field
 
 from plumbline.environments.installed import Installed
 from plumbline.environments.locks.model import Pin
@@ -28,6 +30,22 @@ class PackageChange(Model):
 
     def __str__(self) -> str:
         return f"{self.package} {_shown(self.current)} → {_shown(self.candidate)}"
+
+
+class Failure(Model):
+    """Reason why changes cannot be installed or cannot train.
+
+    Code does not read `message`.
+    """
+
+    stage: Literal["install", "resolve", "import", "training"]
+    package: str = ""
+    """The package that the installer or the metadata names."""
+    library: str = Field(default="", max_length=200)
+    """Of `import`: the library whose code failed."""
+    exception: str = Field(default="", max_length=200)
+    """Of `import`: the exception's type."""
+    message: str = Field(default="", max_length=4000)
 
 
 def _shown(pin: Pin | None) -> str:

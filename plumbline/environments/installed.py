@@ -95,8 +95,8 @@ def team_base(given: str) -> Base:
 
     Raise `ConfigurationError` for an environment that cannot train.
     """
-    # Imported for a team's environment only: an environment of the gate, which imports this module, needs no doctor.
-    from plumbline.night.doctor.place import check_trainer
+    # Imported for a team's environment only: an environment of the gate, which imports this module, needs no selfcheck.
+    from plumbline.environments.selfcheck import check_trainer
 
     _, _, problem = check_trainer(given)
     if problem:

@@ -18,13 +18,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO
 
-from plumbline.environments.changes import PackageChange, pins_between
+from plumbline.environments.changes import Failure, PackageChange, pins_between
 from plumbline.environments.installed import Base, Installed, read_distribution, this_base
 from plumbline.environments.installer import Installer
 from plumbline.environments.locks.model import Pin
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
-from plumbline.upgrade.answer import Failure
 
 _ROOT_NAME = "files"
 

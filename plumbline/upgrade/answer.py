@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
-from plumbline.environments.changes import PackageChange
+from plumbline.environments.changes import Failure, PackageChange
 from plumbline.environments.locks.model import Pin
 from plumbline.report.sentences import spoken
 from plumbline.schema.base import Model, Name
@@ -51,22 +51,6 @@ class Trial(Model):
     """Of `speed`: how many pairs of fresh processes."""
     pairs_before: int = Field(default=0, ge=0, le=100)
     """Of `speed`: how many pairs were trained before, so that the order goes on alternating."""
-
-
-class Failure(Model):
-    """Reason why changes cannot be installed or cannot train.
-
-    Code does not read `message`.
-    """
-
-    stage: Literal["install", "resolve", "import", "training"]
-    package: str = ""
-    """The package that the installer or the metadata names."""
-    library: str = Field(default="", max_length=200)
-    """Of `import`: the library whose code failed."""
-    exception: str = Field(default="", max_length=200)
-    """Of `import`: the exception's type."""
-    message: str = Field(default="", max_length=4000)
 
 
 class Package(Model):

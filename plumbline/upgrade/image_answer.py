@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plumbline.environments.changes import PackageChange, changes_between
+from plumbline.environments.changes import Failure, PackageChange, changes_between
 from plumbline.environments.locks.model import Pin
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import gates_of
@@ -16,7 +16,7 @@ from plumbline.night.rounds.plan import RERUN, Assignment, Round
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import Failure, TrialLine, UpgradeAnswer
+from plumbline.upgrade.answer import TrialLine, UpgradeAnswer
 from plumbline.upgrade.comparison import PairedDrop, speed_of
 from plumbline.upgrade.images import ImageTrainings, is_failed
 from plumbline.upgrade.outcome import PlatformOutcome

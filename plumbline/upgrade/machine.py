@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from plumbline.environments.changes import PackageChange, conflicts, needed_changes
+from plumbline.environments.changes import Failure, PackageChange, conflicts, needed_changes
 from plumbline.environments.loaded import place_of
 from plumbline.environments.package_store import PackageStore
+from plumbline.environments.selfcheck import check_trainer
 from plumbline.environments.virtual_environments import Environment, Environments
-from plumbline.night.doctor.place import check_trainer
 from plumbline.schema.errors import ConfigurationError, DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.answer import Failure, Memory, Package, Trial, TrialOutcome, TrialResult
+from plumbline.upgrade.answer import Memory, Package, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.comparison import compare_inputs, compare_training, has_equal_bits
 from plumbline.upgrade.inputs import Inputs
 from plumbline.upgrade.runs import MOST_SECONDS, Run, Runs

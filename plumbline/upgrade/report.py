@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-from plumbline.environments.changes import PackageChange
+from plumbline.environments.changes import Failure, PackageChange
 from plumbline.report.junit import junit_document
 from plumbline.report.markdown import safe
 from plumbline.report.sentences import SYMBOLS, clean
 from plumbline.schema.verdict import Divergence, Judgement
-from plumbline.upgrade.answer import Culprit, Effect, Failure, Others, UpgradeAnswer
+from plumbline.upgrade.answer import Culprit, Effect, Others, UpgradeAnswer
 from plumbline.upgrade.comparison import PairedDrop
 
 _MOST_ROWS = 200

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from plumbline.environments.changes import Failure
 from plumbline.environments.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
 from plumbline.environments.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
 from plumbline.environments.parent_watch import PARENT_WATCH
@@ -27,7 +28,6 @@ from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveEr
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
-from plumbline.upgrade.answer import Failure
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 
 MOST_SECONDS = 3600.0

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,12 +18,11 @@ from pathlib import Path
 from pydantic import AwareDatetime
 
 from plumbline import __version__
-from plumbline.environments.interpreter import refuse_crash, trainer_python
-from plumbline.environments.launch import trainer_environment
+from plumbline.environments.selfcheck import installed_torch
 from plumbline.night.doctor.checks import CheckResult
 from plumbline.night.doctor.stores import LEAST_BYTES, room
-from plumbline.schema.base import Model, read_model
-from plumbline.schema.errors import ExitCode, InvalidInputError, PlumblineError
+from plumbline.schema.base import Model
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.evidence import SelfcheckEvidence
 from plumbline.schema.fingerprint import accelerator_names, accelerator_text
 
@@ -104,17 +102,10 @@ def look_here(
     free = shutil.disk_usage(there).free
     gpus, driver = installed_gpus()
     return Report(
-        plumbline=__version__, torch=_torch(), gpus=gpus, cuda=cuda_of_torch(), driver=driver,
+        plumbline=__version__, torch=installed_torch(), gpus=gpus, cuda=cuda_of_torch(), driver=driver,
         free_bytes=free, now=now, stores=stores, selfcheck=selfcheck, num_cores=os.cpu_count() or 0,
         cpu_quota=cpu_quota,
     )  # fmt: skip
-
-
-def _torch() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return ""
 
 
 def installed_gpus() -> tuple[tuple[str, ...], str]:
@@ -214,45 +205,3 @@ def _one(where: str, well: bool, what: str, hint: str) -> CheckResult:
     return CheckResult(
         where=where, what=what, well=well, hint="" if well else hint, code=0 if well else int(ExitCode.USAGE)
     )
-
-
-_TIMEOUT_SECONDS = 90.0
-"""The import of torch and transformers takes most of the time, the training about a second."""
-
-
-def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]:
-    """Return torch's version, the selfcheck, and why the training environment cannot train.
-
-    `python` is a platform's key: the interpreter of its trainings, or its environment's folder.
-    """
-    if not python:
-        try:
-            return _torch(), *_check_stack(Path(sys.executable), {})
-        except PlumblineError as error:
-            return _torch(), None, str(error)
-    try:
-        with trainer_python(python) as team:
-            return team.versions["torch"], *_check_stack(team.python, team.variables(), team.folder)
-    except PlumblineError as error:
-        return "", None, str(error)
-
-
-def _check_stack(
-    python: Path, variables: dict[str, str], folder: Path | None = None
-) -> tuple[SelfcheckEvidence | None, str]:
-    """Train the first step of the shipped training; a trainer that ends without an answer cannot train."""
-    command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
-    try:
-        done = subprocess.run(
-            command, env=trainer_environment(variables), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,
-            check=False, cwd=folder,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return SelfcheckEvidence(verdict="unknown", at=f"no answer after {_TIMEOUT_SECONDS:g} s"), ""
-    except OSError as error:
-        return None, f"cannot be started: {error.strerror}"
-    refuse_crash(done.returncode, python, trainer_environment(variables))
-    try:
-        return read_model(SelfcheckEvidence, done.stdout.encode(), where="selfcheck"), ""
-    except InvalidInputError:
-        return None, (done.stderr.strip().splitlines() or ["no output"])[-1].removeprefix("plumbline: ")[:500]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.environments.changes import PackageChange
+from plumbline.environments.changes import Failure, PackageChange
 from plumbline.environments.locks import Pin
 from plumbline.schema.verdict import Cause, Divergence, Judgement
-from plumbline.upgrade.answer import Failure, Package, TrialResult
+from plumbline.upgrade.answer import Package, TrialResult
 
 
 def change(name, current="1.0", candidate="2.0"):

@@ -8,10 +8,11 @@ import random
 
 import pytest
 
+from plumbline.environments.changes import Failure
 from plumbline.schema.errors import ExitCode, InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Note
-from plumbline.upgrade.answer import Failure, Package
+from plumbline.upgrade.answer import Package
 from plumbline.upgrade.gate import Parts, UpgradeGate, UpgradeOptions
 from tests.unit.upgrade.conftest import Machine, change, changes, drift
 

@@ -6,8 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from plumbline.environments.changes import Failure
 from plumbline.upgrade import UpgradeAnswer
-from plumbline.upgrade.answer import Failure, Speed, TrialLine
+from plumbline.upgrade.answer import Speed, TrialLine
 from plumbline.upgrade.comparison import PairedDrop
 from plumbline.upgrade.report import (
     comment_report,

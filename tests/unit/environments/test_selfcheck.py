@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.night.doctor.place import check_trainer
+from plumbline.environments.selfcheck import check_trainer
 
 
 @pytest.mark.parametrize(
