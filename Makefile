@@ -79,6 +79,7 @@ $(INFRA_TOOLS)/.installed: $(INFRA_PINS) $(INSTALLED)
 DOCS_TOOL := .venv/docs-tool
 docs: $(DOCS_TOOL)/.installed
 	$(BIN)/python infra/docs/reference.py --write
+	$(BIN)/python infra/docs/floor_plan.py --write
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(DOCS_TOOL) $(BIN)/python -m mkdocs $(or $(DOCS),build --strict)
 
 $(DOCS_TOOL)/.installed: infra/docs/requirements.txt $(INSTALLED)
