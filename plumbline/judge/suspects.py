@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import CauseCode
@@ -19,7 +19,7 @@ _LOADER = (
 )
 _MACHINE = r"cpu\..*|gpus|driver|cuda|os|container_image"
 
-_EXPLAIN: dict[CauseCode, str] = {
+_EXPLAIN: Mapping[CauseCode, str] = {
     "data.content": r"packages\.(pyarrow|datasets|pandas|fsspec)|lock_sha256|container_image",
     "data.labels": r"packages\.(pyarrow|datasets|pandas)|lock_sha256|container_image",
     "data.order": r"packages\.(numpy|torch|datasets)|python|num_processes|environment\.PYTHONHASHSEED|lock_sha256",
@@ -43,9 +43,8 @@ _EXPLAIN: dict[CauseCode, str] = {
     "slow-device": _MACHINE,
     "contention": r"cpu\..*|num_processes|hostname|os|environment\.OMP.*",
     "software": _ARITHMETIC,
-    "environment": r".*",
-    "unattributed": r".*",
 }
+"""Fields by the cause that they explain; any field may explain a cause that is not listed."""
 
 
 def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ..
 
 def suspects_for(code: CauseCode, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the differences that could explain a cause of this code."""
-    pattern = re.compile(_EXPLAIN[code])
+    pattern = re.compile(_EXPLAIN.get(code, ".*"))
     return tuple(line for line in lines if _matches(pattern, line.partition(": ")[0]))
 
 

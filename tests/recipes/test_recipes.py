@@ -156,6 +156,25 @@ def test_an_alert_event(copy: Copy) -> None:
     assert message["type"] == "warning"
 
 
+def test_a_cause(copy: Copy) -> None:
+    copy.line("plumbline/schema/verdict.py", "CauseCode = Literal[", '    "power",')
+    causes, sentences = "plumbline/report/causes.toml", "plumbline/report/sentences.toml"
+    entry = ("[power]", 'group = "Speed"', 'meaning = "Too little power."', 'evidence = "the cap."', 'do = "raise it."', "")
+    copy.line(causes, "# Meaning", "", *entry)
+    copy.line(sentences, "[because]", 'power = "the machine has too little power"')
+    copy.line(sentences, "[hint]", 'power = "Raise the power cap."')
+    assert copy.files == named("Add a cause")
+    out = copy.script("""
+        from plumbline.judge.suspects import suspects_for
+        from plumbline.report.sentences import about
+        from plumbline.schema.verdict import Cause
+        cause = Cause(code="power", sure="likely", why="", suspects=suspects_for("power", ["driver: 580 → 590"]))
+        print(cause.suspects, about("because", cause.code), about("hint", cause.code), sep="; ")
+    """)
+    assert out.splitlines() == ["('driver: 580 → 590',); the machine has too little power; Raise the power cap."]
+    assert "Too little power." in copy.python("-m", "plumbline", "explain", "power")
+
+
 def test_a_task_trains_on_a_family_that_no_code_names(
     copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
