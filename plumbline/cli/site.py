@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"plumbline: only this page opens: {link.note}; --serve opens all", to_stderr=True)
         print(json.dumps({"suite": suite.name, "site": link.url}) if args.json else link.url)
         return int(ExitCode.PASS)
-    with _server(central, suite.report_url, args.port) as server:
+    with page_server(central, suite.report_url, args.port) as server:
         url = f"{server.url}/{quote(key)}"
         print(json.dumps({"suite": suite.name, "site": url}) if args.json else f"{url} (until Ctrl-C)", flush=True)
         with suppress(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.PASS)
 
 
-def _server(central: CentralStore, report_url: str, port: int) -> PageServer:
+def page_server(central: CentralStore, report_url: str, port: int) -> PageServer:
     """Return the server of the pages; at `report_url`, if it is an address of this machine and no port is given."""
     parts = urlsplit(report_url)
     is_here = parts.scheme == "http" and parts.hostname in _OWN_NAMES and not port

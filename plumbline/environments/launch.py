@@ -113,9 +113,10 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 @contextlib.contextmanager
-def _started(
+def started_child(
     command: list[str], environment: Mapping[str, str], folder: Path | None
 ) -> Iterator[subprocess.Popen[str]]:
+    """Yield a child in a session of its own; end it with all of its processes."""
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -228,7 +229,7 @@ def run_training(
         started_by = str(python or sys.executable)
         command = _command(started_by, spec.absolute(), out.absolute(), options, nodes.launcher(num_processes))
         kills, last = memory_kills(), _Last(on_progress)
-        child = stack.enter_context(_started(command, trainer_environment(variables), folder))
+        child = stack.enter_context(started_child(command, trainer_environment(variables), folder))
         code = _followed(child, last.on_progress, deadline, should_stop, echo=echo)
         refuse_crash(code, started_by, trainer_environment(variables))
         death = _death(code, (memory_kills() or 0) - (kills or 0), last)

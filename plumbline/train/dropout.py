@@ -79,7 +79,7 @@ def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, devic
 
 
 @functools.cache
-def _bits(device: torch.device) -> Callable[..., torch.Tensor]:
+def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
     """Return the form that makes masks on a device: one kernel on a GPU, if it can be built and has the same bits."""
     if device.type != "cuda":
         return plain_bits
@@ -98,7 +98,7 @@ def keep_mask(
 ) -> torch.Tensor:
     """Return the mask of kept elements; rows start at `first_row` of the global batch."""
     each, limit = math.prod(shape[1:]), round(rate * (1 << 24))
-    return _bits(device)(shape[0], each, _key(seed, step, layer), first_row, limit, device).reshape(shape)
+    return bits_form(device)(shape[0], each, _key(seed, step, layer), first_row, limit, device).reshape(shape)
 
 
 @dataclass

@@ -57,7 +57,8 @@ class TrainJob:
     """Digest of the manifest in the cache, if files were staged beforehand; default: the spec's."""
 
 
-def _prepare(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Event) -> Context:
+def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Event) -> Context:
+    """Stage the first files, read the weights, and return the state of all parts."""
     plan = plan_rows(job.spec, source.manifest)
     source.start(planned_files(plan, source.manifest))
     rows = Rows(job.spec, source, plan.wanted)
@@ -71,7 +72,7 @@ def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
     """Prepare the context for running a single part."""
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks, open_source(job.spec, job.data, job.cache, manifest_sha256=job.manifest) as source:
-        yield _prepare(job, ranks, source, stop)
+        yield prepare_context(job, ranks, source, stop)
 
 
 def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> None:
@@ -199,7 +200,7 @@ def run_job(job: TrainJob, stop: threading.Event) -> None:
                 job.spec, job.data, job.cache, manifest_sha256=job.manifest, emit_progress=ranks.is_first
             ) as source:
                 with findings.timed("stage"):
-                    findings.context = _prepare(job, ranks, source, stop)
+                    findings.context = prepare_context(job, ranks, source, stop)
                 _run_parts(findings, findings.context, source)
             # Still inside the try block: this reads the device again, which may have died.
             evidence = findings.evidence() if ranks.is_first else None

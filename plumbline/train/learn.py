@@ -48,7 +48,7 @@ _MARK_DIGITS = 16
 _ROWS_TO_CHOOSE_FROM = 64
 
 
-class _DropoutSetter(Observer):
+class DropoutSetter(Observer):
     """Observer that sets the dropout's row position for each micro-batch."""
 
     def __init__(self, clock: DropoutClock, context: Context) -> None:
@@ -104,7 +104,7 @@ class LearnRun:
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
-        self._setter: _DropoutSetter | None = None
+        self._setter: DropoutSetter | None = None
         self._legs: LegRunner | None = None
         self._watch: StateWatch | None = None
         self._start_sha256: str | None = None
@@ -134,7 +134,7 @@ class LearnRun:
         compiler = {"compiled": True, "compiler": default_compiler()} if learn.compile else {}
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
-        self._setter = _DropoutSetter(clock, context)
+        self._setter = DropoutSetter(clock, context)
         engine = Engine(
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
             observer=self._setter,

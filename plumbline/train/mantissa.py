@@ -71,7 +71,7 @@ def _steps(value: torch.Tensor) -> float:
     return float(value.detach().double().reshape(-1)[0])
 
 
-def _kept(product: float, value: float) -> float:
+def kept_part(product: float, value: float) -> float:
     """Return the part of `value - 1` that a product by one kept; 0 if rounded away.
 
     Some kernels round operands to TF32 with ties away from zero, so that a too small step returns as a whole step.
@@ -94,7 +94,7 @@ def _bits_of(products: Sequence[float], values: Sequence[float]) -> int:
     """Return the bits kept of `values`, 1 + 2**-1, 1 + 2**-2 ...; 0 if a value is lost, which no rounding does."""
     if not all(value / 2 < product < value * 2 for product, value in zip(products, values, strict=True)):
         return 0
-    return _kept_bits(map(_kept, products, values))
+    return _kept_bits(map(kept_part, products, values))
 
 
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:

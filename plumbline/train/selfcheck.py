@@ -59,7 +59,8 @@ def _drawn(count: int, *name: str | int) -> np.ndarray[Any, np.dtype[np.float32]
     return (whole.astype(np.float64) / 2**24).astype(np.float32)
 
 
-def _weights(spec: RunSpec) -> dict[str, torch.Tensor]:
+def shipped_weights(spec: RunSpec) -> dict[str, torch.Tensor]:
+    """Return the weights of the shipped training, by parameter."""
     parameters = named_once(build_on_meta(spec.model, spec.task))
     weights = {}
     for name, parameter in parameters.items():
@@ -69,7 +70,8 @@ def _weights(spec: RunSpec) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _batch(spec: RunSpec, step: int) -> Batch:
+def shipped_batch(spec: RunSpec, step: int) -> Batch:
+    """Return the batch of a step of the shipped training."""
     keys = random_keys(2 * _ROWS * _LENGTH, "rows", step).reshape(2, _ROWS, _LENGTH) >> np.uint64(33)
     ids, chosen = (keys % np.uint64(_VOCABULARY - 5)).astype(np.int64) + 5
     lengths = _LENGTH - np.arange(_ROWS) % 5
@@ -82,7 +84,7 @@ def _batch(spec: RunSpec, step: int) -> Batch:
 
 
 @dataclass
-class _Drawn:
+class ShippedTraining:
     """Rows and weights of the shipped training, instead of a run's."""
 
     spec: RunSpec
@@ -92,16 +94,17 @@ class _Drawn:
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
         """Return the batches of `count` steps."""
-        return (_batch(self.spec, step) for step in range(first, first + count))
+        return (shipped_batch(self.spec, step) for step in range(first, first + count))
 
     def release(self) -> None:
         """Do nothing: the model is tiny."""
 
 
-def _trained(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
+def trained_leg(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
+    """Train the first steps of the shipped training in portable arithmetic."""
     spec = shipped_spec(task, attention)
     probe = ProbeSpec(steps=_STEPS, portable_steps=steps, attention=attention)
-    leg = PortableLeg(_Drawn(spec, Ranks(device=device), _weights(spec)), probe)
+    leg = PortableLeg(ShippedTraining(spec, Ranks(device=device), shipped_weights(spec)), probe)
     leg.run(repeat=steps == _STEPS)
     assert leg.evidence is not None  # noqa: S101 - just made
     return leg.evidence
@@ -140,7 +143,7 @@ def _formulas() -> str:
     return ", ".join(f"{name} {tested_range(name)}" for name in _versions())
 
 
-def _judge(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
+def judge_legs(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
     """Return the verdict, and the first difference from the shipped digests by task.
 
     Equal digests prove the formulas, whatever the versions. Different ones are a fault only of tested versions; others
@@ -157,8 +160,8 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
     """Return this machine's verdict, with each task's first wrong bit."""
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
-    legs = {task: _trained(task, device, attention) for task in _TASKS.values()}
-    judged, differences = _judge(legs)
+    legs = {task: trained_leg(task, device, attention) for task in _TASKS.values()}
+    judged, differences = judge_legs(legs)
     unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
     repeated = all(leg.repeated for leg in legs.values())
     verdict = "drift" if not repeated else "inconclusive" if unportable else judged
@@ -180,10 +183,10 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     """Train one step of the shipped training, and compare with the digests; takes half a second."""
     apply_settings("fp32", strict=True, part="probe")
-    leg = _trained(task, device, "eager", steps=1)
+    leg = trained_leg(task, device, "eager", steps=1)
     if leg.unportable:
         return SelfcheckEvidence(verdict="unknown", at=leg.unportable)
-    verdict, differences = _judge({task: leg}, steps=1)
+    verdict, differences = judge_legs({task: leg}, steps=1)
     at = differences.get(task, "")
     if verdict == "unknown":
         at = f"{at}, compared with the nearest formulas: {_formulas()}"

@@ -26,9 +26,9 @@ from plumbline.train.mantissa import Sample
 
 DigestKind = Literal["none", "signed", "unsigned"]
 """Whether tensors are digested, and whether the sign of zero counts."""
-_SIGNED = 2 * SKETCH_SIZE
-_SQUARES, _NOT_FINITE = _SIGNED, _SIGNED + 1
-_MANTISSA = _SIGNED + 2
+NUM_SIGNED = 2 * SKETCH_SIZE
+_SQUARES, _NOT_FINITE = NUM_SIGNED, NUM_SIGNED + 1
+_MANTISSA = NUM_SIGNED + 2
 _ROW = _MANTISSA + NUM_COUNTS
 """Numbers of a tensor on its device: signed sums, sum of squares, count of values that are not finite, and the counts
 of its sample."""
@@ -90,7 +90,7 @@ class _OnHost:
         return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite], rest))
 
 
-class _OnDevice:
+class DeviceSummary:
     """Norm and sketch of a tensor on a device, in a row of numbers there."""
 
     def __init__(self, device: torch.device) -> None:
@@ -108,7 +108,7 @@ class _OnDevice:
             padded[:, place : place + size // (whole or 1)] = values.reshape(whole or 1, -1)
             sums = padded[:, _places(piece.device)].sum(2)
             order = _orders(piece.device, 1 << (block + len(sums)).bit_length())[block : block + len(sums)]
-            self.numbers[:_SIGNED] += sums.gather(1, order).sum(0)
+            self.numbers[:NUM_SIGNED] += sums.gather(1, order).sum(0)
             self.numbers[_SQUARES] += values.square().sum()
             self.numbers[_NOT_FINITE] += values.isfinite().logical_not().sum()
             first += size
@@ -118,8 +118,8 @@ class _OnDevice:
 def _places(device: torch.device) -> torch.Tensor:
     """Return the places of each code's elements in a block, int64 [128, most]; the rest names the zero behind it."""
     codes = element_codes()
-    order, counts = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=_SIGNED)
-    places = np.full((_SIGNED, counts.max()), BLOCK)
+    order, counts = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=NUM_SIGNED)
+    places = np.full((NUM_SIGNED, counts.max()), BLOCK)
     places[np.arange(counts.max()) < counts[:, None]] = order
     return torch.from_numpy(places).to(device)
 
@@ -128,7 +128,7 @@ def _places(device: torch.device) -> torch.Tensor:
 def _orders(device: torch.device, blocks: int) -> torch.Tensor:
     """Return the order of the codes in each of the first blocks, int64 [blocks, 128]."""
     salts = np.array([block_salt(block) for block in range(blocks)])
-    return torch.from_numpy(salts[:, None] ^ np.arange(_SIGNED)).to(device)
+    return torch.from_numpy(salts[:, None] ^ np.arange(NUM_SIGNED)).to(device)
 
 
 class _Tensor:
@@ -139,7 +139,7 @@ class _Tensor:
         is_unsigned: bool,
     ) -> None:  # fmt: skip
         self.shape, self.dtype, self._digest, self._is_unsigned = tuple(map(int, shape)), dtype, digest, is_unsigned
-        self.numbers: _OnHost | _OnDevice = _OnHost() if device.type == "cpu" else _OnDevice(device)
+        self.numbers: _OnHost | DeviceSummary = _OnHost() if device.type == "cpu" else DeviceSummary(device)
         self.num_missing = math.prod(self.shape)
         is_sampled = digest is not None and dtype.is_floating_point and not is_unsigned
         self.sample = Sample(self.num_missing) if is_sampled else None
@@ -189,9 +189,11 @@ class Summaries:
         """Return the numbers of all tensors, float64 [tensors, 137]; wait for the device once."""
         with summarizing():
             for tensor in self._tensors:
-                if isinstance(tensor.numbers, _OnDevice) and tensor.sample is not None:
+                if isinstance(tensor.numbers, DeviceSummary) and tensor.sample is not None:
                     tensor.numbers.numbers[_MANTISSA:] = tensor.sample.counts()
-            on_device = [tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, _OnDevice)]
+            on_device = [
+                tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, DeviceSummary)
+            ]
             moved = iter(host_array(torch.stack(on_device)) if on_device else ())
             rows = [each.row() if isinstance(each.numbers, _OnHost) else next(moved) for each in self._tensors]
         return np.stack(rows) if rows else np.zeros((0, _ROW))
@@ -202,7 +204,7 @@ class Summaries:
         summaries = [
             Summary(
                 shape=tensor.shape, dtype=tensor.dtype, norm=math.sqrt(row[_SQUARES]),
-                sketch=row[:SKETCH_SIZE] - row[SKETCH_SIZE:_SIGNED], is_finite=not row[_NOT_FINITE],
+                sketch=row[:SKETCH_SIZE] - row[SKETCH_SIZE:NUM_SIGNED], is_finite=not row[_NOT_FINITE],
                 sha256=tensor.sha256(), mantissa=tuple(map(int, row[_MANTISSA:])) if tensor.sample else (),
             )
             for tensor, row in zip(self._tensors, rows, strict=True)

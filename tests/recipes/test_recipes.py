@@ -159,7 +159,14 @@ def test_an_alert_event(copy: Copy) -> None:
 def test_a_cause(copy: Copy) -> None:
     copy.line("plumbline/schema/verdict.py", "CauseCode = Literal[", '    "power",')
     causes, sentences = "plumbline/report/causes.toml", "plumbline/report/sentences.toml"
-    entry = ("[power]", 'group = "Speed"', 'meaning = "Too little power."', 'evidence = "the cap."', 'do = "raise it."', "")
+    entry = (
+        "[power]",
+        'group = "Speed"',
+        'meaning = "Too little power."',
+        'evidence = "the cap."',
+        'do = "raise it."',
+        "",
+    )
     copy.line(causes, "# Meaning", "", *entry)
     copy.line(sentences, "[because]", 'power = "the machine has too little power"')
     copy.line(sentences, "[hint]", 'power = "Raise the power cap."')

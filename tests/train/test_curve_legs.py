@@ -127,7 +127,7 @@ def hidden_tokens(patch: Patch) -> None:
 
 
 def frozen_masks(patch: Patch) -> None:
-    patch.setattr(learn_module._DropoutSetter, "starts", lambda *_: None)
+    patch.setattr(learn_module.DropoutSetter, "starts", lambda *_: None)
 
 
 def no_clipping(patch: Patch) -> None:
@@ -138,7 +138,7 @@ def class_weights(patch: Patch) -> None:
     def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 1.2]))
 
-    patch.setattr(learn_module._DropoutSetter, "loss", loss)
+    patch.setattr(learn_module.DropoutSetter, "loss", loss)
 
 
 def reversed_labels(patch: Patch) -> None:

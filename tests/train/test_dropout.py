@@ -14,7 +14,7 @@ import torch
 
 from plumbline.schema.digest import digest_bytes
 from plumbline.train import dropout
-from plumbline.train.dropout import DropoutClock, PortableDropout, _bits, keep_mask, plain_bits
+from plumbline.train.dropout import DropoutClock, PortableDropout, bits_form, keep_mask, plain_bits
 
 CPU = torch.device("cpu")
 
@@ -96,7 +96,7 @@ def test_where_the_kernel_cannot_be_used_the_plain_form_makes_the_masks(
     module = None if fault == "missing" else SimpleNamespace(fused_bits=fused_bits)
     monkeypatch.setitem(sys.modules, "plumbline.train.dropout_kernel", module)
     monkeypatch.setattr(dropout, "plain_bits", lambda *given: plain_bits(*given[:-1], CPU))
-    assert _bits.__wrapped__(torch.device("cuda")) is dropout.plain_bits
+    assert bits_form.__wrapped__(torch.device("cuda")) is dropout.plain_bits
 
 
 def test_the_kernel_has_the_bits_of_the_plain_form() -> None:

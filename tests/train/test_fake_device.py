@@ -28,8 +28,8 @@ from plumbline.train import curve_legs, dropout, experiment
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
-from plumbline.train.job import TrainJob, _prepare
-from plumbline.train.learn import LearnRun, _DropoutSetter
+from plumbline.train.job import TrainJob, prepare_context
+from plumbline.train.learn import DropoutSetter, LearnRun
 from plumbline.train.portable import leg
 from plumbline.train.probe import ProbeRun
 from plumbline.train.production.choices import Choices, make_engine
@@ -104,7 +104,7 @@ def _count_waits(patch: pytest.MonkeyPatch) -> list[int]:
         _Reads.waits = 0
         with _Copies() as copies:
             outcome = plain(self, step, batch)
-        if isinstance(self.observer, _DropoutSetter | TrailObserver):  # not the legs beside a curve, which tap
+        if isinstance(self.observer, DropoutSetter | TrailObserver):  # not the legs beside a curve, which tap
             found.append(copies.waits + _Reads.waits)
         return outcome
 
@@ -139,7 +139,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
         patch.setattr(module, "check_products", lambda *_: None)
     job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:
-        context = _prepare(job, Ranks(device=DEVICE), source, threading.Event())
+        context = prepare_context(job, Ranks(device=DEVICE), source, threading.Event())
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()), _Reads():
             yield context
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.environments.launch import _started
+from plumbline.environments.launch import started_child
 
 STUBBORN = """
 import subprocess, sys, time
@@ -26,7 +26,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_worker_in_a_session_of_its_own_that_ignores_the_request_is_ended() -> None:
-    with _started([sys.executable, "-c", STUBBORN], {}, None) as child:
+    with started_child([sys.executable, "-c", STUBBORN], {}, None) as child:
         worker = int(child.stdout.readline())
         assert is_running(worker)
     deadline = time.monotonic() + 10

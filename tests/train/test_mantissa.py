@@ -11,7 +11,7 @@ import torch
 
 from plumbline.train.compat.transformers import attention_function
 from plumbline.train.dropout import use_plain_attention
-from plumbline.train.mantissa import _kept, measure_attention, measure_mantissa_bits
+from plumbline.train.mantissa import kept_part, measure_attention, measure_mantissa_bits
 from plumbline.train.model import build_model
 from plumbline.train.selfcheck import shipped_spec
 
@@ -19,9 +19,9 @@ from plumbline.train.selfcheck import shipped_spec
 def test_a_step_that_is_rounded_up_is_not_kept() -> None:
     """TF32 with ties away from zero makes the tenth bit of an eleventh."""
     eleventh, tenth = 1 + 2.0**-11, 1 + 2.0**-10
-    assert _kept(tenth, eleventh) == 0
-    assert _kept(1.0, eleventh) == 0
-    assert _kept(tenth, tenth) == 2.0**-10
+    assert kept_part(tenth, eleventh) == 0
+    assert kept_part(1.0, eleventh) == 0
+    assert kept_part(tenth, tenth) == 2.0**-10
 
 
 def test_bits_are_measured_at_the_trainings_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

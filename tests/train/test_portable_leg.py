@@ -31,16 +31,23 @@ from plumbline.train.portable import leg
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.portable.operations import FORMS
 from plumbline.train.ranks import Ranks
-from plumbline.train.selfcheck import _Drawn, _weights, first_difference, first_step, golden_steps, shipped_spec
+from plumbline.train.selfcheck import (
+    ShippedTraining,
+    first_difference,
+    first_step,
+    golden_steps,
+    shipped_spec,
+    shipped_weights,
+)
 from tests.said import said
 from tests.train.conftest import Workshop
 
 
 def _leg(task: Any = "sequence-classification", attention: Any = "eager", **changes: Any) -> PortableEvidence:
     spec = shipped_spec(task, attention)
-    weights = changes.pop("weights", None) or _weights(spec)
+    weights = changes.pop("weights", None) or shipped_weights(spec)
     spec = spec.replace(**changes)
-    trained = PortableLeg(_Drawn(spec, Ranks(), weights), ProbeSpec.model_validate(spec.probe))
+    trained = PortableLeg(ShippedTraining(spec, Ranks(), weights), ProbeSpec.model_validate(spec.probe))
     trained.run()
     assert trained.evidence is not None
     assert trained.evidence.unportable == ""
@@ -161,7 +168,7 @@ def test_another_order_that_only_a_later_step_shows_is_recognised(
 
 
 def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: PortableEvidence) -> None:
-    weights = _weights(shipped_spec("sequence-classification"))
+    weights = shipped_weights(shipped_spec("sequence-classification"))
     name = "bert.encoder.layer.1.output.dense.weight"
     weights[name].view(-1)[5] = torch.nextafter(weights[name].view(-1)[5], torch.tensor(1.0))
     assert "layer.1" in first_difference(right.steps, _leg(weights=weights).steps)
@@ -200,7 +207,7 @@ def test_a_leg_that_meets_an_unportable_operation_names_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(leg, "build_model", build)
     spec = shipped_spec("sequence-classification")
-    trained = PortableLeg(_Drawn(spec, Ranks(), _weights(spec)), ProbeSpec.model_validate(spec.probe))
+    trained = PortableLeg(ShippedTraining(spec, Ranks(), shipped_weights(spec)), ProbeSpec.model_validate(spec.probe))
     trained.run()
     assert trained.evidence is not None
     assert trained.evidence.unportable == "aten.sinh.default"
@@ -214,7 +221,7 @@ def test_a_limit_of_time_ends_the_leg_with_fewer_steps(monkeypatch: pytest.Monke
         clock = itertools.count(step=10)
         monkeypatch.setattr(leg.time, "monotonic", lambda clock=clock: next(clock))
         probe = ProbeSpec(steps=3, portable_steps=3, portable_seconds=limit)
-        trained = PortableLeg(_Drawn(spec, Ranks(), _weights(spec)), probe)
+        trained = PortableLeg(ShippedTraining(spec, Ranks(), shipped_weights(spec)), probe)
         trained.run(repeat=False)
         assert trained.evidence is not None
         assert len(trained.evidence.steps) == len(trained.losses) == num_steps
@@ -236,7 +243,7 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
             return flag
 
     two = Two(0, 2)
-    trained = PortableLeg(_Drawn(spec, two, _weights(spec)), ProbeSpec.model_validate(spec.probe))
+    trained = PortableLeg(ShippedTraining(spec, two, shipped_weights(spec)), ProbeSpec.model_validate(spec.probe))
     trained.run()
     assert trained.evidence is not None
     assert trained.evidence.steps == right.steps

@@ -14,7 +14,7 @@ from plumbline.schema.mantissa import bits_in_use
 from plumbline.schema.sketch import BLOCK, sketch
 from plumbline.train import digests
 from plumbline.train.digests import HashThreads, TensorDigest, digest_tensors, host_array, norm, norms
-from plumbline.train.summaries import _SIGNED, Summaries, _OnDevice, summarize
+from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, Summaries, summarize
 
 
 def _values(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -56,24 +56,24 @@ def test_values_cast_back_to_a_longer_type_show_the_format_that_they_went_throug
 @pytest.mark.parametrize("num_pieces", [1, 3])
 def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> None:
     values = _values(size)
-    device, start = _OnDevice(torch.device("cpu")), 0
+    device, start = DeviceSummary(torch.device("cpu")), 0
     for piece in values.chunk(num_pieces):
         device.add(piece, start)
         start += len(piece)
     row = device.numbers.numpy()
     expected, length = sketch(values.numpy()), norm(values.numpy())
-    assert np.linalg.norm(row[:64] - row[64:_SIGNED] - expected) <= 2e-15 * length
-    assert math.sqrt(row[_SIGNED]) == pytest.approx(length, rel=1e-12)
-    assert row[_SIGNED + 1] == 0
+    assert np.linalg.norm(row[:64] - row[64:NUM_SIGNED] - expected) <= 2e-15 * length
+    assert math.sqrt(row[NUM_SIGNED]) == pytest.approx(length, rel=1e-12)
+    assert row[NUM_SIGNED + 1] == 0
 
 
 def test_a_value_that_is_not_finite_is_noticed_on_host_and_device() -> None:
     values = _values(10)
     values[3] = float("nan")
     assert not summarize([values], "none")[0].is_finite
-    device = _OnDevice(torch.device("cpu"))
+    device = DeviceSummary(torch.device("cpu"))
     device.add(values, 0)
-    assert device.numbers[_SIGNED + 1] == 1
+    assert device.numbers[NUM_SIGNED + 1] == 1
 
 
 def test_the_sign_of_zero_counts_only_where_it_is_asked_for() -> None:

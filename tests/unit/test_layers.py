@@ -88,3 +88,16 @@ def test_the_product_imports_documented_modules_of_prefect_alone():
         if (name.split(".")[0] == "prefect" and name not in DOCUMENTED) or name.split(".")[0] in PRIVATE
     }
     assert not wrong
+
+
+def test_no_file_imports_a_private_name_of_the_product() -> None:
+    folders = ("plumbline", "flows", "tasks", "tests", "bench", "drills")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(files) > 500
+    private = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for name in imports_of(path)
+        if name.startswith("plumbline.") and name.rpartition(".")[2].startswith("_") and not name.endswith("__")
+    }
+    assert not private, "make it public, or test what its module exports"

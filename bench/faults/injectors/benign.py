@@ -297,7 +297,7 @@ def learn_masks_by_numpy() -> None:
         words = [value.numpy().view(np.uint32) for value in (places, first, second)]
         return torch.from_numpy((mix(mix(words[0] ^ words[1]) ^ words[2]) >> np.uint32(8)) >= limit)
 
-    dropout._bits = bits
+    dropout.bits_form = bits
 
 
 def _evaluated(within: Any) -> None:

@@ -122,7 +122,7 @@ def resume_starts_its_masks_again() -> None:
 
         return restarted
 
-    wrap_method(learn._DropoutSetter, "starts", wrap)
+    wrap_method(learn.DropoutSetter, "starts", wrap)
 
 
 @fault("schedule", "eager", NOISE)

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from plumbline.cli.main import main
-from plumbline.cli.site import PageServer, _server
+from plumbline.cli.site import PageServer, page_server
 from plumbline.data.stores import open_store, read_bytes
 from plumbline.judge.history.series import JudgedRound, SeriesFile
 from plumbline.local.servers import reserve_port
@@ -181,15 +181,15 @@ def test_the_command_writes_the_pages_and_the_server_shows_nothing_else(
     # The links of alerts begin with report_url: if that is an address of this machine, they lead to this server.
     port = reserve_port()
     for address in (f"http://127.0.0.1:{port}/nightly reports", f"http://127.0.0.1:{port}"):
-        with _server(central, address.replace(" ", "%20"), 0) as server:
+        with page_server(central, address.replace(" ", "%20"), 0) as server:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             link = link_to(central, f"rounds/nightly/{night(28)}/report.html", address.replace(" ", "%20")).url
             assert requests.get(link, timeout=10).text == report
             assert requests.get(f"http://127.0.0.1:{port}/secrets/nightly/x.json", timeout=10).status_code == 404
             with pytest.raises(ConfigurationError, match="report_url"):
-                _server(central, address, 0)
+                page_server(central, address, 0)
             server.shutdown()
-    with _server(central, "https://reports.example.com/x", 0) as server:
+    with page_server(central, "https://reports.example.com/x", 0) as server:
         assert server.root != "x"
 
 
