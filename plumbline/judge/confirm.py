@@ -8,44 +8,74 @@ disappears, the cause is confirmed; if not, the next suspicion is tested. After 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import (
-    NO_RECORD,
-    SPEED,
-    Attribution,
-    ConfirmationState,
-    Request,
-    next_of_causes,
-    next_request,
-    still_likely,
-    unanswered,
-    unattributed,
-    unsteady,
-)
+from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
+from plumbline.judge.curves import Window
 from plumbline.judge.experiments import interventions, steps_of
 from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
-from plumbline.judge.mismatches import Mismatch, is_same_place, is_trace_of_gradient, with_kernel_last, without
+from plumbline.judge.mismatches import (
+    Mismatch,
+    Suspicion,
+    is_same_place,
+    is_trace_of_gradient,
+    with_kernel_last,
+    without,
+)
 from plumbline.judge.native import rounds_differently
-from plumbline.judge.own_evaluation import OwnEvaluation, deviation
+from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
+from plumbline.judge.suspects import differences
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
+from plumbline.schema.experiment import Experiment, Replay
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.verdict import Judgement
+from plumbline.schema.verdict import Cause, Judgement
 
 _TO_WIDEN = 2
 """Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 
 
-class Confirmation(ConfirmationState):
+@dataclass(frozen=True)
+class Confirmation:
     """Immutable state of the tests of one drift; each step returns a new state."""
+
+    reference: LoadedRecord
+    candidate: LoadedRecord
+    base: Judgement
+    budget: int
+    most: int
+    """The budget of the start; `budget` ends the tests of causes earlier."""
+    pending_mismatches: tuple[Mismatch, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    """Suspicions of the first pending mismatch that are not refuted yet."""
+    ways: tuple[Intervention, ...] = ()
+    """Interventions on the first suspicion that are not tried yet."""
+    rerun: LoadedRecord | None = None
+    captured: str = ""
+    exact: LoadedRecord | None = None
+    in_fp64: Pair | None = None
+    """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
+    kept: tuple[Kept, ...] = ()
+    tried: tuple[Statement, ...] = ()
+    settled: Attribution = field(default_factory=Attribution)
+    spent: int = 0
+    lost: int = 0
+    own: OwnEvaluation = field(default_factory=OwnEvaluation)
+    window: Window | None = None
+    """Steps of the learning curve that both records trace; `None` is the probe."""
+    subject: str = ""
+    """Record of the training whose window is tested, by which its experiments are named; empty is the candidate's."""
+    beside: tuple[Cause, ...] = ()
+    """Causes that no experiment of these tests is about."""
 
     @classmethod
     def begin(
@@ -86,7 +116,7 @@ class Confirmation(ConfirmationState):
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        return next_request(self)
+        return self._next_of_causes() or self._next_of_evaluation()
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
@@ -96,7 +126,7 @@ class Confirmation(ConfirmationState):
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record, self.window)):
             record, why = None, problem
-        if next_of_causes(self) is None:
+        if self._next_of_causes() is None:
             return spent._evaluated(record)
         if record is None:
             return spent._lost(request, why)
@@ -311,3 +341,117 @@ class Confirmation(ConfirmationState):
             suspicions=(),
             budget=self.spent,
         )
+
+    @property
+    def judgement(self) -> Judgement:
+        """Return the judgement with its causes as certain as the experiments show."""
+        causes = (*self.settled.causes, *self._open())
+        if not causes:
+            return self.base
+        codes = {cause.code for cause in causes}
+        others = tuple(cause for cause in self.beside if cause.code not in codes)
+        return self.base.replace(causes=[cause.model_dump() for cause in (*map(self._placed, causes), *others)])
+
+    def _placed(self, cause: Cause) -> Cause:
+        """Return a cause with the first step of its window, from which its steps are counted."""
+        if self.window is None:
+            return cause
+        counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
+        return cause.replace(why=fact("curve.cause", counted=counted, why=cause.why))
+
+    def _open(self) -> Iterator[Cause]:
+        """Yield the causes that are not fully tested, with their former certainty."""
+        suspects = self.base.suspects
+        for place, mismatch in enumerate(self.pending_mismatches):
+            first = self.suspicions[0] if place == 0 and self.suspicions else mismatch.suspicions[0]
+            cause = cause_of(mismatch, suspects, first)
+            yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
+
+    def probe_steps(self) -> int:
+        """Return the whole probe's number of steps: chance may agree over a few."""
+        return len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
+
+    def _reach(self) -> int | None:
+        """Return the number of steps covered by restored captures, if any."""
+        return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+
+    def _trained(self) -> frozenset[str]:
+        """Return the parameters whose gradients both records contain."""
+        probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
+        names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
+        return frozenset[str]().union(*names).intersection(*names)
+
+    def _suspects(self) -> tuple[str, ...]:
+        return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
+
+    def _next_of_causes(self) -> Request | None:
+        """Return the next experiment on a mismatch."""
+        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
+            return None
+        if self.rerun is None:
+            # A difference of portable bits shows in nothing else.
+            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
+            text = "control experiment: unchanged rerun"
+            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
+        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
+        if lacking is not None:
+            return self._capture(lacking)
+        return self._tested(self.ways[0])
+
+    def _next_of_evaluation(self) -> Request | None:
+        """Return the next run that evaluates by the definition, where the settled causes may hide a fault of it."""
+        causes = self.settled.causes
+        if self.own.is_closed or self.spent >= self.most or self.pending_mismatches:
+            return None
+        if any(cause.sure != "confirmed" for cause in causes):
+            return None
+        if not may_hide(self.reference, self.candidate, [cause.code for cause in causes]):
+            return None
+        side: Literal["reference", "candidate"] = "reference" if self.own.found else "candidate"
+        description = "the evaluation by its definition"
+        return self._request(side, description, self.probe_steps(), replays=(Replay(rung="evaluation"),))
+
+    def _capture(self, way: Intervention) -> Request:
+        return self._request(
+            "reference",
+            f"capture of {way.description}",
+            way.steps,
+            captures=way.captures,
+        )
+
+    def _tested(self, way: Intervention) -> Request:
+        """Return the next experiment that restores the suspect's value."""
+        if way.method in ("exact", "locate"):
+            side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
+            if way.method == "exact":
+                return self._request(side, way.description, way.steps, precision="fp64")
+            return self._request(
+                side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
+            )
+        if way.captures and not self.captured:
+            return self._capture(way)
+        kept = (*self.kept, Kept(way, self.captured))
+        description = " and ".join(each.way.description for each in kept)
+        return self._request("candidate", description, way.steps, **_imposed(kept, way.steps))
+
+    def _request(
+        self, side: Literal["reference", "candidate"], description: str, steps: int, **parts: object
+    ) -> Request:
+        sources = parts.pop("sources", ())
+        if self.in_fp64 is not None:
+            parts.setdefault("precision", "fp64")
+        if self.window is not None:
+            first = self.window.first
+            parts |= {"part": "learn", "trace": first, "portable": False}
+            steps += first
+        name = experiment_name(self.subject or self.candidate.record.record_id, self.spent)
+        experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
+        return Request(side, experiment, sources)  # type: ignore[arg-type]
+
+
+def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
+    """Return the replays and sources of all restored suspects within `steps`."""
+    return {
+        "replays": tuple(replay for each in kept for replay in each.replays(steps)),
+        "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),
+    }

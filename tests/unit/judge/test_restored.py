@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_requests import Attribution, still_likely, unattributed, unsteady
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair

@@ -1,0 +1,81 @@
+"""Attribution: the causes of one drift that experiments settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from plumbline.judge.comparison import cause_of
+from plumbline.judge.mismatches import Mismatch
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.verdict import Cause
+
+SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
+"""Causes of a drop in throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Settled causes, in the order in which they were settled."""
+
+    causes: tuple[Cause, ...] = ()
+    places: tuple[tuple[str, ...], ...] = ()
+    """The modules or parameters of each of these causes."""
+
+    def confirmed(self, cause: Cause, names: tuple[str, ...]) -> Attribution:
+        """Add a cause that an experiment confirmed at these modules or parameters."""
+        return self._without_consequences(cause.code, names).settled(cause, names)
+
+    def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
+        """Append a cause."""
+        return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
+
+    def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
+        """Drop gradient causes inside a module whose operator differs."""
+        if code != "operator" or not names:
+            return self
+        prefixes = tuple(f"{name}." for name in names)
+        left = [
+            (cause, place)
+            for cause, place in zip(self.causes, self.places, strict=True)
+            if cause.code != "gradient" or not place or not all(name.startswith(prefixes) for name in place)
+        ]
+        return Attribution(tuple(cause for cause, _ in left), tuple(place for _, place in left))
+
+
+def unsteady(parting: Mismatch) -> Cause:
+    """Return the cause of a candidate that differs from its unchanged rerun."""
+    place = (
+        fact("place.at-step", stage=parting.at.stage, step=parting.at.step)
+        if parting.at.step is not None
+        else parting.at.stage
+    )
+    return Cause(
+        code="nondeterminism",
+        sure="confirmed",
+        why=fact("attribution.unsteady", place=place, at=parting.at.at),
+        evidence=tuple(finding.metric for finding in parting.findings),
+        tried=(fact("rerun.different-bits"),),
+    )
+
+
+_REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
+"""Causes that are excluded where a difference stays the same in fp64: the difference is not rounding."""
+
+
+def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
+    """Return the likeliest cause of a first different bit, native or portable, that no experiment restored.
+
+    The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
+    """
+    possible = [each for each in mismatch.suspicions if each.code not in _REFUTED_FOR_GOOD]
+    return cause_of(mismatch, suspects, (possible or list(mismatch.suspicions))[0]).replace(tried=tried)
+
+
+def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
+    """Return the cause of a mismatch that no restored value explains."""
+    return cause_of(mismatch, suspects).replace(
+        code="unattributed",
+        sure="unattributed",
+        why=fact("attribution.unattributed", stage=mismatch.at.stage),
+        tried=tried,
+    )
