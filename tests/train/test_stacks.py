@@ -60,7 +60,8 @@ NEWER = {
 READERS = {
     "plumbline/environments/interpreter.py",  # the check at the start, and its range
     "plumbline/schema/extras.py",  # the message about a missing extra
-    "plumbline/night/doctor/place.py",  # the doctor's report
+    "plumbline/environments/selfcheck.py",  # the version of torch, for the doctor's report
+    "plumbline/night/doctor/place.py",  # the version of CUDA, for the same
     "plumbline/local/database.py",  # the name of a cluster's folder
     "plumbline/environments/installed.py",  # the markers of locks
     "plumbline/train/families.py",  # the message about a model that cannot be built
