@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from bench.faults.catalogue import AVX2, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
 from plumbline.train import engine, learn, speed
-from plumbline.train.portable.arithmetic import _Operations
+from plumbline.train.portable.arithmetic import PortableOperations
 from plumbline.train.production.leg import ProductionLeg
 
 
@@ -127,7 +127,7 @@ def updates_too_long() -> None:
 
 
 def _is_native(value: torch.Tensor) -> bool:
-    return value.dtype == torch.float32 and not isinstance(_get_current_dispatch_mode(), _Operations)
+    return value.dtype == torch.float32 and not isinstance(_get_current_dispatch_mode(), PortableOperations)
 
 
 def _kernel(name: str, wrong: Callable[..., torch.Tensor]) -> None:
@@ -213,7 +213,7 @@ def entropy_counts_a_row_less() -> None:
 
 def native_updates_too_long() -> None:
     """The native update is 3% too long."""
-    _longer_updates(lambda: not isinstance(_get_current_dispatch_mode(), _Operations), 1.03)
+    _longer_updates(lambda: not isinstance(_get_current_dispatch_mode(), PortableOperations), 1.03)
 
 
 def _longer_updates(now: Callable[[], bool], factor: float) -> None:

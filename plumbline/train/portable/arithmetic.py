@@ -98,7 +98,7 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
     return [_narrowed(item, dtype) for item in value]
 
 
-class _Operations(TorchDispatchMode):
+class PortableOperations(TorchDispatchMode):
     def __init__(self, slices: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._slices = slices
@@ -158,7 +158,7 @@ def _stored(target: Any, result: Any) -> Any:
 def portable_arithmetic(slices: int) -> Iterator[None]:
     """Use portable operations inside; products use `slices` integers per entry."""
     compositions = _Compositions()
-    with compositions, _Operations(slices), compositions.also_recomputed():
+    with compositions, PortableOperations(slices), compositions.also_recomputed():
         yield
 
 
