@@ -99,6 +99,8 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
 
 
 class PortableOperations(TorchDispatchMode):
+    """Mode that computes each operation in portable arithmetic."""
+
     def __init__(self, slices: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._slices = slices
