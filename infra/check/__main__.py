@@ -265,7 +265,7 @@ PLANTED: dict[str, Planted] = {
         check_pod, _TEMPLATE, '"allowPrivilegeEscalation": false', '"privileged": true', "privileged",
     ),
     "latest image": Planted(
-        check_images, "infra/controller/Dockerfile", "python:3.11-slim-bookworm@${BASE_DIGEST}", "python:latest",
+        check_images, "infra/controller/Dockerfile", "python:3.12-slim-bookworm@${BASE_DIGEST}", "python:latest",
         "DL3007",
     ),
     "latest image of a chart": Planted(
