@@ -67,6 +67,8 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
   priority                        = var.spot ? "Spot" : "Regular"
   eviction_policy                 = var.spot ? "Delete" : null
   capacity_reservation_group_id   = var.reservation
+  # Azure takes a reservation only outside of a placement group.
+  single_placement_group = var.reservation == null
   custom_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
     password_command = "/opt/plumbline/venv/bin/python -c \"import requests as r; token = r.get('${local.token}', headers={'Metadata': 'true'}, timeout=60).json()['access_token']; print(r.get('${azurerm_key_vault_secret.prefect_auth.versionless_id}?api-version=7.4', headers={'Authorization': 'Bearer ' + token}, timeout=60).json()['value'])\""
   })))
