@@ -1,15 +1,4 @@
 # GPU machines, none of them on but for a round: the controller starts and stops them.
-data "aws_vpc" "default" {
-  default = true
-}
-
-data "aws_subnets" "default" {
-  filter {
-    name   = "vpc-id"
-    values = [data.aws_vpc.default.id]
-  }
-}
-
 data "aws_region" "this" {}
 
 data "aws_ami" "worker" {
@@ -24,7 +13,7 @@ data "aws_ami" "worker" {
 resource "aws_security_group" "worker" {
   name        = "${var.name}-worker"
   description = "No way in; out to the Prefect API, the stores and the package index"
-  vpc_id      = data.aws_vpc.default.id
+  vpc_id      = aws_vpc.this.id
 }
 
 resource "aws_vpc_security_group_egress_rule" "worker" {
@@ -53,7 +42,30 @@ resource "aws_launch_template" "worker" {
   user_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
     password_command = "/opt/plumbline/venv/bin/python -c \"import boto3; print(boto3.client('ssm', region_name='${data.aws_region.this.region}').get_parameter(Name='${aws_ssm_parameter.prefect_auth.name}', WithDecryption=True)['Parameter']['Value'])\""
   })))
-  vpc_security_group_ids = [aws_security_group.worker.id]
+
+  # The address leads out alone; a gateway would cost also while no machine is on.
+  network_interfaces {
+    associate_public_ip_address = true
+    security_groups             = [aws_security_group.worker.id]
+  }
+
+  dynamic "instance_market_options" {
+    for_each = var.spot ? ["spot"] : []
+
+    content {
+      market_type = "spot"
+    }
+  }
+
+  dynamic "capacity_reservation_specification" {
+    for_each = var.reservation == null ? [] : [var.reservation]
+
+    content {
+      capacity_reservation_target {
+        capacity_reservation_id = var.reservation
+      }
+    }
+  }
 
   iam_instance_profile {
     arn = aws_iam_instance_profile.worker.arn
@@ -81,7 +93,7 @@ resource "aws_autoscaling_group" "worker" {
   min_size            = 0
   max_size            = var.max_machines
   desired_capacity    = 0
-  vpc_zone_identifier = data.aws_subnets.default.ids
+  vpc_zone_identifier = aws_subnet.worker[*].id
 
   launch_template {
     id      = aws_launch_template.worker.id
@@ -110,9 +122,19 @@ resource "aws_autoscaling_schedule" "off" {
   max_size               = var.max_machines
 }
 
-# "Running On-Demand G and VT instances". AWS answers the request within a day or two.
+# "All G and VT Spot Instance Requests", or "Running On-Demand G and VT instances".
+locals {
+  quota_code = var.spot ? "L-3819A6DF" : "L-DB2E81BA"
+}
+
+data "aws_servicequotas_service_quota" "gpus" {
+  service_code = "ec2"
+  quota_code   = local.quota_code
+}
+
+# AWS answers the request within a day or two, and refuses one for less than the account has.
 resource "aws_servicequotas_service_quota" "gpus" {
   service_code = "ec2"
-  quota_code   = "L-DB2E81BA"
-  value        = var.vcpu_quota
+  quota_code   = local.quota_code
+  value        = max(var.vcpu_quota, data.aws_servicequotas_service_quota.gpus.value)
 }

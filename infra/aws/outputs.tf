@@ -4,7 +4,7 @@ output "platform" {
     work_pool   = var.worker.work_pool
     data        = "s3://${aws_s3_bucket.store["data"].bucket}/${var.prefix}"
     outbox      = "s3://${aws_s3_bucket.store["outbox"].bucket}/${var.prefix}"
-    accelerator = "NVIDIA A10G"
+    accelerator = var.accelerator
     machines    = "aws://${data.aws_region.this.region}/${aws_autoscaling_group.worker.name}"
   }
 }

@@ -16,6 +16,8 @@ data "aws_caller_identity" "this" {}
 resource "aws_s3_bucket" "store" {
   for_each = local.stores
   bucket   = "${var.name}-${each.key}"
+
+  force_destroy = !var.deletion_protection
 }
 
 resource "aws_s3_bucket_public_access_block" "store" {
@@ -72,4 +74,10 @@ resource "aws_s3_bucket_lifecycle_configuration" "store" {
 resource "aws_s3_bucket_policy" "outbox" {
   bucket = aws_s3_bucket.store["outbox"].id
   policy = templatefile("${path.module}/outbox-bucket-policy.json", local.documents)
+}
+
+resource "aws_s3_bucket_policy" "encrypted" {
+  for_each = setsubtract(local.stores, ["outbox"])
+  bucket   = aws_s3_bucket.store[each.key].id
+  policy   = templatefile("${path.module}/encrypted-bucket-policy.json", { bucket = "${var.name}-${each.key}" })
 }

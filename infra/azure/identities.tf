@@ -86,12 +86,29 @@ resource "azurerm_key_vault" "this" {
   rbac_authorization_enabled = true
   purge_protection_enabled   = true
   soft_delete_retention_days = 7
+
+  dynamic "network_acls" {
+    for_each = length(var.addresses) == 0 ? [] : [var.addresses]
+
+    content {
+      default_action             = "Deny"
+      bypass                     = "AzureServices"
+      ip_rules                   = var.addresses
+      virtual_network_subnet_ids = [azurerm_subnet.worker.id]
+    }
+  }
 }
 
 resource "azurerm_role_assignment" "vault_officer" {
   scope                = azurerm_key_vault.this.id
   role_definition_name = "Key Vault Secrets Officer"
   principal_id         = data.azurerm_client_config.this.object_id
+}
+
+# Azure answers 403 until it knows the assignment everywhere.
+resource "time_sleep" "vault_officer" {
+  create_duration = "180s"
+  triggers        = { assignment = azurerm_role_assignment.vault_officer.id }
 }
 
 resource "azurerm_role_assignment" "worker_reads_vault" {
@@ -106,5 +123,5 @@ resource "azurerm_key_vault_secret" "prefect_auth" {
   value        = var.prefect_auth
   content_type = "user and password of the Prefect API"
   key_vault_id = azurerm_key_vault.this.id
-  depends_on   = [azurerm_role_assignment.vault_officer]
+  depends_on   = [time_sleep.vault_officer]
 }

@@ -1,6 +1,8 @@
 # GPU machines, none of them on but for a round: the controller starts and stops them.
 locals {
   image = split(":", var.image)
+  # Ubuntu has a group `operator`, and Azure refuses `admin`, `root` and other usual names.
+  admin = "plumbline-admin"
   token = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net&client_id=${azurerm_user_assigned_identity.this["worker"].client_id}"
 }
 
@@ -16,6 +18,23 @@ resource "azurerm_subnet" "worker" {
   resource_group_name  = azurerm_resource_group.this.name
   virtual_network_name = azurerm_virtual_network.this.name
   address_prefixes     = ["10.60.0.0/25"]
+
+  service_endpoint {
+    service = "Microsoft.KeyVault"
+  }
+
+  service_endpoint {
+    service = "Microsoft.Storage"
+  }
+}
+
+# An instance's own address would be of the Basic SKU, of which a subscription may have none; of this range it is Standard.
+resource "azurerm_public_ip_prefix" "worker" {
+  name                = "${var.name}-worker"
+  resource_group_name = azurerm_resource_group.this.name
+  location            = azurerm_resource_group.this.location
+  sku                 = "Standard"
+  prefix_length       = 32 - ceil(log(max(var.max_machines, 2), 2))
 }
 
 # Without rules of its own, a security group lets nothing in from outside.
@@ -42,15 +61,20 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
   location                        = azurerm_resource_group.this.location
   sku                             = var.machine_type
   instances                       = 0
-  admin_username                  = "operator"
+  admin_username                  = local.admin
   disable_password_authentication = true
   encryption_at_host_enabled      = false
+  priority                        = var.spot ? "Spot" : "Regular"
+  eviction_policy                 = var.spot ? "Delete" : null
+  capacity_reservation_group_id   = var.reservation
+  # Azure takes a reservation only outside of a placement group.
+  single_placement_group = var.reservation == null
   custom_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
     password_command = "/opt/plumbline/venv/bin/python -c \"import requests as r; token = r.get('${local.token}', headers={'Metadata': 'true'}, timeout=60).json()['access_token']; print(r.get('${azurerm_key_vault_secret.prefect_auth.versionless_id}?api-version=7.4', headers={'Authorization': 'Bearer ' + token}, timeout=60).json()['value'])\""
   })))
 
   admin_ssh_key {
-    username   = "operator"
+    username   = local.admin
     public_key = tls_private_key.unused.public_key_openssh
   }
 
@@ -83,7 +107,8 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
       subnet_id = azurerm_subnet.worker.id
 
       public_ip_address {
-        name = "out"
+        name                = "out"
+        public_ip_prefix_id = azurerm_public_ip_prefix.worker.id
       }
     }
   }
@@ -103,7 +128,7 @@ resource "azurerm_monitor_autoscale_setting" "worker" {
   dynamic "profile" {
     for_each = {
       off  = { hour = var.off_hour, most = 0 }
-      free = { hour = var.off_hour + 1, most = var.max_machines }
+      free = { hour = (var.off_hour + 1) % 24, most = var.max_machines }
     }
 
     content {

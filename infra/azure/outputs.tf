@@ -4,7 +4,7 @@ output "platform" {
     work_pool   = var.worker.work_pool
     data        = "az://${azurerm_storage_account.this.name}/${azurerm_storage_container.store["data"].name}/${var.prefix}"
     outbox      = "az://${azurerm_storage_account.this.name}/${azurerm_storage_container.store["outbox"].name}/${var.prefix}"
-    accelerator = "NVIDIA A100 80GB PCIe"
+    accelerator = var.accelerator
     machines    = "azure://${data.azurerm_client_config.this.subscription_id}/${azurerm_resource_group.this.name}/${azurerm_linux_virtual_machine_scale_set.worker.name}"
   }
 }

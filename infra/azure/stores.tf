@@ -22,6 +22,16 @@ resource "azurerm_storage_account" "this" {
   allow_nested_items_to_be_public = false
   shared_access_key_enabled       = false
 
+  dynamic "network_rules" {
+    for_each = length(var.addresses) == 0 ? [] : [var.addresses]
+
+    content {
+      default_action             = "Deny"
+      ip_rules                   = var.addresses
+      virtual_network_subnet_ids = [azurerm_subnet.worker.id]
+    }
+  }
+
   blob_properties {
     versioning_enabled = true
 

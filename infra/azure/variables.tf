@@ -38,29 +38,63 @@ variable "worker" {
   description = "What a machine installs, and the work pool that it serves."
 }
 
+variable "addresses" {
+  type        = list(string)
+  default     = []
+  description = "Public IPv4 addresses that reach vault and stores beside the machines: the controller's, and those of who applies this and publishes data. Empty for all."
+}
+
 variable "prefect_auth" {
   type        = string
   sensitive   = true
   description = "User and password of the Prefect API."
 }
 
-# Both, and the GPU of outputs.tf, are a row of plumbline/schema/machines.toml; tests/unit/infra compares them.
+# These three are a row of plumbline/schema/machines.toml; tests/unit/infra compares them.
 variable "machine_type" {
-  type    = string
-  default = "Standard_NC24ads_A100_v4"
+  type     = string
+  default  = "Standard_NC24ads_A100_v4"
+  nullable = false
 }
 
 variable "image" {
-  type    = string
-  default = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
+  type     = string
+  default  = "microsoft-dsvm:ubuntu-hpc:2404:24.04.2026072901"
+  nullable = false
+}
+
+variable "accelerator" {
+  type        = string
+  default     = "NVIDIA A100 80GB PCIe"
+  nullable    = false
+  description = "The machine's GPU, as its driver names it."
+}
+
+variable "spot" {
+  type        = bool
+  default     = false
+  nullable    = false
+  description = "Use spare capacity, which Azure may take back at any time."
+}
+
+variable "reservation" {
+  type        = string
+  default     = null
+  description = "Capacity reservation group that the machines use, by its id."
 }
 
 variable "max_machines" {
-  type    = number
-  default = 1
+  type     = number
+  default  = 1
+  nullable = false
 }
 
 variable "off_hour" {
   type        = number
-  description = "Hour in UTC, from 0 to 22, at which the cloud stops the machines, whatever happened to the round."
+  description = "Hour in UTC, from 0 to 23, at which the cloud stops the machines, whatever happened to the round."
+
+  validation {
+    condition     = contains(range(24), var.off_hour)
+    error_message = "An hour from 0 to 23."
+  }
 }

@@ -6,6 +6,10 @@ terraform {
       source  = "hashicorp/azurerm"
       version = "~> 5.10"
     }
+    time = {
+      source  = "hashicorp/time"
+      version = "~> 0.14"
+    }
     tls = {
       source  = "hashicorp/tls"
       version = "~> 4.4"

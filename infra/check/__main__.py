@@ -25,6 +25,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.argv[1] if sys.argv[1:] else ".venv/infra-tools").resolve()
 sys.path.insert(0, str(TOOLS))
+from clouds import check_clouds  # noqa: E402 - its parser is one of the tools
 from modules import Schemas, check_modules  # noqa: E402 - its parser is one of the tools
 
 Check = Callable[[Path], Iterator[str]]
@@ -194,7 +195,7 @@ def check_security(root: Path) -> Iterator[str]:
 
 CHECKS: tuple[Check, ...] = (
     check_images, check_workflows, check_text, check_cloud_init, check_unit, check_policies, check_roles, check_pod,
-    check_charts, check_machines, check_arguments, check_format, check_security,
+    check_charts, check_machines, check_arguments, check_clouds, check_format, check_security,
 )  # fmt: skip
 
 
@@ -264,7 +265,7 @@ PLANTED: dict[str, Planted] = {
         check_pod, _TEMPLATE, '"allowPrivilegeEscalation": false', '"privileged": true', "privileged",
     ),
     "latest image": Planted(
-        check_images, "infra/controller/Dockerfile", "python:3.11-slim-bookworm@${BASE_DIGEST}", "python:latest",
+        check_images, "infra/controller/Dockerfile", "python:3.12-slim-bookworm@${BASE_DIGEST}", "python:latest",
         "DL3007",
     ),
     "latest image of a chart": Planted(
@@ -279,6 +280,10 @@ PLANTED: dict[str, Planted] = {
     ),
     "unit that may do more": Planted(check_unit, _UNIT, "CapabilityBoundingSet=\n", "", "systemd-analyze"),
 }  # fmt: skip
+PLANTED |= {
+    error["name"]: Planted(check_clouds, error["path"], error["old"], error["new"], f"{error['row']}: ")
+    for error in tomllib.loads(Path(__file__).with_name("clouds.toml").read_text("utf-8"))["error"]
+}
 
 
 def undetected() -> Iterator[str]:

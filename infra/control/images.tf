@@ -1,4 +1,5 @@
-# The images of worker and controller: built here from this checkout, pushed, and then named by their digest.
+# The images of worker and controller: built here of the repository at its tag, as the machines of the other clouds
+# install it, pushed, and then named by their digest.
 locals {
   source = abspath("${path.module}/../..")
   images = {
@@ -9,7 +10,7 @@ locals {
 }
 
 data "docker_registry_image" "base" {
-  name = "python:3.11-slim-bookworm"
+  name = "python:3.12-slim-bookworm"
 }
 
 resource "docker_image" "this" {
@@ -18,10 +19,12 @@ resource "docker_image" "this" {
   platform = "linux/amd64"
 
   build {
-    context    = local.source
-    dockerfile = each.value.file
-    target     = each.value.target
-    build_args = { BASE_DIGEST = data.docker_registry_image.base.sha256_digest }
+    builder             = "default"
+    context             = local.source
+    additional_contexts = ["source=${var.repository}#${var.tag}"]
+    dockerfile          = each.value.file
+    target              = each.value.target
+    build_args          = { BASE_DIGEST = data.docker_registry_image.base.sha256_digest }
   }
 }
 

@@ -6,6 +6,8 @@ locals {
     prefect = "3.8.8"
     api_url = "http://prefect-server.${var.namespace}.svc.cluster.local:4200/api"
     secret  = kubernetes_secret_v1.prefect.metadata[0].name
+    # Kubernetes restarts no pod because its Secret changed; a different annotation does.
+    checksum = nonsensitive(sha256(jsonencode([var.prefect_auth, var.prefect.database_url])))
   }
 
   # The base job template with this cluster's image and GPU as the defaults.
@@ -66,12 +68,25 @@ resource "kubernetes_service_v1" "nodes" {
   }
 }
 
+# Google's balancer is the cluster's own, and is gone some minutes after its Ingress: the cluster has to live as long.
+resource "time_sleep" "balancer" {
+  destroy_duration = "300s"
+  triggers         = { namespace = kubernetes_namespace_v1.this.metadata[0].name }
+}
+
+resource "helm_release" "balancer" {
+  name      = "balancer"
+  chart     = "${path.module}/balancer"
+  namespace = time_sleep.balancer.triggers["namespace"]
+}
+
 resource "helm_release" "server" {
   name       = "prefect-server"
   repository = local.charts
   chart      = "prefect-server"
   version    = local.chart_version
   namespace  = kubernetes_namespace_v1.this.metadata[0].name
+  depends_on = [helm_release.balancer]
 
   values = [templatefile("${path.module}/server.yaml", merge(local.values, {
     domain       = var.domain

@@ -44,9 +44,14 @@ variable "registry" {
   description = "Where the images are pushed to."
 }
 
+variable "repository" {
+  type        = string
+  description = "URL of the repository that the images are built of; no login may be needed."
+}
+
 variable "tag" {
   type        = string
-  description = "Tag of the images."
+  description = "Tag of the repository, and of the images."
 }
 
 variable "gpu_pool" {

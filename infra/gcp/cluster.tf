@@ -3,7 +3,33 @@ resource "google_compute_network" "this" {
   name                    = var.name
   project                 = var.project
   auto_create_subnetworks = true
-  depends_on              = [google_project_service.this]
+  depends_on              = [time_sleep.services]
+}
+
+# Nodes have no addresses of their own: this one leads out, and other clouds know the controller by it.
+resource "google_compute_address" "out" {
+  name    = "${var.name}-out"
+  project = var.project
+  region  = var.region
+
+  depends_on = [time_sleep.services]
+}
+
+resource "google_compute_router" "this" {
+  name    = var.name
+  project = var.project
+  region  = var.region
+  network = google_compute_network.this.id
+}
+
+resource "google_compute_router_nat" "this" {
+  name                               = var.name
+  project                            = var.project
+  region                             = var.region
+  router                             = google_compute_router.this.name
+  nat_ip_allocate_option             = "MANUAL_ONLY"
+  nat_ips                            = [google_compute_address.out.id]
+  source_subnetwork_ip_ranges_to_nat = "ALL_SUBNETWORKS_ALL_IP_RANGES"
 }
 
 resource "google_container_cluster" "this" {
@@ -13,13 +39,17 @@ resource "google_container_cluster" "this" {
   network                  = google_compute_network.this.id
   remove_default_node_pool = true
   initial_node_count       = 1
-  deletion_protection      = false
+  deletion_protection      = var.deletion_protection
   enable_shielded_nodes    = true
   resource_labels          = { application = "plumbline" }
 
   datapath_provider = "ADVANCED_DATAPATH"
 
   ip_allocation_policy {}
+
+  private_cluster_config {
+    enable_private_nodes = true
+  }
 
   release_channel {
     channel = "STABLE"
@@ -42,9 +72,10 @@ resource "google_container_node_pool" "control" {
   cluster    = google_container_cluster.this.name
   location   = var.region
   node_count = 1
+  depends_on = [google_compute_router_nat.this]
 
   # One zone: a second node would only wait.
-  node_locations = [data.google_compute_zones.this.names[0]]
+  node_locations = [var.gpu_zones[0]]
 
   management {
     auto_repair  = true
@@ -92,6 +123,7 @@ resource "google_container_node_pool" "gpu" {
     machine_type    = var.machine_type
     image_type      = "COS_CONTAINERD"
     disk_size_gb    = 150
+    spot            = var.spot
     service_account = google_service_account.this["nodes"].email
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
 
@@ -105,7 +137,17 @@ resource "google_container_node_pool" "gpu" {
       count = 1
 
       gpu_driver_installation_config {
-        gpu_driver_version = "LATEST"
+        gpu_driver_version = var.driver
+      }
+    }
+
+    dynamic "reservation_affinity" {
+      for_each = var.reservation == null ? [] : [var.reservation]
+
+      content {
+        consume_reservation_type = "SPECIFIC_RESERVATION"
+        key                      = "compute.googleapis.com/reservation-name"
+        values                   = [var.reservation]
       }
     }
 
@@ -120,24 +162,30 @@ resource "google_container_node_pool" "gpu" {
   }
 }
 
-data "google_compute_zones" "this" {
-  project    = var.project
-  region     = var.region
-  depends_on = [google_project_service.this]
-}
-
 data "google_client_openid_userinfo" "this" {}
 
-# Google answers the request within a day or two; a new project may use no GPU.
+locals {
+  quota         = { service = "compute.googleapis.com", id = "GPUS-ALL-REGIONS-per-project" }
+  present_quota = tonumber(one(data.google_cloud_quotas_quota_info.gpus.dimensions_infos).details[0].value)
+}
+
+data "google_cloud_quotas_quota_info" "gpus" {
+  parent     = "projects/${var.project}"
+  service    = local.quota.service
+  quota_id   = local.quota.id
+  depends_on = [time_sleep.services]
+}
+
+# Google answers the request within a day or two; a new project may use no GPU. It would also lower what a project has.
 resource "google_cloud_quotas_quota_preference" "gpus" {
   parent        = "projects/${var.project}"
   name          = "${var.name}-gpus"
-  service       = "compute.googleapis.com"
-  quota_id      = "GPUS-ALL-REGIONS-per-project"
+  service       = local.quota.service
+  quota_id      = local.quota.id
   contact_email = data.google_client_openid_userinfo.this.email
-  depends_on    = [google_project_service.this]
+  depends_on    = [time_sleep.services]
 
   quota_config {
-    preferred_value = var.max_machines
+    preferred_value = local.present_quota < 0 ? local.present_quota : max(var.max_machines, local.present_quota)
   }
 }

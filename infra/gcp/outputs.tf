@@ -46,3 +46,8 @@ output "address" {
   description = "Address to which the server's name has to point."
   value       = google_compute_global_address.prefect.address
 }
+
+output "controller_address" {
+  description = "Address by which the controller is known outside."
+  value       = google_compute_address.out.address
+}

@@ -12,6 +12,8 @@ resource "google_service_networking_connection" "database" {
   network                 = google_compute_network.this.id
   service                 = "servicenetworking.googleapis.com"
   reserved_peering_ranges = [google_compute_global_address.database.name]
+  # Google keeps the connection for days after the database is gone, and its peering would keep the network.
+  deletion_policy = "REMOVE_PEERING"
 }
 
 resource "google_sql_database_instance" "prefect" {
@@ -19,7 +21,7 @@ resource "google_sql_database_instance" "prefect" {
   project             = var.project
   region              = var.region
   database_version    = "POSTGRES_17"
-  deletion_protection = true
+  deletion_protection = var.deletion_protection
   depends_on          = [google_service_networking_connection.database]
 
   settings {
@@ -49,24 +51,27 @@ resource "google_sql_user" "prefect" {
   project  = var.project
   instance = google_sql_database_instance.prefect.name
   password = random_password.database.result
+  # PostgreSQL refuses to drop an owner of tables. The instance takes user and database with it.
+  deletion_policy = "ABANDON"
 }
 
 resource "google_sql_database" "prefect" {
-  name     = "prefect"
-  project  = var.project
-  instance = google_sql_database_instance.prefect.name
+  name            = "prefect"
+  project         = var.project
+  instance        = google_sql_database_instance.prefect.name
+  deletion_policy = "ABANDON"
 }
 
 resource "google_compute_global_address" "prefect" {
   name       = "${var.name}-prefect"
   project    = var.project
-  depends_on = [google_project_service.this]
+  depends_on = [time_sleep.services]
 }
 
 resource "google_compute_managed_ssl_certificate" "prefect" {
   name       = "${var.name}-prefect"
   project    = var.project
-  depends_on = [google_project_service.this]
+  depends_on = [time_sleep.services]
 
   managed {
     domains = [var.domain]

@@ -4,18 +4,26 @@ locals {
 }
 
 resource "google_project_service" "this" {
-  for_each           = toset(["artifactregistry", "cloudquotas", "compute", "container", "iam", "servicenetworking", "sqladmin", "storage"])
+  for_each           = toset(["artifactregistry", "cloudquotas", "cloudresourcemanager", "compute", "container", "iam", "iamcredentials", "servicenetworking", "sqladmin", "storage"])
   project            = var.project
   service            = "${each.key}.googleapis.com"
   disable_on_destroy = false
 }
 
+# Google answers 403 for some time after it has enabled a service.
+resource "time_sleep" "services" {
+  create_duration = "60s"
+  triggers        = { for name, service in google_project_service.this : name => service.id }
+}
+
 resource "google_storage_bucket" "store" {
+  depends_on                  = [time_sleep.services]
   for_each                    = local.stores
   name                        = "${var.name}-${each.key}"
   project                     = var.project
   location                    = var.region
   uniform_bucket_level_access = true
+  force_destroy               = !var.deletion_protection
   public_access_prevention    = "enforced"
 
   versioning {
@@ -50,7 +58,7 @@ resource "google_artifact_registry_repository" "images" {
   location      = var.region
   repository_id = var.name
   format        = "DOCKER"
-  depends_on    = [google_project_service.this]
+  depends_on    = [time_sleep.services]
 
   docker_config {
     immutable_tags = true

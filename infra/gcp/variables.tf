@@ -35,29 +35,59 @@ variable "domain" {
 
 # Both, and `accelerator`, are a row of plumbline/schema/machines.toml. Google installs image and driver of its nodes.
 variable "machine_type" {
-  type    = string
-  default = "g2-standard-8"
+  type     = string
+  default  = "g2-standard-8"
+  nullable = false
 }
 
 variable "accelerator_type" {
   type        = string
   default     = "nvidia-l4"
+  nullable    = false
   description = "The machine's GPU, as Google names it."
 }
 
 variable "accelerator" {
   type        = string
   default     = "NVIDIA L4"
+  nullable    = false
   description = "The same GPU, as its driver names it."
 }
 
 variable "max_machines" {
-  type    = number
-  default = 1
+  type     = number
+  default  = 1
+  nullable = false
 }
 
 variable "gpu_zones" {
   type        = list(string)
+  description = "Zones of the region that have this GPU; name one for trainings on several machines."
+}
+
+variable "driver" {
+  type        = string
+  default     = "LATEST"
+  nullable    = false
+  description = "The GPU's driver: LATEST or DEFAULT of the nodes' image, or INSTALLATION_DISABLED where a DaemonSet installs a certain version."
+}
+
+variable "spot" {
+  type        = bool
+  default     = false
+  nullable    = false
+  description = "Use spare capacity, which Google may take back at any time."
+}
+
+variable "reservation" {
+  type        = string
   default     = null
-  description = "Zones of the region that have this GPU; null for all of the cluster's zones."
+  description = "Reservation that the machines use, by its name."
+}
+
+variable "deletion_protection" {
+  type        = bool
+  default     = true
+  nullable    = false
+  description = "Whether `destroy` ends before buckets with objects, cluster and database."
 }

@@ -24,8 +24,10 @@ from prefect.client.schemas.filters import (
     LogFilter,
     LogFilterFlowRunId,
     LogFilterLevel,
+    WorkPoolFilter,
+    WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus, WorkPoolStatus
 from prefect.client.schemas.sorting import ArtifactSort, LogSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -91,6 +93,23 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
             return None
         raise
     return PoolHealth({worker.name: worker.status is WorkerStatus.ONLINE for worker in workers}, kind=found.type)
+
+
+def read_online(client: SyncPrefectClient, pools: Collection[str]) -> dict[str, bool]:
+    """Return for each pool that exists whether a run in it can start now; one request for all of them.
+
+    Only a pool that is paused is asked for its workers, which its status hides.
+    """
+    wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=list(pools)))
+    online = {}
+    for pool in paged(partial(client.read_work_pools, work_pool_filter=wanted)):
+        if pool.status in (WorkPoolStatus.READY, WorkPoolStatus.NOT_READY):
+            is_ready = pool.status is WorkPoolStatus.READY
+            online[pool.name] = is_ready or pool.is_push_pool or pool.is_managed_pool
+        else:
+            health = read_pool(client, pool.name)
+            online[pool.name] = health is not None and health.is_online
+    return online
 
 
 def start_run(

@@ -24,7 +24,7 @@ from plumbline.tasks.prefect_client.flow_runs import (
     RunProgress,
     read_children,
     read_keys,
-    read_pool,
+    read_online,
     read_progress,
 )
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
@@ -75,14 +75,13 @@ class PrefectOrchestrator(Generic[OrderType]):
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None]:
         """Return whether a run of each platform can start now."""
-        return {name: self._is_online(name) for name in platforms}
-
-    def _is_online(self, platform: str) -> bool | None:
-        try:
-            pool = self._apis.ask(self._apis.of(platform), partial(read_pool, pool=self._pools[platform]))
-        except PREFECT_ERRORS:
-            return None
-        return pool is not None and pool.is_online
+        found: dict[str, bool | None] = dict.fromkeys(platforms)
+        for client, names in self._apis.groups(platforms):
+            with suppress(*PREFECT_ERRORS):
+                pools = {self._pools[name] for name in names}
+                online = self._apis.ask(client, partial(read_online, pools=pools))
+                found |= {name: online.get(self._pools[name], False) for name in names}
+        return found
 
     def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
         """Return the runs that exist already on the servers."""

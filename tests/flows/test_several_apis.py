@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 
 from plumbline.data.stores import open_store
 from plumbline.local import services
@@ -224,3 +224,29 @@ def test_an_api_that_hangs_holds_up_no_other(client: SyncPrefectClient, monkeypa
             assert orchestrator.online(["azure", "aws"]) == {"azure": None, "aws": True}
         assert abs(clocks["azure"]() - clocks["aws"]()) < timedelta(seconds=60)
         assert time.monotonic() - began < 50
+
+
+def test_the_pools_of_all_platforms_are_read_by_one_request(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("nothing is dispatched here")
+
+    pools = {name: f"one-request-{name}" for name in ("up", "down", "paused", "push", "gone")}
+    for name in ("up", "down", "paused"):
+        client.create_work_pool(WorkPoolCreate(name=pools[name], type="process"))
+    client.create_work_pool(WorkPoolCreate(name=pools["push"], type="cloud-run:push"))
+    for name in ("up", "paused"):
+        client.send_worker_heartbeat(pools[name], "w", heartbeat_interval_seconds=30)
+    client.update_work_pool(pools["paused"], WorkPoolUpdate(is_paused=True))
+    orchestrator: PrefectOrchestrator[TrainingOrder] = PrefectOrchestrator(
+        PlatformApis(client, {}), "s", pools, start=never, orders=never, recorded=never
+    )
+    asked: list[str] = []
+    request = client.request
+    monkeypatch.setattr(client, "request", lambda *args, **keys: asked.append(args[1]) or request(*args, **keys))
+    # A paused pool has its worker, so that its runs wait for it as before.
+    online = {"up": True, "down": False, "paused": True, "push": True, "gone": False}
+    assert orchestrator.online(list(pools)) == online
+    # One for all, and two more for a pool whose pause hides its workers.
+    assert len(asked) == 3, asked

@@ -46,23 +46,30 @@ def largest_judgeable(
 ) -> tuple[tuple[str, ...], dict[str, Defect]]:
     """Return the platforms that can be judged together, and the defect of each other platform.
 
-    `names` starts with the reference. If it is the reference that cannot be compared with any platform, more platforms
-    remain without it.
+    `names` starts with the reference, and each platform is judged beside it. If it is the reference that cannot be
+    compared with any platform, more platforms remain without it.
     """
-    choices = [_judgeable(order, judge) for order in (names, (*names[1:], *names[:1]))]
-    return max(choices, key=lambda choice: len(choice[0]))
+    choice = _judgeable(names, judge)
+    if len(choice[1]) > 1:
+        choice = max(choice, _judgeable((*names[1:], *names[:1]), judge), key=lambda choice: len(choice[0]))
+    kept, defects = choice
+    if isinstance(isolated(", ".join(kept), partial(judge, kept)), Defect):
+        # Platforms of which each can be judged beside the reference break the judge together.
+        kept, more = _judgeable(kept, judge, beside=None)
+        defects |= more
+    return kept, defects
 
 
 def _judgeable(
-    names: Sequence[str], judge: Callable[[Sequence[str]], object]
+    names: Sequence[str], judge: Callable[[Sequence[str]], object], *, beside: int | None = 1
 ) -> tuple[tuple[str, ...], dict[str, Defect]]:
+    """Judge each platform beside the first `beside` of those kept before it; `None` for all of them."""
     kept: tuple[str, ...] = ()
     defects: dict[str, Defect] = {}
     for name in names:
-        more = (*kept, name)
-        found = isolated(name, partial(judge, more))
+        found = isolated(name, partial(judge, (*kept[:beside], name)))
         if isinstance(found, Defect):
             defects[name] = found
         else:
-            kept = more
+            kept = (*kept, name)
     return kept, defects

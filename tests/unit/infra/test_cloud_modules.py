@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ def test_policies_of_aws_delete_nothing_and_name_their_buckets(path):
     policy = document(f"aws/{path.name}", password_parameter=PARAMETER)
     assert policy["Version"] == "2012-10-17"
     for statement in policy["Statement"]:
-        if path.stem == "outbox-bucket-policy":
+        if path.stem.endswith("bucket-policy"):
             assert statement["Effect"] == "Deny"
             assert statement["Condition"]
             continue
@@ -101,6 +103,19 @@ def test_no_machine_is_on_but_for_a_round():
     assert resources("azure", "azurerm_linux_virtual_machine_scale_set")["worker"]["instances"] == "0"
     text = (INFRA / "gcp" / "cluster.tf").read_text()
     assert "total_min_node_count = 0" in text
+
+
+def test_each_row_about_the_clouds_has_its_check_and_a_planted_error():
+    """`make infra-check` runs the checks: its parser is no package of this environment."""
+    page = (INFRA / "CLOUDS.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    tree = ast.parse((INFRA / "check" / "clouds.py").read_text())
+    (listed,) = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and node.target.id == "ROWS"]
+    assert rows == [item.id for item in listed.elts]
+    planted = tomllib.loads((INFRA / "check" / "clouds.toml").read_text())["error"]
+    assert {error["row"] for error in planted} == set(rows)
+    for error in planted:
+        assert error["old"] in (ROOT / error["path"]).read_text(), error["name"]
 
 
 def test_the_road_to_three_clouds_takes_ten_values_and_six_commands():

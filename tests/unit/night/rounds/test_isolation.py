@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plumbline.night.rounds.gathered import GatheredRecords
+from plumbline.night.rounds.isolation import largest_judgeable
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, SpeedEvidence
 from tests.record_parts import parquet_of
@@ -205,3 +206,44 @@ def test_a_defect_that_a_record_shows_ends_its_platforms_judgement_alone(
     assert any("a defect of Plumbline" in said(finding.detail) for finding in result[name].findings)
     assert "Traceback" in said(caplog.text)
     assert name in said(caplog.text)
+
+
+class Judged:
+    """A judge that fails where platforms meet that may not, and counts the platforms that it judges."""
+
+    def __init__(self, *conflicts: set[str]) -> None:
+        self.conflicts, self.total = conflicts, 0
+
+    def __call__(self, names: Sequence[str]) -> None:
+        self.total += len(names)
+        if any(conflict <= set(names) for conflict in self.conflicts):
+            raise ZeroDivisionError
+
+
+def platforms(num_platforms: int) -> list[str]:
+    return [f"p{index}" for index in range(num_platforms)]
+
+
+@pytest.mark.parametrize("broken", [0, 1, 31])
+def test_a_broken_record_costs_each_platform_one_comparison(broken: int) -> None:
+    names = platforms(32)
+    judge = Judged({names[broken]})
+    kept, defects = largest_judgeable(names, judge)
+    assert (sorted(kept), list(defects)) == (sorted(set(names) - {names[broken]}), [names[broken]])
+    # Each with the reference, and those that remain together.
+    assert judge.total <= 3 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "lost"),
+    [
+        ([{"p3", "p5"}], {"p5"}),  # only beside each other, not beside the reference
+        ([{"p0", name} for name in platforms(8)[1:]], {"p0"}),  # the reference beside any platform
+        ([{"p2"}, {"p6"}], {"p2", "p6"}),
+    ],
+)
+def test_as_many_platforms_as_can_be_judged_together_remain(conflicts: list[set[str]], lost: set[str]) -> None:
+    judge = Judged(*conflicts)
+    kept, defects = largest_judgeable(platforms(8), judge)
+    assert (set(kept), set(defects)) == (set(platforms(8)) - lost, lost)
+    judge(kept)
