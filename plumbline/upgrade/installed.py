@@ -24,10 +24,9 @@ from plumbline.errors import ConfigurationError, PlumblineError
 from plumbline.interpreter import check_libraries, find_python, lock_of
 from plumbline.schema.base import read_model
 from plumbline.upgrade.locks import LockFiles, load_lock, parse_lock
-from plumbline.upgrade.locks.model import Pin
+from plumbline.upgrade.locks.model import OWN_NAME, Pin
 from plumbline.variables import variable
 
-_OWN_NAME = "plumbline-training"
 _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 
 _LOCKS_FOLDER = "locks"
@@ -149,7 +148,7 @@ def installed_packages(
         # An install that broke off leaves metadata without a name, and asking for it all the same is deprecated.
         if "Name" in distribution.metadata:
             package = read_distribution(distribution, markers)
-            if package.name != _OWN_NAME:
+            if package.name != OWN_NAME:
                 packages.setdefault(package.name, package)
     return packages
 
