@@ -20,7 +20,21 @@ from plumbline.history.external_values import number_of
 from plumbline.history.metrics import Worse, worse_by_name
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
+    "time": (
+        "time",
+        "timestamp",
+        "commit_timestamp",
+        "date",
+        "datetime",
+        "night",
+        "start_time",
+        "created",
+        "created_at",
+        "wall time",
+        "wall_time",
+        "_time",
+        "_timestamp",
+    ),
     "metric": ("metric", "measure", "benchmark_name", "benchmark", "name"),
     "value": ("value", "single_value_summary", "mean"),
     "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
@@ -29,7 +43,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "unit": ("unit", "units"),
 }
 """Names of each column, the first one preferred."""
-_ATTRIBUTES = frozenset({"commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index"})
+_ATTRIBUTES = frozenset({
+    "commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index", "seed", "epoch",
+    "step", "_step", "iteration",
+})  # fmt: skip
 """Columns of a wide table that are no metrics, also if they are numbers."""
 _DELIMITERS = ",;\t|"
 
@@ -38,6 +55,14 @@ Content = Mapping[Any, object]
 
 class _AsvRow(dict[str, object]):
     """Row of asv, for which a larger value of every benchmark is a regression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Columns and metrics that a person names; empty ones are found by their names and values."""
+
+    time: str = ""
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +79,23 @@ class ExternalRow:
     """Direction that the tool gives to each metric whose name states none."""
 
 
-def read_rows(text: str, where: str, dates: Mapping[str, object] = {}) -> tuple[list[ExternalRow], tuple[str, ...]]:
+def read_rows(
+    text: str, where: str, dates: Mapping[str, object] = {}, choice: Choice = Choice()
+) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
     """Return the rows of a file, and the columns that are ignored.
 
     `dates` are those of the revisions that a graph of asv counts.
     """
-    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates)]
+    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates, choice)]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
-    columns = _columns(keys)
+    columns = _columns(keys, choice)
     if {"metric", "value"} & columns.keys():
-        used = set(columns.values())
-        return [_long(place, content, columns) for place, content in contents], _others(keys, used)
-    metrics = _wide_metrics(keys, columns, [content for _, content in contents])
+        return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
+    metrics = [key for key in keys if key.strip() in choice.metrics] if choice.metrics else _metrics(contents, columns)
+    if choice.metrics and not metrics:
+        return [], _others(keys, columns)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
-    return rows, _others(keys, {*columns.values(), *metrics})
+    return rows, _others(keys, {**columns, **{key: key for key in metrics}})
 
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
@@ -79,7 +107,7 @@ def dates_of_revisions(text: str) -> Mapping[str, object]:
     return dates if isinstance(dates, dict) else {}
 
 
-def holds_rows(text: str, where: str) -> bool:
+def holds_rows(text: str, where: str, choice: Choice = Choice()) -> bool:
     """Return `False` for a file of asv without measurements of its own: no time or no metric, or a summary graph."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
@@ -91,19 +119,19 @@ def holds_rows(text: str, where: str) -> bool:
         return not all(isinstance(item, str) for item in document)
     if not isinstance(document, dict) or {"results", "data", "stats"} & document.keys():
         return True
-    columns = _columns([str(key) for key in document])
-    return "time" in columns and ("metric" in columns or bool(_wide_metrics(list(document), columns, [document])))
+    columns = _columns([str(key) for key in document], choice)
+    return "time" in columns and ("metric" in columns or bool(_metrics([(where, document)], columns)))
 
 
-def _others(keys: Iterable[str], used: set[str]) -> tuple[str, ...]:
-    return tuple(key for key in keys if key not in used)
+def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key not in used.values())
 
 
-def _columns(keys: Sequence[str]) -> dict[str, str]:
+def _columns(keys: Sequence[str], choice: Choice) -> dict[str, str]:
     """Return the file's name of each known column."""
     by_name = {key.strip().lower(): key for key in reversed(keys)}
     found = {}
-    for column, names in _NAMES.items():
+    for column, names in {**_NAMES, **({"time": (choice.time.lower(),)} if choice.time else {})}.items():
         name = next((name for name in names if name in by_name), None)
         if name is not None:
             found[column] = by_name[name]
@@ -134,15 +162,26 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
 
-def _wide_metrics(keys: Sequence[str], columns: Mapping[str, str], contents: Sequence[Content]) -> tuple[str, ...]:
-    """Return the columns of a wide table whose values are numbers."""
-    left = [key for key in keys if key not in columns.values() and key.strip().lower() not in _ATTRIBUTES]
-    return tuple(key for key in left if _is_metric([content.get(key) for content in contents]))
+def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:
+    """Return the columns of a wide table whose values are numbers.
 
-
-def _is_metric(values: Sequence[object]) -> bool:
-    kept = [value for value in values if value is not None and str(value).strip()]
-    return bool(kept) and all(number_of(value) is not None for value in kept)
+    Raise `InvalidInputError` for a column with numbers and text: it would be left out for one `timeout`.
+    """
+    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
+    metrics = []
+    for key in keys:
+        if key in columns.values() or key.strip().lower() in _ATTRIBUTES:
+            continue
+        cells = [(place, content.get(key)) for place, content in contents]
+        given = [(place, value) for place, value in cells if value is not None and str(value).strip()]
+        texts = [(place, value) for place, value in given if number_of(value) is None]
+        if texts and len(texts) < len(given):
+            place, value = texts[0]
+            hint = "leave the cell of a missing value empty, or choose the columns to judge with --metric NAME"
+            raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=place, key=key, hint=hint)
+        if given and not texts:
+            metrics.append(key)
+    return metrics
 
 
 def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:
@@ -155,10 +194,10 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
         yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
-def _contents(text: str, where: str, dates: Mapping[str, object]) -> Iterator[tuple[int, Content]]:
+def _contents(text: str, where: str, dates: Mapping[str, object], choice: Choice) -> Iterator[tuple[int, Content]]:
     start = text.lstrip()[:1]
     if start not in ("{", "["):
-        yield from _csv(text, where)
+        yield from _csv(text, where, choice)
         return
     try:
         document = json.loads(text)
@@ -170,17 +209,22 @@ def _contents(text: str, where: str, dates: Mapping[str, object]) -> Iterator[tu
     yield from enumerate(_objects(document, where, dates), start=1)
 
 
-def _csv(text: str, where: str) -> Iterator[tuple[int, Content]]:
+def _csv(text: str, where: str, choice: Choice) -> Iterator[tuple[int, Content]]:
     # Newlines of all systems, and no others.
     lines = io.StringIO(text, newline=None).readlines()
     start = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
     delimiter = max(_DELIMITERS, key=lines[start].count) if lines else ","
     reader = csv.DictReader(lines[start:], delimiter=delimiter)
     try:
-        if "time" not in _columns([name for name in reader.fieldnames or () if name]):
-            hint = "the first row names the columns: time, platform, metric, value"
-            raise InvalidInputError("the column does not exist", where=where, key="time", hint=hint)
+        if "time" not in _columns([name for name in reader.fieldnames or () if name], choice):
+            hint = (
+                "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
+            )
+            raise InvalidInputError("the column does not exist", where=where, key=choice.time or "time", hint=hint)
         for number, content in enumerate(reader, start=start + 2):
+            if None in content:
+                hint = "quote a value that contains the delimiter"
+                raise InvalidInputError("has more fields than the header", where=f"{where}: row {number}", hint=hint)
             yield number, content if delimiter == "," else {key: _point(value) for key, value in content.items()}
     except csv.Error as error:
         raise InvalidInputError(f"not CSV: {error}", where=where) from error
