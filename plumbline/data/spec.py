@@ -113,7 +113,8 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", where=str(path)) from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ConfigurationError("is not a configuration of a model", where=str(path), key="model_type")
+        hint = "name its family, such as bert, as `save_pretrained` does"
+        raise ConfigurationError("is missing", where=str(path), key="model_type", hint=hint)
     if config.get("is_encoder_decoder") or config.get("is_decoder"):
         hint = "only encoders of the BERT family are supported"
         raise ConfigurationError("is a decoder", where=str(path), key="model_type", hint=hint)

@@ -34,6 +34,9 @@ def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...]
     pins: dict[str, Pin] = {}
     others: dict[str, str] = {}
     here = conda_platform()
+    if "package" not in content:
+        hint = "an environment.yml pins nothing: conda-lock -f environment.yml"
+        raise ConfigurationError("lists no locked packages", where=where, key="package", hint=hint)
     entries = [entry for entry in content.get("package", []) if entry.get("platform") == here]
     if not entries:
         raise ConfigurationError(f"has no packages for {here}", where=where, hint=f"lock with --platform {here}")

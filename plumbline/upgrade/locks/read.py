@@ -26,6 +26,12 @@ from plumbline.upgrade.locks.uv import uv_pins
 _MAX_BYTES = 32 << 20
 _HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
 
+_EXPORTS = {
+    "Pipfile.lock": "pipenv requirements --hash > requirements.txt",
+    "pdm.lock": "pdm export -o requirements.txt",
+    "pyproject.toml": "uv lock",
+}
+"""Command that writes a lock from a file that is none, or of a format without a reader."""
 _COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 _REVISION = re.compile(r"@[0-9]+$")
 _MARKS = {
@@ -139,7 +145,7 @@ def _format(name: str) -> str:
     if file.endswith((".yml", ".yaml")):
         return "conda-lock.yml"
     if file.endswith((".lock", ".toml", ".json")):
-        raise ConfigurationError("unknown lock format", where=name, hint=_HINT)
+        raise ConfigurationError("unknown lock format", where=name, hint=_EXPORTS.get(file, _HINT))
     return "requirements"
 
 

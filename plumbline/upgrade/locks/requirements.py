@@ -125,6 +125,9 @@ def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constrain
     if name not in files.files:
         raise ConfigurationError(f"includes {name!r}, which was not handed over", where=files.name)
     for number, line in _lines(files.files[name]):
+        if line == "@EXPLICIT":
+            hint = "conda serves all of them: write those of an index with `pip list --format=freeze`"
+            raise ConfigurationError("lists URLs of conda's packages", where=name, hint=hint)
         entry = _included(line)
         if entry is not None:
             kind, path = entry

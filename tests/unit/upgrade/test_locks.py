@@ -242,6 +242,14 @@ BAD = {
     "other shape": ("poetry.lock", "package = 3\n", "is no poetry.lock file"),
     "other platform": ("conda-lock.yml", "package: []\n", "has no packages for"),
     "unknown format": ("Pipfile.lock", "{}", "unknown lock format"),
+    "Pipfile": ("Pipfile.lock", "{}", "pipenv requirements --hash"),
+    "pdm": ("pdm.lock", "{}", "pdm export"),
+    "environment of conda": ("environment.yml", "dependencies: [python]\n", "conda-lock -f environment.yml"),
+    "explicit list of conda": (
+        "lock.txt",
+        "# platform: linux-64\n@EXPLICIT\nhttps://c/a-1-0.conda\n",
+        "--format=freeze",
+    ),
     "bad pylock": ("pylock.toml", "lock-version = '1.0'\n", "created-by"),
 }
 
