@@ -160,6 +160,7 @@ def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest)
     size = model["vocab_size"]
     if not isinstance(size, int) or not 0 <= size - manifest.vocab_size < _VOCAB_PADDING:
         text = f"is {size}, and the tokenizer of the dataset {manifest.name!r} has {manifest.vocab_size}"
+        hint = "save the model after model.resize_token_embeddings(len(tokenizer))"
         raise InvalidInputError(text, where=str(folder / "config.json"), key="vocab_size", hint=hint)
     if model.get("pad_token_id", 0) != manifest.pad_token_id:
         text = f"is {model.get('pad_token_id', 0)}, and the tokenizer pads with {manifest.pad_token_id}"

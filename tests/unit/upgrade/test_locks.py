@@ -500,3 +500,13 @@ def test_an_extra_that_the_lock_does_not_have_is_refused(monkeypatch, name):
     monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
     with pytest.raises(ConfigurationError, match="has no extra or group 'gpus'"):
         read_lock(FILES / name, extras=["gpus"])
+
+
+@pytest.mark.parametrize("lock", ["uv-conflicts/uv.lock", "poetry-extras/poetry.lock"])
+def test_a_lock_has_the_packages_that_its_own_tool_exports(lock):
+    """uv 0.13 and Poetry 2.5 wrote the lock, and exported it once for each choice, which the file's name tells."""
+    exports = sorted((FILES / lock).parent.glob("*.txt"))
+    assert len(exports) > 2
+    for export in exports:
+        chosen = () if export.stem == "none" else export.stem.split("-")
+        assert versions(read_lock(FILES / lock, extras=chosen)) == versions(read_lock(export)), export.name
