@@ -205,3 +205,15 @@ def label_name(label: Any, where: str, key: str) -> str:
         hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
         raise InvalidInputError(f"the label {label[:40]!r} is not a class name", where=where, key=key, hint=hint)
     return label
+
+
+def declared_name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
+    """Return the name that a dataset of the Hub declares for a class's number."""
+    if isinstance(label, int) and not isinstance(label, bool):
+        if not 0 <= label < len(names):
+            text = f"the label {label} is not one of the {len(names)} classes"
+            raise InvalidInputError(
+                text, where=where, key=key, hint="-1 marks a hidden label: choose a different split"
+            )
+        return names[label]
+    return label

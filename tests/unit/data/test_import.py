@@ -282,3 +282,15 @@ def test_rows_held_out_by_their_name_are_never_training_rows(tmp_path, files, tr
     located = locate(str(tmp_path / "data"), tmp_path)
     assert " ".join(file.key for file in located.train) == train
     assert " ".join(file.key for file in located.evaluation) == evaluation
+
+
+def test_the_class_names_that_datasets_wrote_into_parquet_are_the_classes(tmp_path):
+    import datasets  # noqa: PLC0415 - slow to import
+
+    names = ["negative", "positive"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    rows = {"text": [f"row {i}" for i in range(20)], "label": [i % 2 for i in range(20)]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "rows.parquet"))
+    source = DatasetSource(path=str(tmp_path / "rows.parquet"), vocab_size=100)
+    manifest = build_dataset(source, "mine", "sequence-classification", tmp_path / "out")
+    assert [entry.name for entry in manifest.classes] == names
