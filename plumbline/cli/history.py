@@ -16,7 +16,7 @@ from plumbline.cli.options import at_least, check_file, say
 from plumbline.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.history.allowed import allowed_for
 from plumbline.history.external import Receipt, accepted_since, parse_external
-from plumbline.history.external_formats import Choice
+from plumbline.history.external_formats import TableChoice
 from plumbline.history.external_values import time_of
 from plumbline.history.metrics import Worse
 from plumbline.history.segments import MetricHistory
@@ -159,7 +159,10 @@ def _texts(source: Path) -> dict[str, str]:
 
 def _external(args: argparse.Namespace) -> int:
     external = parse_external(
-        _texts(args.source), where=str(args.source), worse=_worse(args), choice=Choice(args.time, tuple(args.metric))
+        _texts(args.source),
+        where=str(args.source),
+        worse=_worse(args),
+        choice=TableChoice(args.time, tuple(args.metric)),
     )
     lines: Sequence[MetricHistory] = accepted_since(external.histories, _accepted(args), where=str(args.source))
     if args.platform is not None:

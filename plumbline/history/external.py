@@ -12,7 +12,7 @@ from typing import Literal
 
 from plumbline import limits
 from plumbline.errors import ConfigurationError, InvalidInputError
-from plumbline.history.external_formats import Choice, dates_of_revisions, holds_rows, read_rows
+from plumbline.history.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
 from plumbline.history.external_values import time_of, value_of
 from plumbline.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.history.segments import Boundary, MetricHistory
@@ -74,7 +74,7 @@ class _Row:
 
 
 def parse_external(
-    text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}, choice: Choice = Choice(),  # noqa: B008
+    text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}, choice: TableChoice = TableChoice(),  # noqa: B008
 ) -> ExternalSeries:  # fmt: skip
     """Return one history per platform, workload and metric, ordered by time.
 

@@ -56,7 +56,7 @@ _DELIMITERS = ",;\t|"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TableChoice:
     """Columns and metrics that a person names; empty ones are found by their names and values."""
 
     time: str = ""
@@ -78,7 +78,7 @@ class ExternalRow:
 
 
 def read_rows(
-    text: str, where: str, dates: Mapping[str, object] = {}, choice: Choice = Choice()
+    text: str, where: str, dates: Mapping[str, object] = {}, choice: TableChoice = TableChoice()
 ) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
     """Return the rows of a file, and the columns that are ignored.
 
@@ -105,7 +105,7 @@ def dates_of_revisions(text: str) -> Mapping[str, object]:
     return dates if isinstance(dates, dict) else {}
 
 
-def holds_rows(text: str, where: str, choice: Choice = Choice()) -> bool:
+def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bool:
     """Return `False` for a file of asv without measurements of its own: no time or no metric, or a summary graph."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
@@ -129,7 +129,7 @@ def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in used.values())
 
 
-def _columns(keys: Sequence[str], choice: Choice) -> dict[str, str]:
+def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
     """Return the file's name of each known column."""
     by_name = {key.strip().lower(): key for key in reversed(keys)}
     found = {}
@@ -196,7 +196,7 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
         yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
-def _contents(text: str, where: str, dates: Mapping[str, object], choice: Choice) -> Iterator[tuple[int, Content]]:
+def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[int, Content]]:
     text = text.removeprefix(_DATA_JS)
     start = text.lstrip()[:1]
     if start not in ("{", "["):
@@ -212,7 +212,7 @@ def _contents(text: str, where: str, dates: Mapping[str, object], choice: Choice
     yield from enumerate(objects(document, where, dates), start=1)
 
 
-def _csv(text: str, where: str, choice: Choice) -> Iterator[tuple[int, Content]]:
+def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[int, Content]]:
     # Newlines of all systems, and no others.
     lines = io.StringIO(text, newline=None).readlines()
     start = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
