@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         for name, path in wanted.items():
             check_file(path, option=f"--{name}")
         return _external(args)
-    if options := [*wanted, *(["accept"] if args.accept else [])]:
+    if options := [*wanted, *(name for name in ("accept", "time", "metric") if getattr(args, name))]:
         hint = (
             "`plumbline site SUITE` writes a page for each platform, `plumbline report` a round's files; "
             "`plumbline baseline accept` accepts a level"

@@ -316,3 +316,9 @@ def test_series_that_change_together_are_named_as_one_event(tmp_path: Path, caps
     rows = [row for name in ("a", "b", "c") for row in _days(values, name)]
     assert main(["history", "--from", str(_csv(tmp_path / "t.csv", rows))]) == 1
     assert "3 of 3 series changed on the same night" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--time", "--metric", "--accept"])
+def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
+    assert f"{option}: is for --from FILE" in capsys.readouterr().err
