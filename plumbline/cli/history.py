@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from plumbline.cli.exchange.external import Receipt, accepted_since, parse_external
+from plumbline.cli.exchange.external_formats import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
@@ -64,7 +66,15 @@ def register(subparsers: Any) -> None:
         default=[],
         metavar="SERIES=DATE",
         help="with --from: the level of a series since this date is intended, and its reference. SERIES is a metric, "
-        "or platform, workload and metric as they are printed; may be repeated",
+        "or platform, workload and metric as they are printed; a date after its last value closes it; may be repeated",
+    )
+    parser.add_argument("--time", default="", metavar="COLUMN", help="with --from: the column of the time")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --from: judge this metric only; may be repeated",
     )
     parser.add_argument("--platform", help="only this platform")
     parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
@@ -85,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         for name, path in wanted.items():
             check_file(path, option=f"--{name}")
         return _external(args)
-    if options := [*wanted, *(["accept"] if args.accept else [])]:
+    if options := [*wanted, *(name for name in ("accept", "time", "metric") if getattr(args, name))]:
         hint = (
             "`plumbline store site SUITE` writes a page for each platform, `plumbline report` a round's files; "
             "`plumbline baseline accept` accepts a level"
@@ -147,7 +157,12 @@ def _texts(source: Path) -> dict[str, str]:
 
 
 def _external(args: argparse.Namespace) -> int:
-    external = parse_external(_texts(args.source), where=str(args.source), worse=_worse(args))
+    external = parse_external(
+        _texts(args.source),
+        where=str(args.source),
+        worse=_worse(args),
+        choice=TableChoice(args.time, tuple(args.metric)),
+    )
     lines: Sequence[MetricHistory] = accepted_since(external.histories, _accepted(args), where=str(args.source))
     if args.platform is not None:
         lines = [line for line in lines if line.platform == args.platform]
@@ -172,6 +187,10 @@ def _external(args: argparse.Namespace) -> int:
     else:
         _print_receipt(args.source, external.receipt)
         _print_lines(summaries)
+        nights = Counter(change.since for line in summaries if line.reason in _MOVED for change in line.changes[-1:])
+        for night, count in nights.most_common(1):
+            if count > 1:
+                say(f"  {count} of {len(summaries)} series changed on the same night, {night}: look for one cause")
         say(f"{verdict}: {words}")
         if any(summary.reason in _MOVED for summary in summaries):
             say("  an intended change: --accept SERIES=DATE makes the level since that date the reference")
@@ -244,7 +263,8 @@ def _print_receipt(source: Path, receipt: Receipt) -> None:
         say(f"  {len(receipt.ignored_files)} files hold no measurements: {', '.join(names)}{more}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
-        say(f"  {about}: last value {ended.last}, {ended.missing_nights} nights before the newest row")
+        since = f"last value {ended.last}, {ended.missing_nights} nights before the newest row"
+        say(f"  {about}: {since} (--accept SERIES=DATE with a later date closes it)")
 
 
 def _print_nights(platform: str, nights: Sequence[Night]) -> None:

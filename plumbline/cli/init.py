@@ -23,9 +23,15 @@ from plumbline.schema.base import Model, read_model
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
+from plumbline.schema.suite_file import did_you_mean
 
 _SCHEMA = ".plumbline/suite.schema.json"
 _SIZES = ("tiny", "mini", "small", "medium", "base", "large")
+_BLOCK_TYPES = (
+    "apprise-url", "custom-webhook", "discord-webhook", "mattermost-webhook", "ms-teams-webhook", "opsgenie-webhook",
+    "pager-duty-webhook", "sendgrid-email", "slack-webhook", "twilio-sms",
+)  # fmt: skip
+"""Prefect's own types of recipients; a team may have types of its own, which look like none of these."""
 
 
 def register(subparsers: Any) -> None:
@@ -73,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if sys.stdin.isatty() and not args.json and not args.outputs:
         _ask(args)
     suite = _new_suite(args)
+    _check_choices(suite)
     schema = args.file.parent / _SCHEMA
     text = suite_text(suite, _SCHEMA)
     _write_checked(args.file, text)
@@ -86,6 +93,33 @@ def run(args: argparse.Namespace) -> int:
     for command in commands:
         say(f"  {command}")
     return int(ExitCode.PASS)
+
+
+def _check_choices(suite: NewSuite) -> None:
+    """Open what the suite names on this machine; raise for rows, a model or a recipient that no run could use."""
+    from plumbline.data.datasets.spec import checkpoint_folder
+
+    if "@" not in suite.model:  # a Hub model is asked for when it is needed
+        checkpoint_folder(suite.model, dict.fromkeys(_SIZES))
+    kind = suite.alert.partition("/")[0]
+    if kind not in _BLOCK_TYPES and (hint := did_you_mean(kind, _BLOCK_TYPES)):
+        raise ConfigurationError(f"{kind!r} is no type of recipient", where="init", key="--alert", hint=hint)
+    if suite.data:
+        _check_rows(suite)
+
+
+def _check_rows(suite: NewSuite) -> None:
+    """Read a row of local training and evaluation files; raise `PlumblineError` if there is none, or no such column."""
+    from plumbline.data.datasets.files import is_file_source, locate
+    from plumbline.data.datasets.readers import read_rows
+    from plumbline.data.datasets.rows import ColumnOptions
+
+    if not is_file_source(suite.data) or ("://" in suite.data and not suite.data.startswith("file://")):
+        return  # a store's credentials, or the Hub, may be another machine's
+    located = locate(suite.data, Path())
+    options = ColumnOptions(suite.text_column or None, suite.label_column or None)
+    for file in (*located.train[:1], *located.evaluation[:1]):
+        next(read_rows(file.path, options, file.name))
 
 
 def _write_checked(file: Path, text: str) -> None:

@@ -22,12 +22,11 @@ from packaging.utils import canonicalize_name
 
 from plumbline.environments.interpreter import check_libraries, find_python, lock_of
 from plumbline.environments.locks import LockFiles, load_lock, parse_lock
-from plumbline.environments.locks.model import Pin
+from plumbline.environments.locks.model import OWN_NAME, Pin
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.variables import variable
 
-_OWN_NAME = "plumbline-training"
 _STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 
 _LOCKS_FOLDER = "locks"
@@ -149,7 +148,7 @@ def installed_packages(
         # An install that broke off leaves metadata without a name, and asking for it all the same is deprecated.
         if "Name" in distribution.metadata:
             package = read_distribution(distribution, markers)
-            if package.name != _OWN_NAME:
+            if package.name != OWN_NAME:
                 packages.setdefault(package.name, package)
     return packages
 

@@ -30,9 +30,6 @@ from plumbline.upgrade.inputs import Inputs
 _EARLY_STEPS = 10
 """Rounding has doubled once by then; a difference of formula shows at the first of them."""
 
-_ROUNDERS = {"portable-order": "transformers", "rounding": "torch"}
-"""The one package that decides what a note tells: the order of a formula, and the kernels that compute it."""
-
 _INPUTS: tuple[tuple[str, CauseCode, str, str], ...] = (
     ("rows", "data.content", "data.rows", "the dataset that is built has different rows"),
     ("vocabulary", "tokenization", "data.tokenizer", "the tokenizer that is trained has a different vocabulary"),
@@ -76,14 +73,13 @@ def has_equal_bits(judgement: Judgement) -> bool:
     return any(note.code == "equal-bits" for note in judgement.notes)
 
 
-def rounding_notes(judgement: Judgement, loaded: Sequence[PackageChange]) -> list[str]:
-    """Return a sentence about bits that differ within their limit, with the change in `loaded` that does it."""
+def rounding_notes(judgement: Judgement, tried: Sequence[PackageChange]) -> list[str]:
+    """Return a sentence about bits that differ within their limit, with the change in `tried` if it is the only one."""
     notes = {note.code: sentence_of(note.text) for note in judgement.notes}
-    code = next((code for code in _ROUNDERS if code in notes), None)
+    code = next((code for code in ("portable-order", "rounding") if code in notes), None)
     if code is None:
         return []
-    makers = [change for change in loaded if change.package == _ROUNDERS[code]] or loaded
-    return [notes[code] + (f"; likely because of {makers[0]}" if len(makers) == 1 else "")]
+    return [notes[code] + (f"; because of {tried[0]}" if len(tried) == 1 else "")]
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:

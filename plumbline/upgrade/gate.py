@@ -53,9 +53,6 @@ class UpgradeGate:
         if reference.outcome != "same":
             raise InconclusiveError(f"the current environment does not train: {_why(reference)}")
         campaign.imported |= set(reference.imported or ())
-        if not any(campaign.is_relevant(name) for name in known):
-            campaign.notes.append("training loads code from none of the changed packages")
-            return self._answer(campaign, "pass")
         campaign.progress.estimate(self._num_trainings, sum(map(campaign.is_relevant, known)))
         try:
             return self._compared(campaign)
@@ -111,15 +108,14 @@ class UpgradeGate:
         while result.outcome == "drift":
             shown, before = self._reduced(campaign, result, left), left
             left = CulpritSearch(campaign, "numerics", shown, whole=result).run(left)
-            if shown == whole or left == before or not any(campaign.is_relevant(name) for name in left):
+            if shown == whole or left == before or not left:
                 return left
             # A shorter trial does not show the culprits of what comes after its end.
             result = campaign.ask(whole, left)
         if result.outcome != "same":
             self._not_known(campaign, result)
         elif result.judgement is not None:
-            loaded = [campaign.changes[name] for name in left if campaign.is_relevant(name)]
-            campaign.notes += rounding_notes(result.judgement, loaded)
+            campaign.notes += rounding_notes(result.judgement, [campaign.changes[name] for name in left])
         return left
 
     def _inputs(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from plumbline.cli.exchange.external_formats import dates_of_revisions, holds_rows, read_rows
+from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import time_of, value_of
 from plumbline.judge.history.metrics import Metric, Worse, metric_of, worse_by_name
 from plumbline.judge.history.segments import Boundary, MetricHistory
@@ -73,7 +73,9 @@ class _Row:
     value: float | None
 
 
-def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}) -> ExternalSeries:
+def parse_external(
+    text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}, choice: TableChoice = TableChoice(),  # noqa: B008
+) -> ExternalSeries:  # fmt: skip
     """Return one history per platform, workload and metric, ordered by time.
 
     `text` is the content of one file, or of several by their names. `worse` has the directions of metrics that the user
@@ -81,19 +83,28 @@ def parse_external(text: str | Mapping[str, str], *, where: str, worse: Mapping[
     exist. An empty value, `null` or `nan` is missing.
     """
     ignored: dict[str, None] = {}
+    metrics: dict[str, None] = {}
     rows = []
     by_tool: dict[str, Worse] = {}
     texts = {where: text} if isinstance(text, str) else text
-    left_out = tuple(place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place))
+    left_out = tuple(
+        place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place, choice)
+    )
     dates = {revision: date for place in left_out for revision, date in dates_of_revisions(texts[place]).items()}
     for place, content in ((place, content) for place, content in texts.items() if place not in left_out):
-        raw, others = read_rows(content, place, dates)
+        raw, others = read_rows(content, place, dates, choice)
         ignored |= dict.fromkeys(others)
+        metrics |= dict.fromkeys(row.metric for row in raw)
+        raw = [row for row in raw if not choice.metrics or row.metric in choice.metrics]
         by_tool |= {row.metric: row.worse for row in raw if row.worse}
         rows += [
             _Row(time_of(row.time, row.where), (row.platform, row.workload, row.metric), value_of(row.value, row.where))
             for row in raw
         ]
+    for name in choice.metrics:
+        if name not in metrics:
+            hint = suggest_or_list(name, sorted({*metrics, *ignored}))
+            raise ConfigurationError(f"no metric {name!r}", where=where, key="--metric", hint=hint)
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
     series: dict[_Key, list[_Row]] = {}
@@ -139,10 +150,16 @@ def accepted_since(
         if not any(history.times[0] < accepted[name] <= history.times[-1] for history in chosen):
             problem = f"{name!r} has no night before, or none since {_day(accepted[name])}"
             raise ConfigurationError(problem, where=where, key="--accept")
-    return tuple(
+    levels = [
         _with_level(history, [accepted[name] for name, chosen in named.items() if history in chosen])
         for history in histories
-    )
+    ]
+    return tuple(history for history in levels if not _is_closed(history))
+
+
+def _is_closed(history: MetricHistory) -> bool:
+    """Return whether the end of a series is accepted: it has no value since."""
+    return any(all(value is None for value in history.values[boundary.index :]) for boundary in history.boundaries)
 
 
 def _name(history: MetricHistory) -> str:
@@ -162,12 +179,14 @@ def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHis
     return MetricHistory(platform, workload, metric, tuple(row.time for row in rows), names, names, values, ())
 
 
-def _metric(name: str, direction: Direction, values: Iterable[float | None]) -> Metric:
+def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> Metric:
     """Return the metric on the scale of its values.
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """
     metric = replace(metric_of(name), worse=direction.worse)
+    if metric.scale == "absolute" and any(abs(value) > 1 for value in values if value is not None):
+        metric = replace(metric, scale="relative")  # in percent, or a score: no share of one
     if not direction.has_sign or metric.scale != "relative":
         return metric
     sizes = [abs(value) for value in values if value]

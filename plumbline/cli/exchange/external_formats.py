@@ -1,4 +1,4 @@
-"""Rows of the files that benchmark tools write: CSV, JSON, JSON lines, Otava, asv, Bencher, Conbench. Pure.
+"""Rows of the files that benchmark tools write, as CSV, JSON or JSON lines. Pure.
 
 A file becomes rows of a time, a metric and a value, with a platform and a workload where it names them. A wide table,
 as Otava reads it, has one column for each metric.
@@ -9,35 +9,58 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import PurePath
-from typing import Any
 
+from plumbline.cli.exchange.external_tools import AsvRow, Content, field, objects
 from plumbline.cli.exchange.external_values import number_of
 from plumbline.judge.history.metrics import Worse, worse_by_name
 from plumbline.schema.errors import InvalidInputError
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "time": ("time", "timestamp", "commit_timestamp", "date", "datetime", "night"),
-    "metric": ("metric", "measure", "benchmark_name", "benchmark", "name"),
-    "value": ("value", "single_value_summary", "mean"),
+    "time": (
+        "time",
+        "timestamp",
+        "commit_timestamp",
+        "date",
+        "datetime",
+        "night",
+        "start_time",
+        "created",
+        "created_at",
+        "wall time",
+        "wall_time",
+        "_time",
+        "_timestamp",
+    ),
+    "metric": ("metric", "measure", "benchmark_name", "benchmark", "name", "_field"),
+    "value": ("value", "single_value_summary", "mean", "_value"),
     "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
     "workload": ("workload", "case_text_id", "case_id"),
     "branch": ("branch",),
     "unit": ("unit", "units"),
 }
 """Names of each column, the first one preferred."""
-_ATTRIBUTES = frozenset({"commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index"})
+_ATTRIBUTES = frozenset({
+    "commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index", "seed", "epoch",
+    "step", "_step", "iteration",
+})  # fmt: skip
 """Columns of a wide table that are no metrics, also if they are numbers."""
+_MEASURED = re.compile(r"[+-]?\d[\d.,]*\s*(?:[A-Za-zµ%/]{1,8})?")
+"""A number with a unit, or with commas between thousands: a value for people."""
+_DATA_JS = "window.BENCHMARK_DATA ="
+"""What github-action-benchmark writes before its JSON."""
 _DELIMITERS = ",;\t|"
 
-Content = Mapping[Any, object]
 
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """Columns and metrics that a person names; empty ones are found by their names and values."""
 
-class _AsvRow(dict[str, object]):
-    """Row of asv, for which a larger value of every benchmark is a regression."""
+    time: str = ""
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +77,35 @@ class ExternalRow:
     """Direction that the tool gives to each metric whose name states none."""
 
 
-def read_rows(text: str, where: str, dates: Mapping[str, object] = {}) -> tuple[list[ExternalRow], tuple[str, ...]]:
+def read_rows(
+    text: str, where: str, dates: Mapping[str, object] = {}, choice: TableChoice = TableChoice()
+) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
     """Return the rows of a file, and the columns that are ignored.
 
     `dates` are those of the revisions that a graph of asv counts.
     """
-    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates)]
+    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates, choice)]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
-    columns = _columns(keys)
+    columns = _columns(keys, choice)
     if {"metric", "value"} & columns.keys():
-        used = set(columns.values())
-        return [_long(place, content, columns) for place, content in contents], _others(keys, used)
-    metrics = _wide_metrics(keys, columns, [content for _, content in contents])
+        return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
+    metrics = [key for key in keys if key.strip() in choice.metrics] if choice.metrics else _metrics(contents, columns)
+    if choice.metrics and not metrics:
+        return [], _others(keys, columns)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
-    return rows, _others(keys, {*columns.values(), *metrics})
+    return rows, _others(keys, {**columns, **{key: key for key in metrics}})
 
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
     """Return the dates of the revisions that the index of a site of asv has; empty for any other file."""
     try:
-        dates = _get(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
+        dates = field(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
     except (ValueError, RecursionError):
         return {}
     return dates if isinstance(dates, dict) else {}
 
 
-def holds_rows(text: str, where: str) -> bool:
+def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bool:
     """Return `False` for a file of asv without measurements of its own: no time or no metric, or a summary graph."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
@@ -89,21 +115,25 @@ def holds_rows(text: str, where: str) -> bool:
         return True  # another format, or damaged: reading it says so
     if isinstance(document, list):
         return not all(isinstance(item, str) for item in document)
-    if not isinstance(document, dict) or {"results", "data", "stats"} & document.keys():
+    if (
+        not isinstance(document, dict)
+        or {"results", "data", "stats", "entries"} & document.keys()
+        or isinstance(document.get("benchmarks"), list)
+    ):
         return True
-    columns = _columns([str(key) for key in document])
-    return "time" in columns and ("metric" in columns or bool(_wide_metrics(list(document), columns, [document])))
+    columns = _columns([str(key) for key in document], choice)
+    return "time" in columns and ("metric" in columns or bool(_metrics([(where, document)], columns)))
 
 
-def _others(keys: Iterable[str], used: set[str]) -> tuple[str, ...]:
-    return tuple(key for key in keys if key not in used)
+def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key not in used.values())
 
 
-def _columns(keys: Sequence[str]) -> dict[str, str]:
+def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
     """Return the file's name of each known column."""
     by_name = {key.strip().lower(): key for key in reversed(keys)}
     found = {}
-    for column, names in _NAMES.items():
+    for column, names in {**_NAMES, **({"time": (choice.time.lower(),)} if choice.time else {})}.items():
         name = next((name for name in names if name in by_name), None)
         if name is not None:
             found[column] = by_name[name]
@@ -123,7 +153,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
     unit = str(content.get(columns.get("unit", ""), "") or "").strip()
     if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
         metric = f"{metric} ({unit})"
-    worse: Worse | None = "higher" if isinstance(content, _AsvRow) else None
+    worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
     time, value = content[columns["time"]], content[columns["value"]]
     return ExternalRow(place, time, metric, value, *_series(content, columns), worse)
 
@@ -134,15 +164,26 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
 
-def _wide_metrics(keys: Sequence[str], columns: Mapping[str, str], contents: Sequence[Content]) -> tuple[str, ...]:
-    """Return the columns of a wide table whose values are numbers."""
-    left = [key for key in keys if key not in columns.values() and key.strip().lower() not in _ATTRIBUTES]
-    return tuple(key for key in left if _is_metric([content.get(key) for content in contents]))
+def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:
+    """Return the columns of a wide table whose values are numbers.
 
-
-def _is_metric(values: Sequence[object]) -> bool:
-    kept = [value for value in values if value is not None and str(value).strip()]
-    return bool(kept) and all(number_of(value) is not None for value in kept)
+    Raise `InvalidInputError` for a column with numbers and text, or of numbers with units: it would be left out.
+    """
+    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
+    metrics = []
+    for key in keys:
+        if key in columns.values() or key.strip().lower() in _ATTRIBUTES:
+            continue
+        cells = [(place, content.get(key)) for place, content in contents]
+        given = [(place, value) for place, value in cells if value is not None and str(value).strip()]
+        texts = [(place, value) for place, value in given if number_of(value) is None]
+        if texts and (len(texts) < len(given) or all(_MEASURED.fullmatch(str(value).strip()) for _, value in texts)):
+            place, value = texts[0]
+            hint = "leave the cell of a missing value empty, or choose the columns to judge with --metric NAME"
+            raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=place, key=key, hint=hint)
+        if given and not texts:
+            metrics.append(key)
+    return metrics
 
 
 def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:
@@ -155,10 +196,11 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
         yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
-def _contents(text: str, where: str, dates: Mapping[str, object]) -> Iterator[tuple[int, Content]]:
+def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[int, Content]]:
+    text = text.removeprefix(_DATA_JS)
     start = text.lstrip()[:1]
     if start not in ("{", "["):
-        yield from _csv(text, where)
+        yield from _csv(text, where, choice)
         return
     try:
         document = json.loads(text)
@@ -167,20 +209,25 @@ def _contents(text: str, where: str, dates: Mapping[str, object]) -> Iterator[tu
             raise InvalidInputError("not JSON", where=where) from error
         yield from _json_lines(text, where)
         return
-    yield from enumerate(_objects(document, where, dates), start=1)
+    yield from enumerate(objects(document, where, dates), start=1)
 
 
-def _csv(text: str, where: str) -> Iterator[tuple[int, Content]]:
+def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[int, Content]]:
     # Newlines of all systems, and no others.
     lines = io.StringIO(text, newline=None).readlines()
     start = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
     delimiter = max(_DELIMITERS, key=lines[start].count) if lines else ","
     reader = csv.DictReader(lines[start:], delimiter=delimiter)
     try:
-        if "time" not in _columns([name for name in reader.fieldnames or () if name]):
-            hint = "the first row names the columns: time, platform, metric, value"
-            raise InvalidInputError("the column does not exist", where=where, key="time", hint=hint)
+        if "time" not in _columns([name for name in reader.fieldnames or () if name], choice):
+            hint = (
+                "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
+            )
+            raise InvalidInputError("the column does not exist", where=where, key=choice.time or "time", hint=hint)
         for number, content in enumerate(reader, start=start + 2):
+            if None in content:
+                hint = "quote a value that contains the delimiter"
+                raise InvalidInputError("has more fields than the header", where=f"{where}: row {number}", hint=hint)
             yield number, content if delimiter == "," else {key: _point(value) for key, value in content.items()}
     except csv.Error as error:
         raise InvalidInputError(f"not CSV: {error}", where=where) from error
@@ -205,114 +252,3 @@ def _json_lines(text: str, where: str) -> Iterator[tuple[int, Content]]:
         if not isinstance(content, dict):
             raise InvalidInputError("not a JSON object", where=f"{where}: row {number}")
         yield number, content
-
-
-def _objects(document: object, where: str, dates: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one JSON document, by the tool that wrote it."""
-    if isinstance(document, dict):
-        results = document.get("results")
-        if isinstance(results, dict) and "commit_hash" in document:
-            yield from _asv(document, results)
-        elif isinstance(results, list):
-            yield from _bencher(results)
-        elif isinstance(document.get("data"), list):  # a page of Conbench's API
-            yield from _objects(document["data"], where, dates)
-        else:
-            yield from _objects([document], where, dates)
-        return
-    for place, item in enumerate(document if isinstance(document, list) else [document], start=1):
-        if isinstance(item, list) and len(item) == 2:
-            yield from _point_of_graph(item, where, dates)
-        elif not isinstance(item, dict):
-            raise InvalidInputError("not a JSON object", where=f"{where}: row {place}")
-        elif isinstance(item.get("metrics"), list):
-            yield from _otava(item, item["metrics"])
-        elif isinstance(item.get("stats"), dict):
-            yield _conbench(item)
-        else:
-            yield item
-
-
-def _point_of_graph(item: Sequence[object], where: str, dates: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one point of a graph that asv has published: one for each set of parameters.
-
-    The file's path names machine, branch, environment and benchmark.
-    """
-    path = PurePath(where)
-    folders = path.parts[path.parts.index("graphs") + 1 : -1] if "graphs" in path.parts[:-1] else ()
-    machine = next((name.removeprefix("machine-") for name in folders if name.startswith("machine-")), "")
-    others = " ".join(name for name in folders if not name.startswith("machine-"))
-    values = item[1] if isinstance(item[1], list) else [item[1]]
-    for number, value in enumerate(values, start=1):
-        name = f"{path.stem}({number} of {len(values)})" if len(values) > 1 else path.stem
-        number_or_interval = value.get("v") if isinstance(value, dict) else value
-        series = {"platform": machine, "workload": others}
-        time = dates.get(str(item[0]), item[0])
-        yield _AsvRow(time=time, metric=name, value=number_or_interval, **series)
-
-
-def _otava(item: Content, metrics: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of one run as Otava reads it from JSON."""
-    time, branch = item.get("timestamp"), _get(item.get("attributes"), "branch")
-    for metric in metrics:
-        yield {"time": time, "metric": _get(metric, "name"), "value": _get(metric, "value"), "branch": branch}
-
-
-def _conbench(item: Content) -> Content:
-    """Return the row of one benchmark result of Conbench's API."""
-    tags = item.get("tags")
-    named = {str(key): value for key, value in tags.items()} if isinstance(tags, dict) else {}
-    case = ", ".join(f"{key}={value}" for key, value in named.items() if key not in ("name", "id"))
-    stats = item["stats"]
-    return {
-        "time": _get(item.get("commit"), "timestamp") or item.get("timestamp"),
-        "metric": named.get("name"),
-        "value": _get(stats, "mean"),
-        "unit": _get(stats, "unit"),
-        "platform": _name(item, "hardware"),
-        "workload": case,
-    }
-
-
-def _bencher(results: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of `bencher perf`: one metric for each report, branch, testbed, benchmark, parameters, measure."""
-    for result in results:
-        of = {name: _name(result, name) for name in ("branch", "testbed", "benchmark", "measure")}
-        parameters = _get(_get(result, "variant"), "parameters")
-        chosen = ", ".join(
-            f"{name}={value}" for name, value in (parameters.items() if isinstance(parameters, dict) else ())
-        )
-        unit = _get(_get(result, "measure"), "units")
-        metrics = _get(result, "metrics")
-        for point in metrics if isinstance(metrics, list) else ():
-            value, time = _get(_get(point, "metric"), "value"), _get(point, "start_time")
-            workload = f"{of['benchmark']}({chosen})" if chosen else of["benchmark"]
-            series = {"platform": of["testbed"], "workload": workload, "branch": of["branch"]}
-            yield {"time": time, "metric": of["measure"], "value": value, "unit": unit, **series}
-
-
-def _get(content: object, key: str) -> object:
-    return content.get(key) if isinstance(content, dict) else None
-
-
-def _name(content: object, key: str) -> object:
-    return _get(_get(content, key), "name")
-
-
-def _asv(document: Content, results: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one result file of asv: one commit on one machine, with a value for each set of parameters."""
-    columns = document.get("result_columns")
-    place = columns.index("result") if isinstance(columns, list) and "result" in columns else 0
-    own = columns.index("params") if isinstance(columns, list) and "params" in columns else 1
-    series = {"platform": _get(document.get("params"), "machine"), "workload": document.get("env_name")}
-    for name, result in results.items():
-        values, parameters = result, None
-        if isinstance(result, list) and len(result) > place and isinstance(columns, list):
-            values, parameters = result[place], result[own] if len(result) > own else None
-        elif isinstance(result, dict):
-            values, parameters = result.get("result"), result.get("params")
-        values = values if isinstance(values, list) else [values]
-        sets = [parameter for parameter in parameters or [] if isinstance(parameter, list)] if parameters else []
-        names = [f"{name}({', '.join(map(str, chosen))})" if chosen else name for chosen in product(*sets)]
-        for metric, value in zip(names, values, strict=False):
-            yield _AsvRow(time=document.get("date"), metric=metric, value=value, **series)

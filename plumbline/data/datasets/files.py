@@ -20,6 +20,7 @@ _STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
 _SPLITS = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "eval": "validation", "evaluation": "validation", "test": "test", "testing": "test",
+    "holdout": "test", "heldout": "test",
 }  # fmt: skip
 _NO_DATA = re.compile(r"(?i)^([._].*|readme.*|licen[cs]e.*|.*\.(md|crc|lock|metadata|sha256)|dataset_infos?\.json)$")
 _MAX_FILES = 100_000
@@ -178,8 +179,9 @@ def _data_files(keys: Collection[str], name: str) -> list[str]:
 
 def _split_of(key: str) -> str:
     """Return the split in a file's name or folder, else ""."""
-    for part in reversed(key.lower().split("/")):
-        names = [word for word in re.split(r"[^a-z0-9]+", part) if word in _SPLITS]
+    for part in reversed(key.split("/")):
+        words = map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part))
+        names = [word for word in words if word in _SPLITS]
         if names:
             return _SPLITS[names[0]]
     return ""
@@ -190,10 +192,12 @@ def _split(files: dict[str, SourceFile], name: str) -> tuple[tuple[SourceFile, .
     splits: dict[str, list[str]] = {}
     for key in files:
         splits.setdefault(_split_of(key), []).append(key)
-    if len(files) == 1 or "train" not in splits or len(splits) == 1:
+    if len(splits) == 1:
         return tuple(files.values()), ()
-    if "" in splits:
-        text = f"names splits, and {splits[''][0]!r} belongs to none of them"
+    if "" in splits or "train" not in splits:
+        text = "names splits, and none of them is for training"
+        if "" in splits:
+            text = f"names splits, and {splits[''][0]!r} belongs to none of them"
         hint = "choose files with a glob, and evaluation files with --evaluation"
         raise ConfigurationError(text, where=name, key="path", hint=hint)
     chosen = "validation" if "validation" in splits else "test"

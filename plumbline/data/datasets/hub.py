@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import ColumnOptions, Place, RawRow, checked_row
+from plumbline.data.datasets.rows import ColumnOptions, Place, RawRow, checked_row, declared_name
 from plumbline.schema.errors import (
     DISK_FULL,
     AccessError,
@@ -115,23 +115,11 @@ def _rows(
     for number, values in enumerate(rows, start=1):
         place = Place(where, "row", number)
         if names is not None and columns.label is not None:
-            label = _name(values[columns.label], names, str(place), columns.label)
+            label = declared_name(values[columns.label], names, str(place), columns.label)
             yield checked_row({**values, columns.label: label}, columns, place)
         else:
             yield checked_row(values, columns, place)
     reading.add_rows("the library datasets", len(rows), columns)
-
-
-def _name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
-    """Return a class's declared name."""
-    if isinstance(label, int) and not isinstance(label, bool):
-        if not 0 <= label < len(names):
-            text = f"the label {label} is not one of the {len(names)} classes"
-            raise InvalidInputError(
-                text, where=where, key=key, hint="-1 marks a hidden label: choose a different split"
-            )
-        return names[label]
-    return label
 
 
 def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) -> SourceRows:

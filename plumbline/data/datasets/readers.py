@@ -10,7 +10,7 @@ from typing import Any
 
 from plumbline.data.datasets.delimited import MAX_LINE_BYTES, read_delimited
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import ColumnOptions, Columns, Place, RawRow, checked_row
+from plumbline.data.datasets.rows import ColumnOptions, Columns, Place, RawRow, checked_row, declared_name
 from plumbline.data.datasets.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 
@@ -127,6 +127,15 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
+def _declared_classes(metadata: Mapping[bytes, bytes] | None, label: str | None) -> tuple[str, ...]:
+    """Return the names of the label's classes that the library `datasets` wrote into a Parquet file, if any."""
+    try:
+        features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return tuple(map(str, features[label].get("names") or ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ()
+
+
 def _parquet(source: Path, options: ColumnOptions, where: str, reading: Reading) -> _Values:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -137,12 +146,16 @@ def _parquet(source: Path, options: ColumnOptions, where: str, reading: Reading)
     try:
         # Without a buffer, whole columns of a row group are read at once, and a group may be the whole file.
         with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-            names = list(options.resolve(list(file.schema_arrow.names), where).names)
+            columns = options.resolve(list(file.schema_arrow.names), where)
+            names, classes = list(columns.names), _declared_classes(file.schema_arrow.metadata, columns.label)
             number = 0
             for batch in file.iter_batches(columns=names, batch_size=_BATCH_ROWS):
                 for values in batch.to_pylist():
                     number += 1
-                    yield Place(where, "row", number), values
+                    place = Place(where, "row", number)
+                    if classes and columns.label is not None:
+                        values[columns.label] = declared_name(values[columns.label], classes, str(place), columns.label)
+                    yield place, values
             reading.add_text("Parquet", number)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"not Parquet: {str(error)[:120]}", where=where) from error

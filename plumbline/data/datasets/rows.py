@@ -24,8 +24,10 @@ _PAIRS = (
 )  # fmt: skip
 _LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
 _MOST_LISTED = 12
-_TEXT_HINT = "name the columns with --text-column and --label-column"
-_HEADER_HINT = "; a file without a header line is read with --no-header and numbers, such as --text-column 2"
+_TEXT_HINT = "name the columns with --text-column and --label-column, in a suite text_column and label_column"
+_HEADER_HINT = (
+    "; a file without a header line is read with --no-header, in a suite header = false, and numbers as names"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ def _only(candidates: Sequence[str], found: Sequence[str], where: str, kind: str
     if len(candidates) == 1:
         return candidates[0]
     choices = f"it could be any of: {_listed(candidates)}" if candidates else f"found: {_listed(found)}"
-    hint = f"name the column with --{kind}-column" + ("" if kind == "label" else " (and --pair-column)")
+    hint = f"name the column with --{kind}-column, in a suite {kind}_column"
+    hint += "" if kind == "label" else " (and --pair-column, pair_column)"
     hint += _HEADER_HINT
     why = f"the column of the {kind} is ambiguous ({choices})"
     raise InvalidInputError(why, where=where, key=kind, hint=hint)
@@ -204,4 +207,16 @@ def label_name(label: Any, where: str, key: str) -> str:
     if len(label) > _LONGEST_LABEL or not label.isprintable():
         hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
         raise InvalidInputError(f"the label {label[:40]!r} is not a class name", where=where, key=key, hint=hint)
+    return label
+
+
+def declared_name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
+    """Return the name that a dataset of the Hub declares for a class's number."""
+    if isinstance(label, int) and not isinstance(label, bool):
+        if not 0 <= label < len(names):
+            text = f"the label {label} is not one of the {len(names)} classes"
+            raise InvalidInputError(
+                text, where=where, key=key, hint="-1 marks a hidden label: choose a different split"
+            )
+        return names[label]
     return label

@@ -113,7 +113,8 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", where=str(path)) from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
-        raise ConfigurationError("is not a configuration of a model", where=str(path), key="model_type")
+        hint = "name its family, such as bert, as `save_pretrained` does"
+        raise ConfigurationError("is missing", where=str(path), key="model_type", hint=hint)
     if config.get("is_encoder_decoder") or config.get("is_decoder"):
         hint = "only encoders of the BERT family are supported"
         raise ConfigurationError("is a decoder", where=str(path), key="model_type", hint=hint)
@@ -159,6 +160,7 @@ def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest)
     size = model["vocab_size"]
     if not isinstance(size, int) or not 0 <= size - manifest.vocab_size < _VOCAB_PADDING:
         text = f"is {size}, and the tokenizer of the dataset {manifest.name!r} has {manifest.vocab_size}"
+        hint = "save the model after model.resize_token_embeddings(len(tokenizer))"
         raise InvalidInputError(text, where=str(folder / "config.json"), key="vocab_size", hint=hint)
     if model.get("pad_token_id", 0) != manifest.pad_token_id:
         text = f"is {model.get('pad_token_id', 0)}, and the tokenizer pads with {manifest.pad_token_id}"

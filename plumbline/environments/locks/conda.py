@@ -11,8 +11,9 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from plumbline.environments.locks.model import Pin, referenced_url
+from plumbline.environments.locks.model import REPOSITORY, Pin, referenced_url
 from plumbline.environments.locks.requirements import version_in_url
+from plumbline.environments.locks.selection import add_pin, chosen_names
 from plumbline.schema.errors import ConfigurationError
 
 Pins = tuple[dict[str, Pin], dict[str, str]]
@@ -33,20 +34,25 @@ def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...]
     pins: dict[str, Pin] = {}
     others: dict[str, str] = {}
     here = conda_platform()
+    if "package" not in content:
+        hint = "an environment.yml pins nothing: conda-lock -f environment.yml"
+        raise ConfigurationError("lists no locked packages", where=where, key="package", hint=hint)
     entries = [entry for entry in content.get("package", []) if entry.get("platform") == here]
     if not entries:
         raise ConfigurationError(f"has no packages for {here}", where=where, hint=f"lock with --platform {here}")
-    for entry in entries:
-        categories = entry.get("categories") or [entry.get("category", "main")]
-        if extras is not None and not {"main", *extras} & set(categories):
+    by_entry = [set(entry.get("categories") or [entry.get("category", "main")]) for entry in entries]
+    chosen = {"main", *chosen_names(set().union(*by_entry), extras, where)}
+    for entry, categories in zip(entries, by_entry, strict=True):
+        if not chosen & categories:
             continue
         name = canonicalize_name(str(entry.get("name", "")))
         version = str(entry.get("version", ""))
         if entry.get("manager") != "pip":
             others[name] = version
             continue
-        hashes = tuple(f"{kind}:{value}" for kind, value in entry.get("hash", {}).items() if kind == "sha256")
-        pins[name] = Pin(name=name, version=version, hashes=hashes)
+        add_pin(
+            pins, _pin(name, version, str(entry.get("url", "")), str(entry.get("hash", {}).get("sha256", ""))), where
+        )
     return pins, others
 
 
@@ -56,6 +62,9 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
     `extras` names the environment; `None` means `default`.
     """
     environments = content.get("environments", {})
+    if extras and len(extras) > 1:
+        hint = "name one --extra"
+        raise ConfigurationError("an environment is chosen alone", where=where, key="environments", hint=hint)
     chosen = extras[0] if extras else "default"
     here = conda_platform()
     if chosen not in environments or here not in environments[chosen].get("packages", {}):
@@ -79,10 +88,17 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
         if "://" not in url:
             others[name] = version  # a folder of the team's own
             continue
-        if url.startswith("git+"):
-            pins[name] = Pin(name=name, version=version, url=referenced_url(url.removeprefix("git+")))
-            continue
-        hashes = (f"sha256:{entry['sha256']}",) if "sha256" in entry else ()
-        # An index serves the same archive by name and hash; only what has no version needs its URL.
-        pins[name] = Pin(name=name, version=version, url="" if version else url, hashes=hashes)
+        add_pin(pins, _pin(name, version, url, str(entry.get("sha256", ""))), where)
     return pins, others
+
+
+def _pin(name: str, version: str, url: str, sha256: str) -> Pin:
+    """Return the pin of an archive or a repository.
+
+    An index serves the same archive by name and hash; only what has no version or no hash needs its URL.
+    """
+    if match := REPOSITORY.match(url):
+        address = url.removeprefix("git+")
+        return Pin(name=name, version=version, url=referenced_url(address) if match[1] == "git" and "#" in url else url)
+    hashes = (f"sha256:{sha256}",) if sha256 else ()
+    return Pin(name=name, version=version, url="" if version and (hashes or not url) else url, hashes=hashes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import parse_qs
 
@@ -14,6 +15,9 @@ from plumbline.schema.suite_file import without_credentials
 
 _MAX_FILES = 64
 _MAX_PINS = 20_000
+OWN_NAME = "plumbline-training"
+"""Distribution that trains: of both environments, it is the one that runs this command."""
+REPOSITORY = re.compile(r"^(git|hg|bzr|svn)\+")
 _STRONG = ("sha256:", "sha384:", "sha512:")
 Hash = Annotated[str, Field(pattern=r"^[a-z0-9_]+:[0-9a-f]+$", max_length=300)]
 

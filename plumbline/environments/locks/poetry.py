@@ -6,15 +6,17 @@ It is a flat list; each entry states its interpreters and platforms.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker, default_environment
+from packaging.markers import default_environment
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import Pin, repository_url
+from plumbline.environments.locks.selection import add_pin, chosen_names, extras_in, marker_holds
 from plumbline.schema.errors import ConfigurationError
+
+_MAIN = "main"
 
 
 def poetry_pins(
@@ -26,65 +28,48 @@ def poetry_pins(
     """
     pins: dict[str, Pin] = {}
     own: dict[str, str] = {}
-    for entry in content.get("package", []):
+    entries = content.get("package", [])
+    known = {group for entry in entries for group in _groups(entry)} | set(content.get("extras", {}))
+    known |= {name for entry in entries for marker in _markers(entry).values() for name in extras_in(marker)}
+    chosen = chosen_names(known - {_MAIN}, extras and tuple(name for name in extras if name != _MAIN), where)
+    for entry in entries:
         name = canonicalize_name(str(entry.get("name", "")))
-        groups = [str(group) for group in entry.get("groups", ["main"])]
-        chosen = [group for group in groups if group == "main" or extras is None or group in extras]
-        if not chosen or not _holds(entry, chosen, extras, markers, f"{where}: package.{name}"):
+        if not _holds(entry, {_MAIN, *chosen}, markers, f"{where}: package.{name}", is_all=extras is None):
             continue
         source = entry.get("source", {})
         if source.get("type") == "directory":
             own[name] = str(entry.get("version", ""))
-            continue
-        pin = _pin(entry, name, source)
-        known = pins.setdefault(name, pin)
-        if known.identity != pin.identity:
-            what = f"{name} {known.shown} and {pin.shown} both apply here"
-            raise ConfigurationError(
-                what, where=where, key="package", hint="write it with Poetry 2, which adds markers"
-            )
+        else:
+            hint = "choose with --extra NAME; write it with Poetry 2, which adds markers"
+            add_pin(pins, _pin(entry, name, source), where, hint)
     return pins, own
 
 
-def _holds(
-    entry: dict[str, Any], groups: list[str], extras: tuple[str, ...] | None, markers: Mapping[str, str], where: str
-) -> bool:  # fmt: skip
-    """Return whether an entry applies to the interpreter.
+def _groups(entry: dict[str, Any]) -> list[str]:
+    return [str(group) for group in entry.get("groups", [_MAIN])]
 
-    The platform, and the chosen groups and extras, count too.
-    """
+
+def _markers(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the marker of each group of an entry; none where the entry has none."""
+    given = entry.get("markers") or {}
+    return given if isinstance(given, dict) else dict.fromkeys(_groups(entry), str(given))
+
+
+def _holds(entry: dict[str, Any], chosen: set[str], markers: Mapping[str, str], where: str, *, is_all: bool) -> bool:
+    """Return whether an entry applies to the interpreter, the platform, and the chosen groups and extras."""
     python = markers.get("python_full_version", default_environment()["python_full_version"])
-    try:
-        if not SpecifierSet(_versions(entry)).contains(python, prereleases=True):
-            return False
-        given = entry.get("markers")
-        if not given:
-            return True
-        by_group = given if isinstance(given, dict) else dict.fromkeys(groups, given)
-        return any(group not in by_group or _met(str(by_group[group]), extras, markers) for group in groups)
-    except (InvalidMarker, InvalidSpecifier) as error:
-        raise ConfigurationError(f"cannot be read: {error}", where=where) from error
-
-
-def _versions(entry: dict[str, Any]) -> str:
     versions = str(entry.get("python-versions", "*"))
-    return "" if versions == "*" else versions
-
-
-def _met(marker: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]) -> bool:
-    """Return whether a marker holds.
-
-    If `extras` is `None`, all extras count as chosen.
-    """
-    if "extra" not in marker:
-        return Marker(marker).evaluate({**markers})
-    names = extras if extras is not None else _extras_in(marker)
-    return any(Marker(marker).evaluate({**markers, "extra": name}) for name in ("", *names))
-
-
-def _extras_in(marker: str) -> tuple[str, ...]:
-    words = marker.replace('"', "'").split("'")
-    return tuple(after for before, after in pairwise(words) if before.strip().endswith("extra =="))
+    try:
+        if not SpecifierSet("" if versions == "*" else versions).contains(python, prereleases=True):
+            return False
+    except InvalidSpecifier as error:
+        raise ConfigurationError(f"cannot be read: {error}", where=where) from error
+    by_group = _markers(entry)
+    return any(
+        marker_holds(by_group.get(group), where, markers, chosen, is_all=is_all)
+        for group in _groups(entry)
+        if group in chosen
+    )
 
 
 def _pin(entry: dict[str, Any], name: str, source: dict[str, Any]) -> Pin:

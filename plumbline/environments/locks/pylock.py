@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from packaging.markers import Environment, default_environment
 from packaging.pylock import (
+    Package,
     PackageArchive,
     PackageDirectory,
     PackageSdist,
@@ -19,6 +20,7 @@ from packaging.pylock import (
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
 from plumbline.environments.locks.model import Pin, repository_url
+from plumbline.environments.locks.selection import add_pin, check_excludes_none, chosen_names
 from plumbline.schema.errors import ConfigurationError
 
 
@@ -33,24 +35,24 @@ def pylock_pins(
     own: dict[str, str] = {}
     try:
         lock = Pylock.from_dict(content)
-        known = (lock.extras or (), lock.dependency_groups or ())
-        chosen = [tuple(name for name in names if extras is None or name in extras) for names in known]
+        own_groups = lock.default_groups or ()
+        named = {*(lock.extras or ()), *(lock.dependency_groups or ())}
+        chosen = chosen_names(named, extras, where)
+        if extras is None:
+            for package in lock.packages:
+                check_excludes_none(str(package.marker or ""), where)
         for package, archive in lock.select(
             environment=cast("Environment", {**default_environment(), **markers}),
             tags=_tags(markers),
-            extras=chosen[0],
-            dependency_groups=chosen[1],
+            extras=[name for name in lock.extras or () if name in chosen],
+            dependency_groups={*own_groups, *(name for name in lock.dependency_groups or () if name in chosen)},
         ):
             version = str(package.version or "")
             if isinstance(archive, PackageDirectory):
                 own[package.name] = version
                 continue
-            archive_hashes = [wheel.hashes for wheel in package.wheels or ()]
-            archive_hashes += [package.sdist.hashes] if package.sdist else []
-            hashes = tuple(
-                sorted(f"{name}:{value}" for by_algorithm in archive_hashes for name, value in by_algorithm.items())
-            )
-            pins[package.name] = Pin(name=package.name, version=version, url=_url(archive), hashes=hashes)
+            hashes = tuple(sorted(f"{name}:{value}" for by_kind in _hashes(package) for name, value in by_kind.items()))
+            add_pin(pins, Pin(name=package.name, version=version, url=_url(archive, where), hashes=hashes), where)
     except (PylockValidationError, PylockSelectError) as error:
         raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error
     return pins, own
@@ -65,10 +67,16 @@ def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
     return [*cpython_tags(minor), *compatible_tags(minor, name)]
 
 
-def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
+def _hashes(package: Package) -> Iterator[Mapping[str, str]]:
+    yield from (wheel.hashes for wheel in package.wheels or ())
+    yield from (archive.hashes for archive in (package.sdist, package.archive) if archive)
+
+
+def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist, where: str) -> str:
     """Return the URL of a package that no index serves."""
+    if isinstance(archive, PackageVcs | PackageArchive) and not archive.url:
+        what = f"{archive.path} is a path of the machine that wrote the lock"
+        raise ConfigurationError(what, where=where, key="packages", hint="lock its URL")
     if isinstance(archive, PackageVcs):
         return repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
-    if isinstance(archive, PackageArchive):
-        return archive.url or ""
-    return ""
+    return archive.url or "" if isinstance(archive, PackageArchive) else ""

@@ -15,10 +15,10 @@ from packaging.pylock import is_valid_pylock_path
 from pydantic import ValidationError
 
 from plumbline.environments.locks.conda import conda_lock_pins, pixi_pins
-from plumbline.environments.locks.model import Lock, LockFiles, Pin
+from plumbline.environments.locks.model import OWN_NAME, REPOSITORY, Lock, LockFiles, Pin
 from plumbline.environments.locks.poetry import poetry_pins
 from plumbline.environments.locks.pylock import pylock_pins
-from plumbline.environments.locks.requirements import included_files, option_names, requirement_pins
+from plumbline.environments.locks.requirements import folders, included_files, option_names, requirement_pins
 from plumbline.environments.locks.uv import uv_pins
 from plumbline.schema.base import first_problem
 from plumbline.schema.errors import ConfigurationError
@@ -26,7 +26,12 @@ from plumbline.schema.errors import ConfigurationError
 _MAX_BYTES = 32 << 20
 _HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
 
-_REPOSITORY = re.compile(r"^(git|hg|bzr|svn)\+")
+_EXPORTS = {
+    "Pipfile.lock": "pipenv requirements --hash > requirements.txt",
+    "pdm.lock": "pdm export -o requirements.txt",
+    "pyproject.toml": "uv lock",
+}
+"""Command that writes a lock from a file that is none, or of a format without a reader."""
 _COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 _REVISION = re.compile(r"@[0-9]+$")
 _MARKS = {
@@ -96,6 +101,8 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers
     except (AttributeError, KeyError, TypeError) as error:
         # The file is of the right syntax and another shape than its format has.
         raise ConfigurationError(f"is no {format_name} file: {error}", where=files.name, hint=_HINT) from error
+    if pins.pop(OWN_NAME, None):
+        notes += (f"{files.name}: {OWN_NAME}: not judged; both environments train with this command's own release",)
     if not pins:
         raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
     for pin in pins.values():
@@ -104,17 +111,18 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers
 
 
 def _notes(files: LockFiles) -> tuple[str, ...]:
-    """Return a line about the options of a requirements file."""
-    names = option_names(files)
+    """Return a line about the options of a requirements file, and one about its folders."""
+    names, own = option_names(files), folders(files)
     hint = "pass those that the packages need with --pip"
-    line = f"{files.name}: {', '.join(names)}: not used; this machine's settings apply (hint: {hint})"
-    return (line,) if names else ()
+    lines = [f"{', '.join(names)}: not used; this machine's settings apply (hint: {hint})"] if names else []
+    lines += [f"{', '.join(own)}: not judged; a folder is the team's own code, left as installed"] if own else []
+    return tuple(f"{files.name}: {line}" for line in lines)
 
 
 def _check_commit(pin: Pin, where: str) -> None:
     """Raise `ConfigurationError` for a branch or a tag of a repository: it may mean a different commit tomorrow."""
     address = pin.url.partition("#")[0]
-    kind = _REPOSITORY.match(address)
+    kind = REPOSITORY.match(address)
     if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):
         return
     reference = address.partition("://")[2].partition("/")[2].partition("@")[2]
@@ -137,7 +145,7 @@ def _format(name: str) -> str:
     if file.endswith((".yml", ".yaml")):
         return "conda-lock.yml"
     if file.endswith((".lock", ".toml", ".json")):
-        raise ConfigurationError("unknown lock format", where=name, hint=_HINT)
+        raise ConfigurationError("unknown lock format", where=name, hint=_EXPORTS.get(file, _HINT))
     return "requirements"
 
 

@@ -34,6 +34,8 @@ _FOLDER = re.compile(r"^(?:\.{1,2}(?:$|[/\[;\s])|/)")
 _EGG = re.compile(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)")
 _HINT = "write NAME==VERSION or NAME @ URL; a lock pins every package"
 _EXACT = ("==", "===")
+_CONDA_BUILD = re.compile(r"_\d{13}/work/")
+"""Folder in which conda built a package; its address exists on no machine afterwards."""
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -97,7 +99,7 @@ def requirement_pins(files: LockFiles, markers: Mapping[str, str]) -> dict[str, 
         if requirement.marker is not None and not requirement.marker.evaluate({**markers}):
             return
         package = canonicalize_name(requirement.name)
-        pin = _pin(requirement, hashes)
+        pin = _pin(requirement, hashes, name)
         if pin is None:
             if not is_constraint:
                 unpinned[package] = name, number
@@ -123,6 +125,9 @@ def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constrain
     if name not in files.files:
         raise ConfigurationError(f"includes {name!r}, which was not handed over", where=files.name)
     for number, line in _lines(files.files[name]):
+        if line == "@EXPLICIT":
+            hint = "conda serves all of them: write those of an index with `pip list --format=freeze`"
+            raise ConfigurationError("lists URLs of conda's packages", where=name, hint=hint)
         entry = _included(line)
         if entry is not None:
             kind, path = entry
@@ -136,18 +141,31 @@ def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constrain
 
 def _without_folders(name: str, number: int, line: str) -> str:
     """Return the requirement of a line; empty for a folder, which is the team's own code, installed everywhere."""
+    if _is_folder(line):
+        return ""
     editable = _EDITABLE.match(line)
     if editable is None:
-        return "" if _FOLDER.match(line) and not version_in_url(line) else line
+        return line
     target = editable["target"].strip()
-    if "+" not in target.partition("://")[0]:
-        return ""
     # As `pip freeze` writes an editable install of a repository.
     egg = _EGG.search(target)
     if egg is None:
         hint = "add #egg=NAME behind the URL, as pip freeze does"
         raise ConfigurationError(f"line {number} names no package", where=name, hint=hint)
     return f"{egg['name']} @ {target}"
+
+
+def _is_folder(line: str) -> bool:
+    editable = _EDITABLE.match(line)
+    if editable is not None:
+        return "+" not in editable["target"].partition("://")[0]
+    return bool(_FOLDER.match(line)) and not version_in_url(line)
+
+
+def folders(files: LockFiles) -> tuple[str, ...]:
+    """Return the folders that the files install from."""
+    lines = (line for text in files.files.values() for _, line in _lines(text) if _is_folder(line))
+    return tuple(dict.fromkeys(_EDITABLE.sub(r"\g<target>", line) for line in lines))
 
 
 def option_names(files: LockFiles) -> tuple[str, ...]:
@@ -171,9 +189,14 @@ def _requirement(name: str, number: int, line: str) -> tuple[Requirement, tuple[
         raise ConfigurationError(f"line {number} is no requirement", where=name, hint=_HINT) from error
 
 
-def _pin(requirement: Requirement, hashes: tuple[str, ...]) -> Pin | None:
+def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin | None:
     if requirement.url:
         version = version_in_url(requirement.url)
+        if _CONDA_BUILD.search(requirement.url):
+            if not version:
+                hint = "conda installed it from a folder that is gone: write the lock with `pip list --format=freeze`"
+                raise ConfigurationError(f"{requirement.name} has no version", where=where, hint=hint)
+            return Pin(name=requirement.name, version=version)
         return Pin(name=requirement.name, version=version, url=requirement.url, hashes=hashes)
     specifiers = list(requirement.specifier)
     if len(specifiers) != 1 or specifiers[0].operator not in _EXACT or specifiers[0].version.endswith(".*"):

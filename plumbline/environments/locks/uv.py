@@ -5,18 +5,21 @@ It is a graph of packages, followed from the project along the edges whose marke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker
 from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import Pin, referenced_url
 from plumbline.environments.locks.requirements import version_in_url
+from plumbline.environments.locks.selection import CHOOSE, add_pin, chosen_names, marker_holds
 from plumbline.schema.errors import ConfigurationError
+
+Entry = dict[str, Any]
 
 _OWN = ("virtual", "editable", "directory")
 """Sources of packages in the project itself; they are the team's code, not a release."""
+_CHOICES = ("optional-dependencies", "dev-dependencies")
 
 
 def uv_pins(
@@ -26,80 +29,119 @@ def uv_pins(
 
     `extras` limits extras and groups; `None` takes all.
     """
-    packages: dict[str, list[dict[str, Any]]] = {}
+    packages: dict[str, list[Entry]] = {}
     for entry in content.get("package", []):
         packages.setdefault(canonicalize_name(str(entry.get("name", ""))), []).append(entry)
     roots = [entry for entries in packages.values() for entry in entries if _is_own(entry)]
+    manifest = content.get("manifest", {})
+    if (
+        "requirements" in manifest or "dependency-groups" in manifest
+    ):  # of a script, or of a workspace without a project
+        groups = manifest.get("dependency-groups", {})
+        roots.append({"name": "", "dependencies": manifest.get("requirements", []), "dev-dependencies": groups})
     if not roots:
         raise ConfigurationError("names no project", where=where, key="package", hint="write it with `uv lock`")
-    pins: dict[str, Pin] = {}
-    own: dict[str, str] = {}
-    queue = [(root, _root_extras(root, extras), True) for root in roots]
-    seen: set[tuple[str, str, str]] = set()
-    while queue:
-        entry, chosen, is_root = queue.pop()
-        name = canonicalize_name(str(entry["name"]))
-        new = [extra for extra in ("", *chosen) if (name, str(entry.get("version")), extra) not in seen]
-        seen.update((name, str(entry.get("version")), extra) for extra in new)
-        if not new:
-            continue
-        if _is_own(entry):
-            own[name] = str(entry.get("version", ""))
-        else:
-            _add(pins, _pin(entry, name), where)
-        edges = _edges(entry, new, is_root=is_root, groups=extras)
-        queue.extend(
-            (_target(packages, edge, where), tuple(edge.get("extra", ())), False)
-            for edge in edges
-            if _holds(edge.get("marker"), where, markers)
-        )
-    return pins, own
+    known = {name for root in roots for kind in _CHOICES for name in root.get(kind, {})}
+    lock = _UvLock(packages, roots, chosen_names(known, extras, where), where, markers)
+    return lock.pins(content.get("conflicts", []))
 
 
-def _is_own(entry: dict[str, Any]) -> bool:
+class _UvLock:
+    """Graph of a lock's packages."""
+
+    def __init__(
+        self, packages: dict[str, list[Entry]], roots: list[Entry], chosen: frozenset[str], where: str,
+        markers: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._packages = packages
+        self._roots = roots
+        self._chosen = chosen
+        self._where = where
+        self._markers = markers
+        self._active: set[str] = set()
+        """Extras, groups and projects that the walk reaches, as uv names them in markers of conflicts."""
+
+    def pins(self, conflicts: Sequence[Sequence[Mapping[str, str]]]) -> tuple[dict[str, Pin], dict[str, str]]:
+        """Return the pins, and the project's own packages; raise `ConfigurationError` for chosen conflicts."""
+        num_active = -1
+        while len(self._active) != num_active:  # an extra that the walk reaches may open other edges
+            num_active = len(self._active)
+            entries = self._walk()
+        for conflict in conflicts:
+            both = [item for item in conflict if _conflict_name(item) in self._active]
+            if len(both) > 1:
+                names = " and ".join(item.get("extra", item.get("group", item["package"])) for item in both)
+                raise ConfigurationError(f"{names} conflict", where=self._where, key="conflicts", hint=CHOOSE)
+        pins: dict[str, Pin] = {}
+        for entry in entries:
+            if not _is_own(entry):
+                add_pin(pins, _pin(entry), self._where)
+        return pins, {str(entry["name"]): str(entry.get("version", "")) for entry in entries if _is_own(entry)}
+
+    def _walk(self) -> list[Entry]:
+        """Return the packages along the edges that hold, and note what is active."""
+        reached: list[Entry] = []
+        queue = [(root, tuple(self._chosen), True) for root in self._roots]
+        seen: set[tuple[str, str, str]] = set()
+        while queue:
+            entry, extras, is_root = queue.pop()
+            name = str(entry["name"])
+            new = [extra for extra in ("", *extras) if (name, str(entry.get("version")), extra) not in seen]
+            seen.update((name, str(entry.get("version")), extra) for extra in new)
+            if "" in new and name:
+                reached.append(entry)
+            queue.extend(
+                (self._target(edge), tuple(edge.get("extra") or edge.get("extras") or ()), False)
+                for edge in self._edges(entry, new, is_root=is_root)
+                if marker_holds(edge.get("marker"), self._where, self._markers, self._active)
+            )
+        return reached
+
+    def _edges(self, entry: Entry, extras: list[str], *, is_root: bool) -> Iterator[Entry]:
+        name = str(entry["name"])
+        if "" in extras:
+            self._active.add(_conflict_name({"package": name}))
+            yield from entry.get("dependencies", [])
+        for extra in extras:
+            if extra in entry.get("optional-dependencies", {}):
+                self._active.add(_conflict_name({"package": name, "extra": extra}))
+                yield from entry["optional-dependencies"][extra]
+        for group in sorted(self._chosen) if is_root and "" in extras else ():
+            if group in entry.get("dev-dependencies", {}):
+                self._active.add(_conflict_name({"package": name, "group": group}))
+                yield from entry["dev-dependencies"][group]
+
+    def _target(self, edge: Entry) -> Entry:
+        name = canonicalize_name(str(edge.get("name", "")))
+        fitting = [
+            entry
+            for entry in self._packages.get(name, [])
+            if all(edge[key] == entry.get(key) for key in ("version", "source") if key in edge)
+        ]
+        if len(fitting) > 1:  # forks of the resolution
+            fitting = [entry for entry in fitting if self._is_of_fork(entry)]
+        if len(fitting) != 1:
+            what = f"{name!r} is {'missing' if not fitting else 'ambiguous'}"
+            raise ConfigurationError(what, where=self._where, key="package", hint="write it anew with `uv lock`")
+        return fitting[0]
+
+    def _is_of_fork(self, entry: Entry) -> bool:
+        forks = entry.get("resolution-markers", [""])
+        return any(marker_holds(marker, self._where, self._markers, self._active) for marker in forks)
+
+
+def _is_own(entry: Entry) -> bool:
     return any(kind in entry.get("source", {}) for kind in _OWN)
 
 
-def _root_extras(root: dict[str, Any], extras: tuple[str, ...] | None) -> tuple[str, ...]:
-    known = tuple(root.get("optional-dependencies", {}))
-    return known if extras is None else tuple(extra for extra in known if extra in extras)
+def _conflict_name(item: Mapping[str, str]) -> str:
+    """Return the extra by which uv's markers name an extra, a group or a project of a conflict."""
+    package = item["package"]
+    kind = next((kind for kind in ("extra", "group") if kind in item), "")
+    return f"{kind or 'project'}-{len(package)}-{package}" + (f"-{item[kind]}" if kind else "")
 
 
-def _edges(
-    entry: dict[str, Any], extras: list[str], *, is_root: bool, groups: tuple[str, ...] | None
-) -> Iterator[dict[str, Any]]:
-    if "" in extras:
-        yield from entry.get("dependencies", [])
-    for extra in extras:
-        yield from entry.get("optional-dependencies", {}).get(extra, [])
-    if is_root and "" in extras:
-        for group, edges in entry.get("dev-dependencies", {}).items():
-            if groups is None or group in groups:
-                yield from edges
-
-
-def _holds(marker: Any, where: str, markers: Mapping[str, str]) -> bool:
-    if not marker:
-        return True
-    try:
-        return Marker(str(marker)).evaluate({**markers, "extra": ""})
-    except InvalidMarker as error:
-        raise ConfigurationError(f"{marker!r} is no marker", where=where, key="package.dependencies") from error
-
-
-def _target(packages: dict[str, list[dict[str, Any]]], edge: dict[str, Any], where: str) -> dict[str, Any]:
-    name = canonicalize_name(str(edge.get("name", "")))
-    keys = ("version", "source")
-    fitting = [
-        entry for entry in packages.get(name, []) if all(edge[key] == entry.get(key) for key in keys if key in edge)
-    ]
-    if len(fitting) != 1:
-        what = f"{name!r} is {'missing' if not fitting else 'ambiguous'}"
-        raise ConfigurationError(what, where=where, key="package", hint="write it anew with `uv lock`")
-    return fitting[0]
-
-
-def _pin(entry: dict[str, Any], name: str) -> Pin:
+def _pin(entry: Entry) -> Pin:
     source = entry.get("source", {})
     url = str(source.get("url", ""))
     if "git" in source:
@@ -107,11 +149,4 @@ def _pin(entry: dict[str, Any], name: str) -> Pin:
     archives = [entry.get("sdist"), *entry.get("wheels", [])]
     hashes = tuple(sorted(str(archive["hash"]) for archive in archives if archive and "hash" in archive))
     version = str(entry.get("version", "")) or version_in_url(url)
-    return Pin(name=name, version=version, url=url, hashes=() if "git" in source else hashes)
-
-
-def _add(pins: dict[str, Pin], pin: Pin, where: str) -> None:
-    known = pins.setdefault(pin.name, pin)
-    if known.identity != pin.identity:
-        what = f"{pin.name} {known.shown} and {pin.shown} both apply here: extras or groups conflict"
-        raise ConfigurationError(what, where=where, key="package", hint="choose with --extra NAME")
+    return Pin(name=entry["name"], version=version, url=url, hashes=() if "git" in source else hashes)

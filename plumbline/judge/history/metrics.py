@@ -98,7 +98,7 @@ _RATES = frozenset({
     "auc", "bleu", "rouge", "precision", "recall",
 })  # fmt: skip
 _TIMES = frozenset({"s", "sec", "second", "min", "minute", "hour"})
-_RATIO = re.compile(r"/(?=(?:s|sec|second|min|minute|hour|step|iter|it|sample|token|batch|epoch)s?$)")
+_RATIO = re.compile(r"/(?=(?:s|sec|second|min|minute|hour|step|iter|it|sample|token|batch|epoch)s?\)?$)")
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 

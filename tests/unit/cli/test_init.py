@@ -11,7 +11,10 @@ from typing import get_args
 
 import jsonschema
 import pytest
+from prefect.blocks import notifications
+from prefect.blocks.core import Block
 
+from plumbline.cli.init import _BLOCK_TYPES
 from plumbline.cli.main import main
 from plumbline.local.rehearsal import rehearsal, to_toml
 from plumbline.local.stack import is_local
@@ -32,6 +35,7 @@ REAL = (
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("text,label\ngood,1\n")
     return tmp_path
 
 
@@ -138,6 +142,11 @@ def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureF
         (["--cron", "0 2 * * *", "--timezone", "Mars"], "Mars"),
         (["--name", "two words"], "name"),
         (["--report-url", "reports"], "report_url"),
+        (["--data", "gone.csv"], "gone.csv: path: no such file"),
+        (["--data", "gone/*.csv"], "contains no data file"),
+        (["--model", "bert-huge"], "bert-huge: model: is neither a size nor a checkpoint's folder"),
+        (["--model", "smal"], "did you mean `small`?"),
+        (["--alert", "slak-webhook/ml"], "did you mean `slack-webhook`?"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_leaves_no_file(
@@ -150,7 +159,36 @@ def test_a_wrong_choice_is_one_line_and_leaves_no_file(
     assert not list(folder.glob("*bad*"))
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a,b\ngood,1\n", [], "label: the column of the label is ambiguous (found: a, b)"),
+        ("text,stars,kind\ngood,1,x\n", ["--label-column", "sters"], "sters: the column does not exist"),
+        ("text,label\n", [], "contains no row"),
+        ("", [], "the file is empty"),
+    ],
+)
+def test_rows_that_no_run_could_read_are_refused_at_once(
+    text: str, options: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.csv").write_text(text)
+    assert main(["init", "--data", "mine.csv", *options]) == 4
+    assert words in capsys.readouterr().err
+    assert not (folder / "suite.toml").exists()
+
+
+def test_a_store_s_rows_a_hub_s_model_and_a_team_s_own_recipient_are_not_asked_for() -> None:
+    options = ("--data", "s3://acme/rows", "--model", "acme/bert@main", "--alert", "acme-siren/ml")
+    assert main(["init", *options]) == 0
+
+
+def test_every_recipient_that_init_knows_is_one_of_prefect() -> None:
+    kinds = [kind for kind in vars(notifications).values() if isinstance(kind, type) and issubclass(kind, Block)]
+    assert set(_BLOCK_TYPES) <= {"apprise-url", *(kind.get_block_type_slug() for kind in kinds)}
+
+
 def test_quotes_in_a_choice_stay_in_the_choice(folder: Path) -> None:
+    (folder / 'a"b\n[platforms.x]\\.csv').write_text("text,label\ngood,1\n")
     assert main(["init", "--data", 'a"b\n[platforms.x]\\.csv']) == 0
     assert read_suite(folder / "suite.toml").datasets["rows"].path == 'a"b\n[platforms.x]\\.csv'
 

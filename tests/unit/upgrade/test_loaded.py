@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from plumbline.environments.loaded import LOADED, loaded_places, place_of, write_loaded
@@ -25,3 +29,17 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path):
     (tmp_path / "1.json").write_text('{"places": 3}')
     with pytest.raises(InvalidInputError, match="places"):
         loaded_places(tmp_path)
+
+
+def test_a_data_file_that_a_process_opens_is_named_and_the_metadata_of_all_packages_is_not(tmp_path):
+    site = tmp_path / "site-packages"
+    for name in ("words/vocabulary.txt", "words-1.0.dist-info/METADATA"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("Name: words\n")
+    reads = f"import plumbline.environments.loaded as l, os, pathlib; s = pathlib.Path({str(site)!r})"
+    reads += "; [path.read_text() for path in s.rglob('*') if path.is_file()]; l.write_loaded(os.environ)"
+    environment = {**os.environ, LOADED: str(tmp_path / "out")}
+    subprocess.run([sys.executable, "-c", reads], check=True, env=environment)
+    places = loaded_places(tmp_path / "out")
+    assert "words/vocabulary.txt" in places
+    assert not any("dist-info" in place for place in places)

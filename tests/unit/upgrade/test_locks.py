@@ -242,6 +242,14 @@ BAD = {
     "other shape": ("poetry.lock", "package = 3\n", "is no poetry.lock file"),
     "other platform": ("conda-lock.yml", "package: []\n", "has no packages for"),
     "unknown format": ("Pipfile.lock", "{}", "unknown lock format"),
+    "Pipfile": ("Pipfile.lock", "{}", "pipenv requirements --hash"),
+    "pdm": ("pdm.lock", "{}", "pdm export"),
+    "environment of conda": ("environment.yml", "dependencies: [python]\n", "conda-lock -f environment.yml"),
+    "explicit list of conda": (
+        "lock.txt",
+        "# platform: linux-64\n@EXPLICIT\nhttps://c/a-1-0.conda\n",
+        "--format=freeze",
+    ),
     "bad pylock": ("pylock.toml", "lock-version = '1.0'\n", "created-by"),
 }
 
@@ -349,3 +357,156 @@ def test_a_lock_is_read_for_the_interpreter_whose_environment_it_is(name):
     files = LockFiles(name=name, files={name: MARKED[name]})
     assert set(parse_lock(files, markers=OLD).pins) == {"old"}
     assert set(parse_lock(files, markers=NEW).pins) == {"new"}
+
+
+CONFLICTS = """
+conflicts = [[{ package = "trainer", extra = "cpu" }, { package = "trainer", extra = "gpu" }]]
+[[package]]
+name = "hub"
+version = "1.0"
+dependencies = [
+    { name = "kern", version = "2.0", marker = "extra != 'extra-7-trainer-cpu' and extra != 'extra-7-trainer-gpu'" },
+    { name = "kern", version = "2.0+cpu", marker = "extra == 'extra-7-trainer-cpu'" },
+    { name = "kern", version = "2.0+gpu", marker = "extra == 'extra-7-trainer-gpu'" },
+    { name = "launcher", marker = "extra == 'extra-7-trainer-gpu'" },
+]
+[[package]]
+name = "kern"
+version = "2.0"
+[[package]]
+name = "kern"
+version = "2.0+cpu"
+[[package]]
+name = "kern"
+version = "2.0+gpu"
+[[package]]
+name = "launcher"
+version = "3.0"
+[[package]]
+name = "trainer"
+version = "0.1.0"
+source = { virtual = "." }
+dependencies = [{ name = "hub" }]
+[package.optional-dependencies]
+cpu = [{ name = "kern", version = "2.0+cpu" }]
+gpu = [{ name = "kern", version = "2.0+gpu" }]
+"""
+
+
+def lock_of(name: str, text: str, **options):
+    return parse_lock(LockFiles(name=name, files={name: text}), **options)
+
+
+@pytest.mark.parametrize(
+    ("extras", "expected"),
+    [
+        ((), {"hub": "1.0", "kern": "2.0"}),
+        (("cpu",), {"hub": "1.0", "kern": "2.0+cpu"}),
+        (("gpu",), {"hub": "1.0", "kern": "2.0+gpu", "launcher": "3.0"}),
+    ],
+)
+def test_a_uv_lock_of_conflicting_extras_has_the_packages_of_the_chosen_one(extras, expected):
+    assert versions(lock_of("uv.lock", CONFLICTS, extras=extras)) == expected
+
+
+def test_all_of_several_extras_that_exclude_each_other_are_refused():
+    with pytest.raises(ConfigurationError, match=r"conflicts: cpu and gpu conflict \(hint: choose with --extra NAME\)"):
+        lock_of("uv.lock", CONFLICTS)
+    excluding = """
+    [[package]]
+    name = "kern"
+    version = "2.0"
+    python-versions = "*"
+    groups = ["main"]
+    markers = "extra == 'cpu' and extra != 'gpu'"
+    """
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        lock_of("poetry.lock", excluding)
+    assert versions(lock_of("poetry.lock", excluding, extras=["cpu"])) == {"kern": "2.0"}
+
+
+def test_a_uv_lock_of_a_script_or_of_a_workspace_without_a_project_has_its_requirements():
+    text = """
+    [manifest]
+    requirements = [{ name = "kern", specifier = ">=1" }]
+    [manifest.dependency-groups]
+    dev = [{ name = "checker" }]
+    [[package]]
+    name = "kern"
+    version = "2.0"
+    resolution-markers = ["python_full_version < '3.0'"]
+    [[package]]
+    name = "kern"
+    version = "2.1"
+    resolution-markers = ["python_full_version >= '3.0'"]
+    [[package]]
+    name = "checker"
+    version = "1.0"
+    """
+    assert versions(lock_of("uv.lock", text)) == {"kern": "2.1", "checker": "1.0"}
+    assert versions(lock_of("uv.lock", text, extras=())) == {"kern": "2.1"}
+
+
+@pytest.mark.parametrize(("extras", "expected"), [(None, {"kern", "checker"}), ((), {"kern"})])
+def test_the_default_groups_of_a_pylock_belong_to_every_choice(extras, expected):
+    text = """
+    lock-version = "1.0"
+    created-by = "a test"
+    dependency-groups = ["dev"]
+    default-groups = ["main"]
+    [[packages]]
+    name = "kern"
+    version = "2.0"
+    marker = "'main' in dependency_groups"
+    wheels = [{ name = "kern-2.0-py3-none-any.whl", url = "https://a.b/k.whl", hashes = { sha256 = "aa" } }]
+    [[packages]]
+    name = "checker"
+    version = "1.0"
+    marker = "'dev' in dependency_groups"
+    wheels = [{ name = "checker-1.0-py3-none-any.whl", url = "https://a.b/c.whl", hashes = { sha256 = "bb" } }]
+    """
+    assert set(lock_of("pylock.toml", text, extras=extras).pins) == expected
+
+
+def test_a_repository_of_a_conda_lock_stays_one():
+    text = f"""
+    package:
+    - {{name: acme, version: '1.0', manager: pip, platform: {conda.conda_platform()}, category: main,
+       url: 'git+https://host/acme.git@{COMMIT}', hash: {{sha256: {COMMIT}}}}}
+    """
+    assert lock_of("conda-lock.yml", text).pins["acme"].requirement == f"acme @ git+https://host/acme.git@{COMMIT}"
+
+
+def test_a_freeze_in_conda_pins_versions_instead_of_conda_s_folders():
+    built = "file:///home/conda/feedstock_root/build_artifacts/numpy_1707225342954/work"
+    frozen = f"numpy @ {built}/dist/numpy-1.26.4-cp311-cp311-linux_x86_64.whl\n"
+    assert lock_of("freeze.txt", frozen).pins["numpy"].requirement == "numpy==1.26.4"
+    with pytest.raises(ConfigurationError, match="pip list --format=freeze"):
+        lock_of("freeze.txt", "certifi @ file:///croot/certifi_1707229174591/work/certifi\n")
+
+
+def test_what_a_freeze_says_of_plumbline_and_of_folders_is_named_and_not_built():
+    lock = lock_of(
+        "freeze.txt", f"-e git+https://host/plumbline@{COMMIT}#egg=plumbline_training\n-e /home/me/team\nkern==2.0\n"
+    )
+    assert versions(lock) == {"kern": "2.0"}
+    assert [note.partition(": not judged")[0] for note in lock.notes] == [
+        "freeze.txt: /home/me/team", "freeze.txt: plumbline-training",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["uv/uv.lock", "poetry/poetry.lock", "pylock-uv/pylock.toml", "conda/conda-lock.yml"])
+def test_an_extra_that_the_lock_does_not_have_is_refused(monkeypatch, name):
+    monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
+    with pytest.raises(ConfigurationError, match="has no extra or group 'gpus'"):
+        read_lock(FILES / name, extras=["gpus"])
+
+
+@pytest.mark.parametrize("lock", ["uv-conflicts/uv.lock", "poetry-extras/poetry.lock"])
+def test_a_lock_has_the_packages_that_its_own_tool_exports(lock):
+    """uv 0.13 and Poetry 2.5 wrote the lock, and exported it once for each choice, which the file's name tells."""
+    exports = sorted((FILES / lock).parent.glob("*.txt"))
+    assert len(exports) > 2
+    for export in exports:
+        chosen = () if export.stem == "none" else export.stem.split("-")
+        assert versions(read_lock(FILES / lock, extras=chosen)) == versions(read_lock(export)), export.name

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plumbline.data.datasets import build_dataset
+from plumbline.data.datasets.files import locate
 from plumbline.data.datasets.readers import read_rows
 from plumbline.data.datasets.rows import ColumnOptions
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
@@ -124,6 +125,9 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from plumbline.data.datasets.rows import ColumnOptions
+from plumbline.data.datasets.readers import read_rows
+from plumbline.data.datasets.rows import ColumnOptions
+from plumbline.data.datasets.files import locate
 from plumbline.data.datasets.readers import read_rows
 characters = sum(len(row.text) for row in read_rows(Path(sys.argv[1]), ColumnOptions()))
 print(characters, pa.default_memory_pool().max_memory())
@@ -243,3 +247,52 @@ def test_the_line_of_a_byte_that_is_no_utf8_is_named(tmp_path, end, line):
     with pytest.raises(InvalidInputError) as caught:
         list(read_rows(path, COLUMNS))
     assert str(caught.value).startswith(f"{path}, line {line}: not CSV in UTF-8: the byte 0xe9 ")
+
+
+FOLDERS = {
+    "one file": (["reviews.csv"], "reviews.csv", ""),
+    "files without splits": (["2024.csv", "2025.csv"], "2024.csv 2025.csv", ""),
+    "files of one split": (["train-0.csv", "train-1.csv"], "train-0.csv train-1.csv", ""),
+    "train and test": (["train.csv", "test.csv"], "train.csv", "test.csv"),
+    "validation before test": (["train.csv", "test.csv", "val.csv"], "train.csv", "val.csv"),
+    "folders": (["train/a.csv", "test/a.csv"], "train/a.csv", "test/a.csv"),
+    "shards": (["train-00000-of-00001.csv", "validation-00000-of-00001.csv"], "train-00000-of-00001.csv",
+               "validation-00000-of-00001.csv"),
+    "years": (["train2017.csv", "val2017.csv"], "train2017.csv", "val2017.csv"),
+    "capitals": (["TRAIN.csv", "TEST.csv"], "TRAIN.csv", "TEST.csv"),
+    "camel case": (["reviewsTrain.csv", "reviewsTest.csv"], "reviewsTrain.csv", "reviewsTest.csv"),
+    "a word that contains one": (["contest.csv", "latest.csv"], "contest.csv latest.csv", ""),
+    "test beside data": (["reviews.csv", "reviews_test.csv"], "refused", "reviews.csv"),
+    "validation beside data": (["reviews.csv", "reviews-dev.csv"], "refused", "reviews.csv"),
+    "holdout beside data": (["reviews.csv", "holdout.csv"], "refused", "reviews.csv"),
+    "test folder beside data": (["a.csv", "test/a.csv"], "refused", "a.csv"),
+    "train, test and data": (["train.csv", "test.csv", "more.csv"], "refused", "more.csv"),
+    "validation and test only": (["val.csv", "test.csv"], "refused", "none of them is for training"),
+}  # fmt: skip
+"""Files of a folder; those that train and those that evaluate, or what a refusal names."""
+
+
+@pytest.mark.parametrize(("files", "train", "evaluation"), FOLDERS.values(), ids=FOLDERS)
+def test_rows_held_out_by_their_name_are_never_training_rows(tmp_path, files, train, evaluation):
+    for name in files:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("text,label\na,1\n")
+    if train == "refused":
+        with pytest.raises(ConfigurationError, match=evaluation):
+            locate(str(tmp_path / "data"), tmp_path)
+        return
+    located = locate(str(tmp_path / "data"), tmp_path)
+    assert " ".join(file.key for file in located.train) == train
+    assert " ".join(file.key for file in located.evaluation) == evaluation
+
+
+def test_the_class_names_that_datasets_wrote_into_parquet_are_the_classes(tmp_path):
+    import datasets  # noqa: PLC0415 - slow to import
+
+    names = ["negative", "positive"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    rows = {"text": [f"row {i}" for i in range(20)], "label": [i % 2 for i in range(20)]}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / "rows.parquet"))
+    source = DatasetSource(path=str(tmp_path / "rows.parquet"), vocab_size=100)
+    manifest = build_dataset(source, "mine", "sequence-classification", tmp_path / "out")
+    assert [entry.name for entry in manifest.classes] == names

@@ -81,7 +81,7 @@ def test_a_checkpoint_brings_its_own_architecture(built, tmp_path):
             InvalidInputError,
             "vocab_size: is 30522, and the tokenizer of the dataset 'reviews' has",
         ),
-        ({"model_type": None}, ConfigurationError, "model_type: is not a configuration of a model"),
+        ({"model_type": None}, ConfigurationError, "model_type: is missing .hint: name its family, such as bert"),
         ({"model_type": "t5", "is_encoder_decoder": True}, ConfigurationError, "model_type: is a decoder"),
         ({"hidden_size": None}, ConfigurationError, "hidden_size: is missing"),
         ({"pad_token_id": 3}, InvalidInputError, "pad_token_id: is 3, and the tokenizer pads with 0"),

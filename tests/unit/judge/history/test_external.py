@@ -253,3 +253,72 @@ def test_what_cannot_be_accepted_is_wrong_usage(
     path = _csv(tmp_path / "t.csv", _days(_noisy(30), "speed"))
     assert main(["history", "--from", str(path), "--accept", accepted]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_series_that_ended_is_closed_by_a_later_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    path = _csv(tmp_path / "t.csv", [*_days(values[:80], "throughput_old"), *_days(values, "throughput")])
+    assert main(["history", "--from", str(path)]) == 3
+    assert "with a later date closes it" in capsys.readouterr().out
+    document = _read(capsys, path, "--accept", "throughput_old=2026-10-21")
+    assert [(line["metric"], line["verdict"]) for line in document["lines"]] == [("throughput", "pass")]
+
+
+@pytest.mark.parametrize("cell", ["timeout", "OOM", "#DIV/0!", "12.5k", '"15,012.3"'])
+def test_one_cell_that_is_no_number_does_not_take_its_column_out_of_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cell: str
+) -> None:
+    values = _noisy()
+    values[100:] *= 0.7
+    rows = [row + ",0.4" for row in _days(values, "aws")]
+    header = "time,platform,tokens_per_second,loss"
+    assert main(["history", "--from", str(_csv(tmp_path / "t.csv", rows, header))]) == 1
+    rows[40] = ",".join([*rows[40].split(",")[:2], cell, "0.4"])
+    capsys.readouterr()
+    path = _csv(tmp_path / "t.csv", rows, header)
+    assert main(["history", "--from", str(path)]) == 4
+    assert f"row 42: tokens_per_second: {cell.strip(chr(34))!r} is not a number" in capsys.readouterr().err
+    assert [line["metric"] for line in _read(capsys, path, "--metric", "loss")["lines"]] == ["loss"]
+    assert main(["history", "--from", str(path), "--metric", "tokens_per_second"]) == 4
+    rows[40] = rows[40].replace(cell, "15,012.3")
+    assert main(["history", "--from", str(_csv(tmp_path / "t.csv", rows, header))]) == 4
+    assert "row 42: has more fields than the header" in capsys.readouterr().err
+
+
+def test_time_and_metrics_are_chosen_by_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    values[100:] *= 0.7
+    rows = [f"{row},7,{place}" for place, row in enumerate(_days(values, "aws"))]
+    path = _csv(tmp_path / "t.csv", rows, "finished,platform,throughput,seed,queue")
+    assert main(["history", "--from", str(path)]) == 4
+    assert "--time COLUMN" in capsys.readouterr().err
+    document = _read(capsys, path, "--time", "Finished")
+    assert {line["metric"] for line in document["lines"]} == {"throughput", "queue"}
+    (line,) = _read(capsys, path, "--time", "finished", "--metric", "throughput")["lines"]
+    assert (line["metric"], line["verdict"]) == ("throughput", "drift")
+    assert main(["history", "--from", str(path), "--time", "finished", "--metric", "troughput"]) == 2
+    assert "no metric 'troughput'" in capsys.readouterr().err
+
+
+def test_an_accuracy_in_percent_changes_by_a_share_of_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = _noisy(level=91.5, share=0.002)
+    values[100:] -= 2.1
+    (line,) = _read(capsys, _csv(tmp_path / "t.csv", _days(values, "accuracy")))["lines"]
+    assert line["changes"][0]["change"] == pytest.approx(-0.023, abs=0.002)
+    assert line["relative_sd"] < 0.01
+
+
+def test_series_that_change_together_are_named_as_one_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    values[103:] *= 0.8
+    rows = [row for name in ("a", "b", "c") for row in _days(values, name)]
+    assert main(["history", "--from", str(_csv(tmp_path / "t.csv", rows))]) == 1
+    assert "3 of 3 series changed on the same night" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--time", "--metric", "--accept"])
+def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
+    assert f"{option}: is for --from FILE" in capsys.readouterr().err

@@ -139,3 +139,44 @@ def test_comments_before_the_header_are_no_rows(tmp_path: Path, capsys: pytest.C
     path.write_text("# a comment\ntime,metric,value\n2025-01-01,a,x\n", encoding="utf-8")
     assert main(["history", "--from", str(path)]) == 4
     assert "row 3: value: 'x' is not a number" in capsys.readouterr().err
+
+
+def _action(values: list[float]) -> str:
+    runs = [
+        {"date": 1785000000000 + 86400000 * night, "benches": [{"name": "step", "value": value, "unit": "ns/iter"}]}
+        for night, value in enumerate(values)
+    ]
+    return "window.BENCHMARK_DATA = " + json.dumps({"lastUpdate": 1, "entries": {"torch": runs}})
+
+
+@pytest.mark.parametrize("tool", ["action", "pytest", "google", "influx", "tensorboard"])
+def test_times_of_other_tools_that_rise_are_drift(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str
+) -> None:
+    values = [100.0 + night % 3 + (30 if night >= 60 else 0) for night in range(70)]
+    path = tmp_path / "series.json"
+    if tool == "action":
+        path.write_text(_action(values))
+    elif tool in ("influx", "tensorboard"):
+        head = "_time,_field,_value" if tool == "influx" else "Wall time,Step,Value"
+        middle = "step_ms" if tool == "influx" else "7"
+        path.write_text("\n".join([head, *(f"{1785000000 + 86400 * n},{middle},{v}" for n, v in enumerate(values))]))
+    else:
+        path = tmp_path / "runs"
+        path.mkdir()
+        for night, value in enumerate(values):
+            time = f"2026-{5 + night // 28:02d}-{1 + night % 28:02d}T02:00:00"
+            run = {"datetime": time, "benchmarks": [{"fullname": "step", "stats": {"mean": value}}]}
+            if tool == "google":
+                run = {"context": {"date": time}, "benchmarks": [{"name": "step", "real_time": value}]}
+            (path / f"{night}.json").write_text(json.dumps(run))
+    options = ["--higher-is-worse", "Value"] if tool == "tensorboard" else []
+    assert main(["history", "--from", str(path), *options]) == 1
+    assert "drift" in capsys.readouterr().out
+
+
+def test_a_column_of_numbers_with_units_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text("time,speed,loss,commit\n1,12.5k,0.4,3fa9\n86401,12.4k,0.4,77b0\n")
+    assert main(["history", "--from", str(path)]) == 4
+    assert "row 2: speed: '12.5k' is not a number" in capsys.readouterr().err

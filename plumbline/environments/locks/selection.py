@@ -1,0 +1,72 @@
+"""Rules of every lock format: the chosen extras and groups, markers, and one pin for each package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+from plumbline.environments.locks.model import Pin
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.suite_file import suggest_or_list
+
+_IS_EXTRA = re.compile(r"""\bextra\s*(?P<way>[!=]=)\s*(?P<name>'[^']*'|"[^"]*")""")
+_EXTRA_IS = re.compile(r"""(?P<name>'[^']*'|"[^"]*")\s*(?P<way>[!=]=)\s*extra\b""")
+_EXCLUDES = re.compile(r"\bnot\s+in\s+(extras|dependency_groups)\b")
+CHOOSE = "choose with --extra NAME"
+
+
+def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: str) -> frozenset[str]:
+    """Return the chosen extras and groups of those `known`; `None` takes all.
+
+    Raise `ConfigurationError` for a name that the lock does not have.
+    """
+    names = frozenset(known)
+    for name in extras or ():
+        if name not in names:
+            hint = suggest_or_list(name, sorted(names)) if names else "it has none: leave out --extra"
+            raise ConfigurationError(f"has no extra or group {name!r}", where=where, key="--extra", hint=hint)
+    return names if extras is None else frozenset(extras)
+
+
+def extras_in(marker: str) -> set[str]:
+    """Return the extras that a marker names."""
+    matches = [*_IS_EXTRA.finditer(marker), *_EXTRA_IS.finditer(marker)]
+    return {match["name"][1:-1] for match in matches}
+
+
+def marker_holds(
+    marker: object, where: str, markers: Mapping[str, str], chosen: Collection[str], *, is_all: bool = False
+) -> bool:
+    """Return whether a marker holds where these extras are chosen together.
+
+    PEP 508 knows one extra at a time; a lock is installed with several, so `extra` is read as PEP 751's set. Raise
+    `ConfigurationError` for a marker that excludes an extra where `is_all`: all together are no environment.
+    """
+    if not marker:
+        return True
+    text = str(marker)
+    for pattern in (_IS_EXTRA, _EXTRA_IS):
+        text = pattern.sub(lambda found: f"{found['name']} {'in' if found['way'] == '==' else 'not in'} extras", text)
+    try:
+        holds = Marker(text).evaluate({**markers, "extras": frozenset(chosen)}, context="lock_file")
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise ConfigurationError(f"{str(marker)[:200]!r} is no marker", where=where, key="package") from error
+    if is_all:
+        check_excludes_none(text, where)
+    return holds
+
+
+def check_excludes_none(marker: str, where: str) -> None:
+    """Raise `ConfigurationError` if a marker excludes an extra or a group: not all can be chosen together."""
+    if _EXCLUDES.search(marker):
+        raise ConfigurationError(f"extras or groups exclude each other: {marker}", where=where, hint=CHOOSE)
+
+
+def add_pin(pins: dict[str, Pin], pin: Pin, where: str, hint: str = CHOOSE) -> None:
+    """Add a pin; raise `ConfigurationError` if the lock has a different one of its package."""
+    known = pins.setdefault(pin.name, pin)
+    if known.identity != pin.identity:
+        what = f"{pin.name} {known.shown} and {pin.shown} both apply here: extras or groups conflict"
+        raise ConfigurationError(what, where=where, key="package", hint=hint)
