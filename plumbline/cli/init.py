@@ -27,7 +27,7 @@ from plumbline.schema.suite_file import did_you_mean
 
 _SCHEMA = ".plumbline/suite.schema.json"
 _SIZES = ("tiny", "mini", "small", "medium", "base", "large")
-_BLOCK_TYPES = (
+BLOCK_TYPES = (
     "apprise-url", "custom-webhook", "discord-webhook", "mattermost-webhook", "ms-teams-webhook", "opsgenie-webhook",
     "pager-duty-webhook", "sendgrid-email", "slack-webhook", "twilio-sms",
 )  # fmt: skip
@@ -102,7 +102,7 @@ def _check_choices(suite: NewSuite) -> None:
     if "@" not in suite.model:  # a Hub model is asked for when it is needed
         checkpoint_folder(suite.model, dict.fromkeys(_SIZES))
     kind = suite.alert.partition("/")[0]
-    if kind not in _BLOCK_TYPES and (hint := did_you_mean(kind, _BLOCK_TYPES)):
+    if kind not in BLOCK_TYPES and (hint := did_you_mean(kind, BLOCK_TYPES)):
         raise ConfigurationError(f"{kind!r} is no type of recipient", where="init", key="--alert", hint=hint)
     if suite.data:
         _check_rows(suite)

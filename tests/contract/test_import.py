@@ -71,6 +71,6 @@ def test_an_archived_file_is_named_as_such(bucket, tmp_path):
     with pytest.raises(AccessError) as caught:
         content(f"{bucket}/cold", tmp_path / "out")
     assert str(caught.value) == (
-        f"{bucket}/cold: rows.csv: is archived: HTTP 403 InvalidObjectState (hint: restore the object first "
-        "(S3 Glacier), or copy it to a storage class that can be read at once)"
+        f"{bucket}/cold: rows.csv: is archived: HTTP 403 InvalidObjectState: The operation is not valid for the "
+        "object's storage class (hint: restore the object first (S3 Glacier), or copy it to a storage class that can be read at once)"
     )

@@ -36,7 +36,7 @@ def test_a_drift_is_seen_with_its_cause_and_nothing_complains(browser):
 
 def test_what_a_platform_says_of_itself_stays_text(browser):
     hostile = record("azure", hostname=HOSTILE, packages={HOSTILE: HOSTILE})
-    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted(notes=(HOSTILE,))}, suite="nightly")
+    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted(notes=(Note(text=HOSTILE),))}, suite="nightly")
     dom, console = browser.open(report_page(verdict, {"aws": record("aws"), "azure": hostile}, reference="aws"))
     assert console == []
     assert "<title>drift" in dom

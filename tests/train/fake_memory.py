@@ -79,6 +79,7 @@ class Drawn:
     spec: RunSpec
     ranks: Ranks = field(default_factory=lambda: Ranks(device=DEVICE))
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    draw: str = ""
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
         rows, length = self.spec.batch_size, self.spec.data.sequence_length

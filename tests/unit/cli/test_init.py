@@ -14,7 +14,7 @@ import pytest
 from prefect.blocks import notifications
 from prefect.blocks.core import Block
 
-from plumbline.cli.init import _BLOCK_TYPES
+from plumbline.cli.init import BLOCK_TYPES
 from plumbline.cli.main import main
 from plumbline.local.rehearsal import rehearsal, to_toml
 from plumbline.local.stack import is_local
@@ -184,7 +184,7 @@ def test_a_store_s_rows_a_hub_s_model_and_a_team_s_own_recipient_are_not_asked_f
 
 def test_every_recipient_that_init_knows_is_one_of_prefect() -> None:
     kinds = [kind for kind in vars(notifications).values() if isinstance(kind, type) and issubclass(kind, Block)]
-    assert set(_BLOCK_TYPES) <= {"apprise-url", *(kind.get_block_type_slug() for kind in kinds)}
+    assert set(BLOCK_TYPES) <= {"apprise-url", *(kind.get_block_type_slug() for kind in kinds)}
 
 
 def test_quotes_in_a_choice_stay_in_the_choice(folder: Path) -> None:
