@@ -72,5 +72,6 @@ def test_an_archived_file_is_named_as_such(bucket, tmp_path):
         content(f"{bucket}/cold", tmp_path / "out")
     assert str(caught.value) == (
         f"{bucket}/cold: rows.csv: is archived: HTTP 403 InvalidObjectState: The operation is not valid for the "
-        "object's storage class (hint: restore the object first (S3 Glacier), or copy it to a storage class that can be read at once)"
+        "object's storage class (hint: restore the object first (S3 Glacier), or copy it to a storage class that can "
+        "be read at once)"
     )

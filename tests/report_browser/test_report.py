@@ -8,6 +8,7 @@ from html import escape, unescape
 
 import pytest
 
+from plumbline.schema.verdict import Note
 from tests.unit.report.samples import drifted, many, nights, passing, record, report_page, verdict_of
 
 pytestmark = pytest.mark.browser
