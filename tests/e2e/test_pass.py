@@ -131,9 +131,11 @@ def test_history_and_report_tell_of_the_rounds(folder, suite):
 def kept_environments(login: str) -> list[Path]:
     """Return the files in which Prefect keeps the environments of this stack's flow runs, keys included."""
     found = []
-    for file in Path(tempfile.gettempdir()).rglob("prefect-workspace-attempt-*/workspace.json"):
-        with suppress(FileNotFoundError):  # a run of a different stack has ended
-            found += [file] if login in file.read_text() else []
+    for folder, _, files in os.walk(tempfile.gettempdir()):  # passes over folders that end meanwhile
+        if "workspace.json" in files and Path(folder).name.startswith("prefect-workspace-attempt-"):
+            with suppress(FileNotFoundError):
+                file = Path(folder, "workspace.json")
+                found += [file] if login in file.read_text() else []
     return found
 
 

@@ -100,9 +100,9 @@ def test_the_schedule_is_the_one_that_prefect_has_planned(
     first = min(run.expected_start_time for run in planned if run.expected_start_time)
     assert schedule["well"]
     assert f"next rounds at {first.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M}" in str(schedule["what"])
-    # The upgrade gates were not deployed.
+    # The upgrade gates and the watch were not deployed.
     gates = f"plumbline-gate/{suite.name}-aws, plumbline-gate/{suite.name}-azure"
-    assert result[suite.name]["what"] == f"not deployed: {gates}"
+    assert result[suite.name]["what"] == f"not deployed: {gates}, plumbline-watch/{suite.name}"
     client.update_deployment_schedule(
         deployment.id, deployment.schedules[0].id, schedule=CronSchedule(cron="0 3 * * *", timezone="Europe/Berlin")
     )
@@ -179,7 +179,7 @@ def test_a_proxy_that_refuses_websockets_is_found(
     with proxy_without_websockets(stack.api_url) as url:
         with temporary_settings({PREFECT_API_URL: url}):
             main(command)
-        assert "403 Forbidden" in str(checks(capsys)["Prefect API"]["what"])
+        assert "wrong credentials: HTTP 403" in str(checks(capsys)["Prefect API"]["what"])
         with temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_CUSTOM_HEADERS: {"X-Team": "ml"}}):
             main(command)
     result = checks(capsys)

@@ -92,7 +92,10 @@ def team(client: SyncPrefectClient, stack: Stack, material_folder: Path, tmp_pat
     shutil.copytree(material_folder / "build", tmp_path / "elsewhere/.plumbline/build")
     suite = small_suite(tmp_path, "one-road", ("onprem",))
     onprem = suite.platforms["onprem"].model_dump()
-    platforms = {name: {**onprem, "work_pool": f"one-road-{name}"} for name in ("first", "second")}
+    platforms = {
+        name: {**onprem, "work_pool": f"one-road-{name}", "outbox": f"{onprem['outbox']}/{name}"}
+        for name in ("first", "second")
+    }
     events = ("drift", "invalid", "unavailable", "missed", "unjudged")
     alert = Alert(on=events, block="apprise-url/one-road")
     suite = suite.replace(reference="first", platforms=platforms, alerts=[alert], dispatch={"quorum": 2})
