@@ -44,7 +44,7 @@ rounds: $(AZURITE)
 
 # Every case of the tables of which `make test` tries a sample.
 tables: $(AZURITE)
-	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract
+	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract tests/faults
 
 check: lint $(OLDEST_PIP)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
