@@ -124,8 +124,8 @@ class _Pairs:
 
     def __init__(self, root: Path, path: Path) -> None:
         self.world, self._path, self.cells = World(root / "world"), path, read_cells(path)
-        self._republished, self._lock = _republished(self.world), threading.Lock()
         self._specs = {precision: spec_of(self.world, precision) for precision in PRECISIONS}
+        self._republished, self._lock = _republished(self.world), threading.Lock()
         self._records: dict[str, dict[str, LoadedRecord]] = {}
 
     def train(self, trainer: Trainer, job: tuple[str, str]) -> None:

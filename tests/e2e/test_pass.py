@@ -152,9 +152,10 @@ def test_kill_9_of_the_command_leaves_nothing_while_a_round_trains(folder, kept)
     assert own.is_dir()
     workers = [pid for pid, command in processes_of(folder).items() if "worker start" in command]
     login = kept.login
+    # Read first: what ends the stack begins with this folder.
+    left = kept_environments(login)
     for pid in (kept.process.pid, *workers):
         os.kill(pid, signal.SIGKILL)
-    left = kept_environments(login)
     assert left, "Prefect keeps no environment any more: the stack needs no temporary folder of its own for it"
     assert all(file.is_relative_to(own) for file in left)
     kept.process.wait(10)

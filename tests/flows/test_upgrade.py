@@ -157,12 +157,12 @@ def test_an_error_on_a_worker_is_the_upgrade_s(stack: Stack, tmp_path: Path, cod
 
 @pytest.mark.usefixtures("client")
 def test_a_lock_that_is_not_the_one_announced_reaches_no_worker(stack: Stack, tmp_path: Path) -> None:
-    suite = suite_of(tmp_path, "gate-digest", 1)
+    suite = suite_of(tmp_path, "gate-digest", 1).replace(candidates=(f"file://{tmp_path}",))
     deploy(suite)
     (tmp_path / "lock.txt").write_text(LOCK)
     url = f"file://{tmp_path}/lock.txt"
     for candidate, words in [
-        (Candidate(url=url, sha256="0" * 64), "candidate.sha256: the lock has the digest"),
+        (Candidate(url=url, sha256="0" * 64), "candidate.sha256: is not the digest of the lock"),
         (Candidate(url=url), "candidate.sha256: is missing"),
         (Candidate(url=f"file://{tmp_path}/none.txt", sha256="0" * 64), "candidate.url"),
         (Candidate(url=url, text=LOCK), "either its text or its url"),

@@ -57,6 +57,11 @@ FOR_OWN = [answer for answer in [*ANSWERS, "closed"] if answer != "deep"]
 AWAY = {"bad gateway", "error", "closed"}
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print nothing of a client that hangs up: the test reads what the command prints."""
+
+
 class WrongProxy:
     """Proxy of `far`; with `answer` set, it answers itself. `asked` are the paths of its requests."""
 
@@ -100,7 +105,7 @@ class WrongProxy:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
