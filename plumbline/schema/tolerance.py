@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from plumbline.schema import limits
+from plumbline.schema.proof import ProofError
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 
 UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
@@ -19,6 +20,21 @@ def floor_of(stage: str, precision: Precision) -> float:
     """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
     units = limits.FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else limits.COARSE_UNITS
     return units * UNIT[precision]
+
+
+def proof_limit(found: ProofError) -> float:
+    """Return the maximum distance of a tensor from its definition, in half spacings of its format.
+
+    A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
+    of the result and of what a module holds within. An update is measured in units of what it rounds.
+    """
+    if found.stage == "optimizer":
+        return limits.PROOF_UPDATE
+    sums = limits.PROOF_SUM * math.sqrt(found.terms)
+    if found.dtype in ("bfloat16", "float16"):
+        unit = 2.0 ** -(MANTISSA_BITS["bf16" if found.dtype == "bfloat16" else "fp16"] + 1)
+        return limits.PROOF_SHORT[found.stage] + sums * 2.0**-24 / unit
+    return limits.PROOF_LEAST + sums
 
 
 def exchange_limit(num_processes: int) -> float:

@@ -1,0 +1,53 @@
+"""Proof of a native step: its tensors beside their definitions, from the machine's own values at that step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Count, Label, Model, Number, Step, Text
+
+ProofStage = Literal["state", "forward", "loss", "gradient", "clipped", "optimizer"]
+ORDER: tuple[ProofStage, ...] = ("state", "forward", "loss", "gradient", "clipped", "optimizer")
+"""Stages in the order of consequence; `state` is what changed since the step before."""
+
+
+class ProofError(Model):
+    """Distance of one tensor from its definition: the largest of its kind, or one beyond its limit."""
+
+    stage: ProofStage
+    name: Label
+    """Module, parameter, or `logits`, `loss`; a gradient is its parameter's, or `MODULE input`."""
+    kind: Label
+    """Class of the module whose definition it is."""
+    dtype: Label
+    terms: Count = 1
+    """Number of products or values in each sum."""
+    error: Number | None
+    """In units of half the spacing of `dtype`, relative to the tensor, or to its terms where these cancel; `None` if
+    not finite."""
+
+
+class Draws(Model):
+    """Elements that native dropout drew in one module, over a step."""
+
+    name: Label
+    rate: Number
+    elements: Count
+    kept: Count
+
+
+class Proof(Model):
+    """One proven step."""
+
+    step: Step
+    errors: tuple[ProofError, ...] = Field(max_length=10_000, fail_fast=True)
+    """In the order of computation."""
+    tensors: Count
+    """Number of tensors that were compared with their definitions."""
+    draws: tuple[Draws, ...] = Field(default=(), max_length=10_000, fail_fast=True)
+    skipped: bool = False
+    """Whether loss scaling skipped the update, as the gradients were not finite."""
+    lost: Text = ""
+    """Why there is no proof of this step."""

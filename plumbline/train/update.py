@@ -1,0 +1,115 @@
+"""Definitions of the optimizers' updates in fp64, from an optimizer's own gradients, state and rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from plumbline.train.engine import Engine
+from plumbline.train.optimizers import is_decayed
+
+_UNIT = 2.0**-24
+"""Largest relative error of one operation in fp32."""
+_OF_WEIGHTS = 3.0
+"""Roundings of a weight in one update: the decay's factor, its product, and the sum with the step."""
+_OF_STEP = 64.0
+"""Roundings of the step itself, in which moments, root and quotient add up."""
+_EPS = 2.0**-23
+"""Adafactor's least moment: the relative spacing of fp32."""
+
+State = dict[str, torch.Tensor]
+
+
+class UpdateCheck:
+    """One update beside its definition: `before` is called with the clipped gradients, `errors` after it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._spec, self._optimizer = engine.spec.optimizer, engine.optimizer
+        self.kind = type(engine.optimizer).__name__
+        self._named = [(name, value) for name, value in engine.bare.named_parameters() if value.requires_grad]
+        self._groups = {
+            value: place for place, group in enumerate(engine.optimizer.param_groups) for value in group["params"]
+        }
+        self._decayed = {name for name, _ in self._named if is_decayed(engine.bare, name)}
+        self._weights: list[torch.Tensor] = []
+        self._states: list[State] = []
+
+    def before(self) -> None:
+        """Copy the weights and the optimizer's state."""
+        self._weights = [value.detach().clone() for _, value in self._named]
+        self._states = [
+            {
+                key: entry.detach().clone()
+                for key, entry in self._optimizer.state.get(value, {}).items()
+                if isinstance(entry, torch.Tensor)
+            }
+            for _, value in self._named
+        ]
+
+    @torch.no_grad()
+    def errors(self, rates: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield each parameter's distance from its update at the groups' `rates`, in units of what fp32 rounds."""
+        for (name, value), old, state in zip(self._named, self._weights, self._states, strict=True):
+            if value.grad is None:
+                continue
+            weight, rate = old.double(), rates[self._groups[value]]
+            count = float(state["step"]) + 1 if "step" in state else 1.0
+            step = self._step(name, value.grad.double(), weight, rate, state, count)
+            decay = rate * self._spec.weight_decay if name in self._decayed and self.kind != "SGD" else 0.0
+            expected = weight * (1.0 - decay) - rate * step
+            off, moved, size = (
+                torch.linalg.vector_norm(each)
+                for each in (value.detach().double() - expected, expected - weight, weight)
+            )
+            roundings = _OF_STEP + self._of_corrections(count)
+            yield name, torch.where(off == 0, 0.0, off / (_UNIT * (_OF_WEIGHTS * size + roundings * moved)))
+
+    def _step(
+        self, name: str, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the step in units of the learning rate."""
+        beta1, beta2 = self._spec.betas
+        if self.kind == "SGD":  # its decay is a part of the gradient, and its first momentum the gradient
+            slope = slope + weight * (self._spec.weight_decay if name in self._decayed else 0.0)
+            return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
+        if self.kind == "Adafactor":
+            step = _adafactor(slope, state, weight, count)
+            return step * (min(rate, 1 / math.sqrt(count)) / rate) if rate else step
+        first = state["exp_avg"].double() * beta1 if state else torch.zeros_like(slope)
+        second = state["exp_avg_sq"].double() * beta2 if state else torch.zeros_like(slope)
+        first, second = first + slope * (1 - beta1), second + slope.square() * (1 - beta2)
+        return first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + self._spec.eps)
+
+    def _of_corrections(self, count: float) -> float:
+        """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
+
+        In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
+        """
+        if self.kind != "AdamW":
+            return 0.0
+        first, second = (1 - beta**count for beta in self._spec.betas)
+        return 1 / first + 0.5 / second
+
+
+def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: float) -> torch.Tensor:
+    """Return the step, scaled by the weight's size, of torch's Adafactor at its defaults.
+
+    The moment of a matrix is the product of its means over rows and columns, divided by the mean of all.
+    """
+    share = count**-0.8
+    if slope.dim() > 1:
+        rows, columns = (
+            (before := state[key].double() if key in state else torch.zeros_like(mean)) + (mean - before) * share
+            for key, mean in (
+                ("row_var", slope.square().mean(-1, keepdim=True)), ("col_var", slope.square().mean(-2, keepdim=True))
+            )
+        )  # fmt: skip
+        moment = rows * columns / rows.mean(-2, keepdim=True).clamp(min=_EPS)
+    else:
+        before = state["variance"].double() if "variance" in state else torch.zeros_like(slope)
+        moment = before + (slope.square() - before) * share
+    step = slope / moment.clamp(min=_EPS**2).sqrt()
+    step = step / max(1.0, float(step.square().mean().sqrt()))
+    return step * max(1e-3, float(weight.square().mean().sqrt()))
