@@ -31,6 +31,7 @@ from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
 from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
+from plumbline.schema.proof import Proof
 from plumbline.schema.verdict import Stage
 
 SKETCH_SIZE = 64
@@ -157,6 +158,8 @@ class EnvelopeSample(Model):
     fp64_loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
 
 
+Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
+"""Native steps of a part beside their definitions; none in experiments, of which each asks for what it needs."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -251,6 +254,7 @@ class ProbeEvidence(Model):
     envelope: EnvelopeSample | None = None
     evaluation: EvaluationEvidence | None = None
     portable: PortableEvidence | None = None
+    proofs: Proofs = ()
     lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
     """Reason of each auxiliary leg that could not run, by name."""
 
@@ -290,6 +294,7 @@ class SpeedEvidence(Model):
     samples: dict[Label, Samples] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
+    proofs: Proofs = ()
     trail: SpeedTrail | None = None
     """What the part trained."""
     production: ProductionEvidence | None = None
@@ -371,6 +376,7 @@ class LearnEvidence(Model):
     """Digests of each evaluation's labels and of its ids, masks and segments."""
     recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
+    proofs: Proofs = ()
     legs: CurveLegs | None = None
     """`None` in experiments."""
 

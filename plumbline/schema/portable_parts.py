@@ -15,6 +15,7 @@ CLIPPED = "clipped "
 """Beginning of the name of a gradient that differs after clipping."""
 Digests = tuple[tuple[str, str | None], ...]
 
+MOST_BEHIND = 4
 _LATE, _LEAST_FOR_LATE = 2, 4
 """Of at least four portable steps of a probe, two are later ones, where a fault may be that comes only then."""
 _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
@@ -36,6 +37,33 @@ def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
     spread = evaluations[:: max(1, -(-len(evaluations) // room))]
     places = dict.fromkeys(place for place in (*wanted, *spread) if 0 <= place < learn.steps)
     return tuple(sorted(list(places)[:room]))
+
+
+UNTIMED = 16
+"""Number of first steps of `speed` that no timing includes: the shortest warm-up."""
+
+
+def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
+    """Return the steps of a part that prove themselves: the first one, and others that the round draws.
+
+    They are the same on all platforms of a night, and others the next night. Those of `speed` are in the warm-up; one
+    more lies behind its measured steps.
+    """
+    probe, speed, learn = spec.probe, spec.speed, spec.learn
+    if part == "probe":
+        length, num = (probe.steps if probe is not None else 0), 1
+    elif part == "speed":
+        length, num = (UNTIMED if speed is not None and speed.production_steps else 0), 1
+    else:
+        length = learn.steps if learn is not None else 0
+        num = min(_LEAST - 1 + length // _STEPS_PER_LEG, _MOST)
+    drawn = (1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1)
+    return tuple(sorted({*range(min(length, 1)), *drawn}))
+
+
+def steps_behind(draw: str) -> int:
+    """Return the number of steps behind the measured ones of `speed`, of which the last proves itself."""
+    return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
 
 
 def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:

@@ -42,6 +42,7 @@ class Progress:
     evaluated: list[tuple[str, str]] = field(default_factory=list)
     recounted: list[tuple[float | None, float | None]] = field(default_factory=list)
     legs: list[dict[str, Any]] = field(default_factory=list)
+    proofs: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, str] = field(default_factory=dict)
     """Digests of the state at `step`, before it was saved."""
     resumed_wrongly: list[str] = field(default_factory=list)

@@ -179,8 +179,8 @@ class Engine:
             )  # fmt: skip
         self.observer = Observer() if observer is None else observer
         self.clock = Clock() if clock is None else clock
-        self.makes_masks = self.keeps_graphs = False
-        """Whether masks are made here, and CUDA graphs own the outputs."""
+        self.makes_masks = self.keeps_graphs = self.is_compiled = False
+        """Whether masks are made here, CUDA graphs own the outputs, and a compiler made the kernels."""
         self.padding: Literal["fixed", "longest", "packed"] = "fixed"
         self._has_padding = True
         self._packing: Packing | None = None

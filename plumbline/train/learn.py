@@ -15,7 +15,8 @@ from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEvidence, TraceEvidence
-from plumbline.schema.portable_parts import curve_places
+from plumbline.schema.portable_parts import curve_places, proof_places
+from plumbline.schema.proof import Proof
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import (
@@ -39,6 +40,7 @@ from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
+from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
 from plumbline.train.state_watch import Event, StateWatch
 
@@ -107,6 +109,7 @@ class LearnRun:
         self._setter: DropoutSetter | None = None
         self._legs: LegRunner | None = None
         self._watch: StateWatch | None = None
+        self._prover: Prover | None = None
         self._start_sha256: str | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
@@ -143,6 +146,7 @@ class LearnRun:
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(learn.precision, strict=True, part="learn")
         if learn.compile:
+            engine.is_compiled = True
             engine.model = torch.compile(engine.model)  # legs and evaluations run the plain model
         return engine
 
@@ -230,6 +234,7 @@ class LearnRun:
             saved, found = loaded.state, _state_digests(engine)
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
         self._legs, self._watch = self._make_legs(), self._make_watch(engine)
+        prover = self._prover = Prover(engine, self._proven(), self._progress.proofs)
         start = self._progress.step
         if self._watch:
             self._watch.starts(start)
@@ -240,7 +245,7 @@ class LearnRun:
                 self._legs.before(engine, step, batch)
             if self._watch:
                 self._watch.released(step)
-            outcome = self._checked(engine, step, batch) if step == start else engine.step(step, batch)
+            outcome = self._checked(engine, step, batch) if step == start else prover.train(step, batch)
             if self._watch and self._setter and not self._setter.masks_are_due(step):
                 self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
@@ -253,11 +258,19 @@ class LearnRun:
     def _checked(self, engine: Engine, step: int, batch: Batch) -> StepOutcome:
         """Train on a batch, and check the exchange of its gradients between processes."""
         if self._watch is None or self._setter is None or self.context.ranks.world == 1:
-            return engine.step(step, batch)
+            return self._trained(step, batch)
         check = self._setter.exchange = ExchangeCheck(engine)
-        outcome, self._setter.exchange = engine.step(step, batch), None
+        outcome, self._setter.exchange = self._trained(step, batch), None
         self._watch.exchanged(step, check)
         return outcome
+
+    def _trained(self, step: int, batch: Batch) -> StepOutcome:
+        assert self._prover is not None  # noqa: S101 - made before the first step
+        return self._prover.train(step, batch)
+
+    def _proven(self) -> tuple[int, ...]:
+        """Return the steps that prove themselves; an experiment has none."""
+        return proof_places(self.context.spec, "learn", self.context.draw)
 
     def _make_legs(self) -> LegRunner | None:
         """Return the legs of this curve; an experiment has none."""
@@ -318,6 +331,7 @@ class LearnRun:
             evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
             recounted=tuple((loss, accuracy) for loss, accuracy in progress.recounted),
             inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
+            proofs=tuple(Proof.model_validate(each) for each in progress.proofs),
             legs=self._legs.evidence() if self._legs else None,
         )
 

@@ -137,6 +137,9 @@ class LearnExperiment(LearnRun):
         if self.traced:
             self.traced.finish()
 
+    def _proven(self) -> tuple[int, ...]:
+        return ()
+
     def _make_legs(self) -> None:
         """Return no legs: an experiment has the bits of its training, and shows them step by step."""
 

@@ -56,10 +56,10 @@ def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
         restore(present)
 
 
-def _of_attention(func: Any, args: Sequence[Any], named: dict[str, Any]) -> torch.Tensor:
+def _of_attention(func: Any, args: Sequence[Any], named: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
     """Return the mask of an attention call, from one whose values are the columns of the identity.
 
-    The shapes are those of the call, so that its kernel draws the same numbers.
+    The shapes and the generator's `state` are those of the call, so that its kernel draws the same numbers.
     """
     query, key, value = args[:3]
     length, width = key.shape[-2], value.shape[-1]
@@ -69,7 +69,7 @@ def _of_attention(func: Any, args: Sequence[Any], named: dict[str, Any]) -> torc
         count = min(width, length - first)
         places = torch.arange(count, device=value.device)
         columns[..., first + places, places] = 1.0
-        with torch.no_grad():
+        with torch.no_grad(), _from_state(state, query.device):
             pieces.append(func(query, key, columns, *args[3:], **named)[..., :count] != 0)
     return torch.cat(pieces, dim=-1)
 
@@ -110,10 +110,9 @@ class NativeDraws(TorchFunctionMode):
             kept = (output.detach() != 0) | (read.detach() == 0)
             self.found.append(Draw(kept, rate, torch.tensor(kept.numel())))
         elif rate:
-            with _from_state(before, given.device):
-                kept = _of_attention(func, args, named)
-                weights = _of_attention(func, args[:4], {**named, "dropout_p": 0.0})
-                self.found.append(Draw(kept, rate, weights.sum()))
+            kept = _of_attention(func, args, named, before)
+            whole = _of_attention(func, args[:4], {**named, "dropout_p": 0.0}, before)
+            self.found.append(Draw(kept, rate, whole.sum()))
         return output
 
     def summary(self) -> tuple[Draws, ...]:

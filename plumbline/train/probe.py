@@ -13,6 +13,8 @@ from torch import nn
 
 from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.portable_parts import proof_places
+from plumbline.schema.proof import Proof
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
@@ -33,6 +35,7 @@ from plumbline.train.numerics import (
 )
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.proof import Prover
 from plumbline.train.taps import TapBook, TapObserver, named_gradients
 
 
@@ -202,15 +205,21 @@ class ProbeRun:
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
         self.observer = engine.observer = self._observe(engine)
+        prover = Prover(engine, self._proven())
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.emit("probe", step, self.steps)
             with fresh_memory_filled() if step == 0 else contextlib.nullcontext():
-                engine.step(step, batch)
+                prover.train(step, batch)
+        self._found["proofs"] = tuple(map(Proof.model_validate, prover.proofs))
         if context.ranks.is_first:
             self._evaluate(engine)
         self.observer.close()
         return self.observer.evidence
+
+    def _proven(self) -> tuple[int, ...]:
+        """Return the steps that prove themselves; an experiment has none."""
+        return proof_places(self.context.spec, "probe", self.context.draw)
 
     def run(self) -> None:
         """Train, run the portable leg, then measure the envelope."""

@@ -22,7 +22,7 @@ from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.definitions import IGNORED
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
 from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
 from plumbline.train.taps import first_tensor
 from plumbline.train.trail import checksum
@@ -96,9 +96,10 @@ def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 class Prover(Observer):
     """Observer that proves some steps of an engine, and leaves their bits as they are."""
 
-    def __init__(self, engine: Engine, steps: Collection[int]) -> None:
-        self._engine, self._steps = engine, frozenset(steps)
-        self.proofs: list[Proof] = []
+    def __init__(self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None) -> None:
+        """`proofs`: those of an interrupted run, to which further ones are added."""
+        self._engine, self._steps = engine, set(steps)
+        self.proofs: list[dict[str, Any]] = [] if proofs is None else proofs
         self._step: int | None = None
         self._quiet = True
         self._found: list[_Found] = []
@@ -106,13 +107,36 @@ class Prover(Observer):
         self._between: tuple[torch.Tensor, torch.Tensor] | None = None
         self._names = {value: name for name, value in engine.bare.named_parameters()}
 
+    def add(self, step: int) -> None:
+        """Prove one more step."""
+        self._steps.add(step)
+
+    def train(self, step: int, batch: Batch) -> StepOutcome:
+        """Train on a global batch, and prove the step if it is one of those."""
+        if self._between is not None:
+            self._compare_state(step)
+        if step not in self._steps:
+            return self._engine.step(step, batch)
+        observer = self._engine.observer
+        self._engine.observer = Observers(self, observer)
+        try:
+            return self._engine.step(step, batch)
+        finally:
+            self._engine.observer = observer
+            self._close()
+
+    def _compare_state(self, step: int) -> None:
+        """Add what changed between a proven step and the next one to the former's proof."""
+        before, self._between = self._between, None
+        for name, kept, now in zip(("weights", "moments"), before or (), self._state(), strict=True):
+            if not torch.equal(kept, now):
+                changed = ProofError(stage="state", name=name, kind="", dtype="", error=None)
+                self.proofs[-1]["errors"].append(changed.to_json())
+
     # The step, as the engine tells it.
 
     def starts(self, step: int) -> None:
         """Hook the model, if the step is to be proven."""
-        apart, self._between = self._between, None
-        if step not in self._steps:
-            return
         self._step, self._found, self._draws = step, [], NativeDraws()
         self._skipped, self._weight = False, 1.0
         self._expected: dict[tuple[str, int], torch.Tensor] = {}
@@ -121,9 +145,6 @@ class Prover(Observer):
         self._kinds: dict[tuple[str, int], tuple[str, torch.dtype]] = {}
         self._uses: dict[tuple[str, int], int] = {}
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
-        if apart is not None:
-            for name, before, after in zip(("weights", "moments"), apart, self._state(), strict=True):
-                self._add("state", name, "", torch.float32, 1, (before != after).any().double() * 1e6)
         if not self._is_whole:
             for name, module in regions(self._engine.bare):
                 self._handles.append(module.register_forward_pre_hook(partial(self._enters, name), with_kwargs=True))
@@ -245,7 +266,7 @@ class Prover(Observer):
             Proof(
                 step=self._step, errors=_kept(listed), tensors=len(listed), draws=self._draws.summary(),
                 skipped=self._skipped,
-            )
+            ).to_json()
         )
         self._step, self._found = None, []
         del self._update, self._draws

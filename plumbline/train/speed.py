@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -16,26 +17,29 @@ from numpy.typing import NDArray
 from plumbline.environments.launch import MICROBENCHMARKS
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.portable_parts import MOST_BEHIND, UNTIMED, proof_places, steps_behind
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
+from plumbline.schema.proof import Proof
 from plumbline.schema.spec import RunSpec, SpeedSpec
 from plumbline.schema.variables import variable
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
-from plumbline.train.engine import Engine
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.probe import ProbeRun
 from plumbline.train.production.choices import Choices, compile_model, make_engine
 from plumbline.train.production.leg import ProductionLeg
+from plumbline.train.proof import Prover
 from plumbline.train.sampler import Sampler
 from plumbline.train.trail import TrailObserver
 
 WINDOW = 8
 _STEADY = 0.05
 _LONGEST_WARMUP = 200
-_WEIGHED = 2 * WINDOW
+_WEIGHED = UNTIMED
 """Number of steps after each of which the weights are summed: those of the shortest warm-up, which no timing includes.
 
 Shards of weights are gathered for it, and so after the last of these steps alone.
@@ -81,6 +85,7 @@ class SpeedRun:
         self._losses: list[torch.Tensor] = []
         self._trail: SpeedTrail | None = None
         self._production: ProductionEvidence | None = None
+        self._proofs: tuple[Proof, ...] = ()
 
     def _engine(self, trail: TrailObserver) -> Engine:
         context, speed = self.context, self.speed
@@ -105,7 +110,7 @@ class SpeedRun:
         """Yield batches; start the clock before each request."""
         speed = self.speed
         batches = self.context.batches(
-            first=0, count=speed.steps + _LONGEST_WARMUP, cycle=speed.steps, num_workers=speed.data_workers,
+            first=0, count=speed.steps + _LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps, num_workers=speed.data_workers,
             prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
         )  # fmt: skip
         step = 0
@@ -130,14 +135,16 @@ class SpeedRun:
         seed_generators(context.spec.seed)
         trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
         engine = self._engine(trail)
+        prover = Prover(engine, proof_places(context.spec, "speed", context.draw))
         trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
         began = 0.0
         with contextlib.ExitStack() as sampling:
-            for step, batch in self._steps():
-                outcome = engine.step(step, batch)
+            steps = self._steps()
+            for step, batch in steps:
+                outcome = prover.train(step, batch)
                 self._losses = [loss for loss, _ in outcome.losses]
                 self._clock.stop()
                 if step + 1 == _WEIGHED or (step < _WEIGHED and not engine.is_sharded):
@@ -159,9 +166,20 @@ class SpeedRun:
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         trail.weigh(engine, self._warmup + speed.steps)
+        self._proofs = self._behind(engine, prover, steps)
         self._trail = trail.trail(engine, compiled=speed.compile)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+
+    def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]]) -> tuple[Proof, ...]:
+        """Train a few steps behind the measured ones, and prove the last."""
+        if not self.speed.production_steps:
+            return ()
+        engine.observer, ahead = Observer(), steps_behind(self.context.draw)
+        for step, batch in itertools.islice(steps, ahead):
+            prover.add(self._warmup + self.speed.steps + ahead - 1)
+            prover.train(step, batch)
+        return tuple(map(Proof.model_validate, prover.proofs))
 
     def replay(self, probe: ProbeRun | None) -> None:
         """Run the production leg, if the probe's portable leg can judge it."""
@@ -237,6 +255,7 @@ class SpeedRun:
             peak_host_memory_bytes=self._peak_host_memory,
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),
+            proofs=self._proofs,
             trail=self._trail,
             production=self._production,
         )

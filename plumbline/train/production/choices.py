@@ -187,6 +187,7 @@ def make_engine(
 
 def compile_model(engine: Engine, speed: SpeedSpec) -> None:
     """Compile the engine's model if `speed` says so."""
+    engine.is_compiled = speed.compile
     if speed.compile:
         engine.keeps_graphs = speed.compile_mode in {"reduce-overhead", "max-autotune"}
         engine.model.compile(mode=speed.compile_mode)
