@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 
 from plumbline.judge.gates.gate import GateResult
+from plumbline.judge.proven import unproven
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
@@ -18,7 +19,7 @@ def contradiction(record: RunRecord) -> GateResult | None:
     """Return the first contradiction of a record, whatever any other record says."""
     if record.experiment is not None:
         return None
-    return next(chain(_dropout(record), _updates(record), _modes(record)), None)
+    return next(chain(_dropout(record), _proofs(record), _updates(record), _modes(record)), None)
 
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:
@@ -32,6 +33,13 @@ def _dropout(record: RunRecord) -> Iterator[GateResult]:
         if spec is not None and built and {*built} - {0.0} != {spec.dropout} - {0.0}:
             why = fact("stated.dropout", part=part, dropout=", ".join(map(str, built)), wanted=spec.dropout)
             yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
+
+
+def _proofs(record: RunRecord) -> Iterator[GateResult]:
+    """Yield the first tensor that its own record shows not to be what its definition gives."""
+    found = unproven(record)
+    if found is not None:
+        yield found
 
 
 def _updates(record: RunRecord) -> Iterator[GateResult]:

@@ -378,7 +378,9 @@ class Prover(Observer):
             key = (level, id(value))
             self._expected[key] = self._expected[key] + each if key in self._expected else each.clone()
             self._uses[key] = self._uses.get(key, 0) + 1
-            self._kinds[key] = (type(call.module).__name__, self._format(call.module, gradient.dtype))
+            form, used = self._format(call.module, gradient.dtype), self._kinds.get(key)
+            # A tied weight sums the gradients of both its modules.
+            self._kinds[key] = (type(call.module).__name__, used[1] if used and unit_of(used[1]) > unit_of(form) else form)
 
     def _note_terms(self, call: _Call, passed: torch.Tensor, exact: torch.Tensor, originals: Any, wanted: Any) -> None:
         """Add the squares of the terms whose sum is a gradient: how far they cancel is no error."""
