@@ -11,6 +11,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
+from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.stated import contradiction
@@ -77,6 +78,8 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
     if (own := contradiction(pair.candidate.record)) is not None and own.causes[0].code not in named:
         results.append(own)
+    elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
+        results.append(drawn)
     if not compared.curve:
         findings += leg_findings(pair)
     findings += [finding for result in results for finding in result.findings]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 
 from plumbline.judge.gates.gate import GateResult
-from plumbline.judge.proven import unproven
+from plumbline.judge.rungs.proven import unproven_part
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
@@ -37,7 +37,7 @@ def _dropout(record: RunRecord) -> Iterator[GateResult]:
 
 def _proofs(record: RunRecord) -> Iterator[GateResult]:
     """Yield the first tensor that its own record shows not to be what its definition gives."""
-    found = unproven(record)
+    found = unproven_part(record)
     if found is not None:
         yield found
 

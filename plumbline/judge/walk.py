@@ -26,6 +26,7 @@ from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
 from plumbline.judge.rungs.portable import device, portable, proven_steps
+from plumbline.judge.rungs.proven import unproven_step
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.rungs.traced import between_steps
 from plumbline.schema.fact import Statement
@@ -109,6 +110,8 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "settings": settings(pair), "device": device(pair),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
+    if (shown := unproven_step(pair.candidate.record)) is not None and shown.rung not in pair.imposed:
+        yield shown
     has_other = any(whole[name] is not None and name not in pair.imposed for name in ("architecture", "weights"))
     other = 0 if has_other else _changed_between(pair)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {

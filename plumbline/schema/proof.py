@@ -34,6 +34,7 @@ class Draws(Model):
 
     name: Label
     rate: Number
+    calls: Count
     elements: Count
     kept: Count
 

@@ -121,7 +121,7 @@ class NativeDraws(TorchFunctionMode):
         for draw in self.found:
             counts.setdefault((draw.name or "model", draw.rate), []).append(draw)
         return tuple(
-            Draws(name=name, rate=rate, elements=sum(int(draw.elements) for draw in own), kept=sum(int(draw.kept.sum()) for draw in own))
+            Draws(name=name, rate=rate, calls=len(own), elements=sum(int(draw.elements) for draw in own), kept=sum(int(draw.kept.sum()) for draw in own))
             for (name, rate), own in counts.items()
         )
 
@@ -131,7 +131,8 @@ class RepeatedDraws(TorchFunctionMode):
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         super().__init__()
-        self._draws = iter(draws)
+        self._draws, self.is_short = iter(draws), False
+        """`is_short`: whether a call draws beyond the known masks."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, by its definition if it draws."""
@@ -141,7 +142,8 @@ class RepeatedDraws(TorchFunctionMode):
             return func(*args, **named)
         draw = next(self._draws, None)
         if draw is None:
-            return args[0] * float("nan") if kind == "dropout" else func(*args, **named) * float("nan")
+            self.is_short = True
+            return args[0] if kind == "dropout" else func(*args[:4], **{**named, "dropout_p": 0.0})
         if kind == "dropout":
             return args[0] * draw.kept / (1 - rate)
         return _attention(args, named, draw.kept, rate)

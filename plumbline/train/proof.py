@@ -24,6 +24,7 @@ from plumbline.train.definitions import IGNORED
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
 from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
+from plumbline.train.summaries import aside
 from plumbline.train.taps import first_tensor
 from plumbline.train.trail import checksum
 from plumbline.train.update import UpdateCheck
@@ -96,9 +97,11 @@ def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 class Prover(Observer):
     """Observer that proves some steps of an engine, and leaves their bits as they are."""
 
-    def __init__(self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None) -> None:
-        """`proofs`: those of an interrupted run, to which further ones are added."""
-        self._engine, self._steps = engine, set(steps)
+    def __init__(
+        self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None, *, draws: bool = False
+    ) -> None:
+        """`proofs`: those of an interrupted run, to which further ones are added; `draws`: whether dropout is native."""
+        self._engine, self._steps, self._reads_draws = engine, set(steps), draws
         self.proofs: list[dict[str, Any]] = [] if proofs is None else proofs
         self._step: int | None = None
         self._quiet = True
@@ -163,14 +166,16 @@ class Prover(Observer):
         self._labels = local["labels"]
         self._open: list[tuple[str, int]] = []
         self._quiet = False
-        self._draws.__enter__()
+        if self._reads_draws:
+            self._draws.__enter__()
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Compare the loss, and in the backward pass the gradient that it gives the logits, with their definition."""
         if self._step is None:
             return
         if not self._quiet:
-            self._draws.__exit__(None, None, None)
+            if self._reads_draws:
+                self._draws.__exit__(None, None, None)
             self._quiet = True
         labels = self._labels if not self._is_whole else None
         if labels is None or not bool((labels != IGNORED).any()):
@@ -315,8 +320,11 @@ class Prover(Observer):
         call = _Call(name, module, (_mapped(given, torch.Tensor.detach), _mapped(named, torch.Tensor.detach)),
                      self._draws.found[first:])
         self._draws.name(first, name)
-        with self._exactly(call), torch.no_grad():
+        repeated = _Exactly(self, call.draws)
+        with repeated, torch.no_grad():
             exact = first_tensor(self._called(call))
+        if repeated.draws.is_short:
+            return  # it draws what nobody expects, so that nothing is known of its output
         weight = _products(module)
         dtype = self._format(module, native.dtype)
         if exact is None or dtype == torch.float64:
@@ -341,10 +349,6 @@ class Prover(Observer):
         tensors |= parameters or {name: _in_double(value) for name, value in call.module.named_parameters()}
         return functional_call(call.module, tensors, given, named)
 
-    def _exactly(self, call: _Call) -> Any:
-        """Return a context in which a module computes in fp64, with the masks that it drew, and nobody watches."""
-        return _Exactly(self, call.draws)
-
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
         """Add the gradients that a module's definition gives its parameters and inputs."""
         level = "block" if any(True for _ in call.module.children()) else "leaf"
@@ -361,7 +365,7 @@ class Prover(Observer):
         parameters = {name: _in_double(value).requires_grad_(value.requires_grad)
                       for name, value in call.module.named_parameters()}
         passed = gradient.detach().double()
-        with self._exactly(call), torch.enable_grad():
+        with _Exactly(self, call.draws), torch.enable_grad():
             has_inputs = _products(call.module) is not None
             inputs = (_mapped(call.inputs[0], leaf), _mapped(call.inputs[1], leaf)) if has_inputs else None
             exact = first_tensor(self._called(call, parameters, inputs))
@@ -437,13 +441,13 @@ class _Exactly:
     """Context of a module's definition: fp64, its own masks, no hooks, and no further draws."""
 
     def __init__(self, prover: Prover, draws: list[Draw]) -> None:
-        self._prover, self._draws = prover, draws
+        self._prover, self.draws = prover, RepeatedDraws(draws)
 
     def __enter__(self) -> None:
         self._was, self._prover._quiet = self._prover._quiet, True
         device = self._prover._engine.ranks.device.type
         self._contexts: list[Any] = [
-            self._prover._draws.paused(), torch.autocast(device, enabled=False), RepeatedDraws(self._draws)
+            aside(), self._prover._draws.paused(), torch.autocast(device, enabled=False), self.draws,
         ]
         for context in self._contexts:
             context.__enter__()

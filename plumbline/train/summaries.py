@@ -44,15 +44,21 @@ def is_summarizing() -> bool:
 
 
 @contextlib.contextmanager
-def summarizing() -> Iterator[None]:
-    """Mark the operations inside as a summary's."""
+def aside() -> Iterator[None]:
+    """Mark the operations inside as a check's, not the training's own."""
     global _active  # noqa: PLW0603 - modes are asked by torch, which passes nothing on
     _active += 1
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         _active -= 1
+
+
+@contextlib.contextmanager
+def summarizing() -> Iterator[None]:
+    """Mark the operations inside as a summary's."""
+    with aside(), torch.no_grad():
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import DigestKind, GradientFormats, Summaries, Summary, summarize
+from plumbline.train.summaries import DigestKind, GradientFormats, Summaries, Summary, is_summarizing, summarize
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -157,7 +157,7 @@ class ModuleTaps:
 
         def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
             value = first_tensor(output)
-            if value is None or not self._is_forward:
+            if value is None or not self._is_forward or is_summarizing():
                 return
             calls = self._calls.get(name, 0)
             self._calls[name] = calls + 1

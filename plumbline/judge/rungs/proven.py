@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator
 
 from plumbline.judge.gates.gate import GateResult
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.pair import Pair
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.proof import Draws, Proof, ProofError
@@ -22,6 +24,7 @@ _CODES: dict[str, tuple[Stage, CauseCode]] = {
     "state": ("optimizer", "optimizer"), "forward": ("forward", "operator"), "loss": ("loss", "loss"),
     "gradient": ("gradient", "gradient"), "clipped": ("gradient", "gradient"), "optimizer": ("optimizer", "optimizer"),
 }  # fmt: skip
+_RUNGS = {"state": "state", "clipped": "clipped"}
 _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"], "float32": MANTISSA_BITS["fp32"]}
 
 
@@ -33,16 +36,54 @@ def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
             yield part, proof
 
 
-def unproven(record: RunRecord) -> GateResult | None:
-    """Return the first tensor of a record that is not what its definition gives; `None` without any."""
+def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatch, str] | None:
+    """Return the first tensor of some parts that is not what its definition gives, and its part."""
     for part, proof in proofs_of(record):
+        if part not in parts:
+            continue
         drawn = next((draws for draws in proof.draws if _is_off(draws)), None)
         if drawn is not None:
-            return _off_draws(part, proof, drawn)
+            return _off_draws(part, proof, drawn), part
         found = next((each for each in proof.errors if is_over(each)), None)
         if found is not None:
-            return _off(record, part, proof, found)
+            return _off(record, part, proof, found), part
     return None
+
+
+def unproven_step(record: RunRecord) -> Mismatch | None:
+    """Return the probe's first tensor that is not what its definition gives."""
+    found = unproven(record, PARTS[:1])
+    return found[0] if found is not None else None
+
+
+def unproven_part(record: RunRecord) -> GateResult | None:
+    """Return the same of `speed` and `learn`."""
+    found = unproven(record, PARTS[1:])
+    if found is None:
+        return None
+    mismatch, suspicion = found[0], found[0].suspicions[0]
+    cause = Cause(code=suspicion.code, sure="confirmed", why=suspicion.why, evidence=suspicion.evidence)
+    return GateResult(mismatch.findings, (cause,), mismatch.at)
+
+
+def other_draws(pair: Pair) -> GateResult | None:
+    """Return the first step in which two records' native dropout drew a different number of times at a rate."""
+    known = {(part, proof.step): _calls(proof) for part, proof in proofs_of(pair.reference.record)}
+    for part, proof in proofs_of(pair.candidate.record):
+        ours, theirs = known.get((part, proof.step)), _calls(proof)
+        if ours is not None and ours != theirs:
+            why = fact("proof.other-draws", part=part, step=proof.step, calls=sum(theirs.values()), reference=sum(ours.values()))
+            at = Divergence(stage="rng", step=proof.step, at="dropout")
+            finding = Finding(check="proof.draws", outcome="drift", metric=fact("proof.drawn", part=part, step=proof.step), observed=sum(theirs.values()), limit=sum(ours.values()), detail=why)
+            return GateResult((finding,), (Cause(code="rng", sure="likely", why=why),), at)
+    return None
+
+
+def _calls(proof: Proof) -> dict[float, int]:
+    calls: dict[float, int] = {}
+    for draws in proof.draws:
+        calls[draws.rate] = calls.get(draws.rate, 0) + draws.calls
+    return calls
 
 
 def is_over(found: ProofError) -> bool:
@@ -56,7 +97,7 @@ def _is_off(draws: Draws) -> bool:
     return abs(draws.kept - expected) > limits.DRAWS_SD * math.sqrt(max(expected * draws.rate, 1.0))
 
 
-def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> GateResult:
+def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:
     stage, code = _CODES[found.stage]
     limit = proof_limit(found)
     why = fact(f"proof.{found.stage}", name=found.name, kind=found.kind, part=part, step=proof.step)
@@ -68,8 +109,8 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> GateR
     finding = Finding(
         check=f"proof.{found.stage}", outcome="drift", metric=metric, observed=found.error, limit=limit, detail=why
     )
-    cause = Cause(code=code, sure="confirmed", why=why, evidence=evidence)
-    return GateResult((finding,), (cause,), Divergence(stage=stage, step=proof.step, at=found.name))
+    at = Divergence(stage=stage, step=proof.step, at=found.name)
+    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (Suspicion(code, why, evidence, shown=True),))
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
@@ -88,11 +129,11 @@ def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
     return fewest if error <= limits.COARSE_UNITS * 2.0**-fewest else None
 
 
-def _off_draws(part: str, proof: Proof, draws: Draws) -> GateResult:
+def _off_draws(part: str, proof: Proof, draws: Draws) -> Mismatch:
     why: Statement = fact("proof.draws", name=draws.name, part=part, step=proof.step, rate=draws.rate)
     finding = Finding(
         check="proof.draws", outcome="drift", metric=fact("proof.dropped", name=draws.name, part=part, step=proof.step),
         observed=1 - draws.kept / draws.elements if draws.elements else None, limit=draws.rate, detail=why,
     )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
-    return GateResult((finding,), (Cause(code="rng", sure="confirmed", why=why),), at)
+    return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),))
