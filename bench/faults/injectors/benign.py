@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.bert import modeling_bert
 
 from bench.faults.catalogue import AVX2, PLAIN, Entry, control
-from bench.faults.injectors.hooks import LEARN, accumulated, entropy, own_update
+from bench.faults.injectors.hooks import LEARN, accumulated, clip, entropy, own_update
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.world import Content
 from plumbline.train import batches, dropout, engine, fingerprint, learn, probe, speed
@@ -238,7 +238,7 @@ def clipping_norm_in_fp64() -> None:
     """A release of torch sums the norm for clipping in fp64."""
     _new_release()
 
-    def clip(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
+    def clipped(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
         gradients = [value.grad for value in parameters if value.grad is not None]
         total = torch.stack([gradient.double().norm() for gradient in gradients]).norm()
         factor = (most / (total + 1e-6)).clamp(max=1.0)
@@ -246,7 +246,7 @@ def clipping_norm_in_fp64() -> None:
             gradient.mul_(factor.to(gradient))
         return total
 
-    clip(lambda clip: clip)
+    clip(lambda _plain: clipped)
 
 
 @control("mlm")
@@ -293,11 +293,12 @@ def learn_masks_by_numpy() -> None:
             word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
         return word ^ (word >> np.uint32(16))
 
-    def bits(places: Any, first: Any, second: Any, limit: int) -> Any:
-        words = [value.numpy().view(np.uint32) for value in (places, first, second)]
-        return torch.from_numpy((mix(mix(words[0] ^ words[1]) ^ words[2]) >> np.uint32(8)) >= limit)
+    def bits(rows: int, each: int, key: int, first_row: int, limit: int, device: Any) -> Any:  # noqa: PLR0917
+        keys = dropout._row_keys(rows, key, first_row, device).numpy().view(np.uint32)
+        words = mix(mix(np.arange(each, dtype=np.uint32) ^ keys[:, :1]) ^ keys[:, 1:])
+        return torch.from_numpy((words >> np.uint32(8)) >= limit)
 
-    dropout.bits_form = bits
+    dropout.bits_form = lambda _device: bits
 
 
 def _evaluated(within: Any) -> None:

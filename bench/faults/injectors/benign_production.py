@@ -30,9 +30,15 @@ def three_threads() -> None:
     torch.set_num_threads(3)
 
 
+def _release(**versions: str) -> None:
+    """Record a different version of some packages."""
+    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | versions)
+
+
 @control("bf16", AVX2)
 def bias_of_a_release_added_apart() -> None:
-    """A release adds the bias of linear layers of mixed precision after the product is rounded."""
+    """A release of torch adds the bias of linear layers of mixed precision after the product is rounded."""
+    _release(torch="2.13.1")
 
     def linear(plain: Any, value: Tensor, weight: Tensor, bias: Any = None) -> Any:
         found = plain(value, weight)
@@ -43,7 +49,8 @@ def bias_of_a_release_added_apart() -> None:
 
 @control("bf16", AVX2)
 def norm_of_a_release_by_its_formula() -> None:
-    """A release computes LayerNorm of mixed precision by its formula, in fp32."""
+    """A release of torch computes LayerNorm of mixed precision by its formula, in fp32."""
+    _release(torch="2.13.1")
 
     def norm(plain: Any, value: Tensor, *rest: Any, **named: Any) -> Any:
         if named or len(rest) != 4 or rest[1] is None:
@@ -57,7 +64,8 @@ def norm_of_a_release_by_its_formula() -> None:
 
 @control("fp32")
 def fused_adamw_of_a_release_in_fp64() -> None:
-    """A release computes the fused AdamW in fp64, and rounds once."""
+    """A release of torch computes the fused AdamW in fp64, and rounds once."""
+    _release(torch="2.13.1")
 
     def wrap(plain: Any) -> Any:
         def double(parameters: Any, gradients: Any, first: Any, second: Any, *rest: Any, **named: Any) -> None:
@@ -70,11 +78,6 @@ def fused_adamw_of_a_release_in_fp64() -> None:
         return double
 
     wrap_method(torch, "_fused_adamw_", wrap)
-
-
-def _release(**versions: str) -> None:
-    """Record a different version of some packages."""
-    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | versions)
 
 
 @control("eager")
