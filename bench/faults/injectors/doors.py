@@ -274,9 +274,10 @@ def evaluated_with_dropout() -> None:
 
 def probe_evaluated_with_dropout() -> None:
     """The probe's evaluation leaves the model in training mode."""
-    from plumbline.train import probe
+    from plumbline.train import experiment, probe
 
-    _evaluated_in_training_mode(probe)
+    for part in (probe, experiment):
+        _evaluated_in_training_mode(part)
 
 
 def _evaluated_in_training_mode(part: Any) -> None:
