@@ -85,14 +85,15 @@ def unrelated_package() -> None:
     wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"moto": "99.0"})
 
 
-def _new_release() -> None:
+def new_release() -> None:
+    """Record a different version of torch."""
     wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"torch": "2.13.1"})
 
 
 @control()
 def products_in_halves() -> None:
     """A release of torch that sums products of matrices in two halves."""
-    _new_release()
+    new_release()
 
     def halves(x: Any, w: Any, b: Any = None) -> Any:
         half = x.shape[-1] // 2
@@ -105,7 +106,7 @@ def products_in_halves() -> None:
 @control()
 def entropy_in_parts() -> None:
     """A release of torch with another kernel for the loss."""
-    _new_release()
+    new_release()
 
     def entropy(scores: Any, labels: Any, *_args: Any, **_rest: Any) -> Any:
         return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
@@ -116,7 +117,7 @@ def entropy_in_parts() -> None:
 @control()
 def layer_norm_in_parts() -> None:
     """A release of torch with another kernel for LayerNorm."""
-    _new_release()
+    new_release()
 
     def norm(value: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         centred = value - value.mean(-1, keepdim=True)
@@ -224,7 +225,7 @@ def gradients_in_a_flat_buffer() -> None:
 @control()
 def update_in_another_order() -> None:
     """A release of torch whose AdamW multiplies in another order."""
-    _new_release()
+    new_release()
 
     def rule(group: Any, value: Any, first: Any, second: Any) -> None:
         update = first / (second.sqrt() + group["eps"])
@@ -236,7 +237,7 @@ def update_in_another_order() -> None:
 @control("clip")
 def clipping_norm_in_fp64() -> None:
     """A release of torch sums the norm for clipping in fp64."""
-    _new_release()
+    new_release()
 
     def clipped(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
         gradients = [value.grad for value in parameters if value.grad is not None]
@@ -252,7 +253,7 @@ def clipping_norm_in_fp64() -> None:
 @control("mlm")
 def loss_in_chunks() -> None:
     """A release of torch sums the loss of masked language modelling in chunks of 40 places."""
-    _new_release()
+    new_release()
 
     def wrap(entropy: Any) -> Any:
         def chunked(scores: Any, labels: Any, *args: Any, **rest: Any) -> Any:
