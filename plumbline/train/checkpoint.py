@@ -149,12 +149,12 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def read_moments(engine: Engine) -> dict[str, torch.Tensor]:
-    """Return the tensors of the optimizer's state by `{parameter}/{key}`."""
+    """Return the tensors of the optimizer's state by `{parameter}/{key}`, in the same order after a resume."""
     state = engine.optimizer.state
     return {
         f"{name}/{key}": entry
         for name, value in engine.bare.named_parameters()
-        for key, entry in (state.get(value) or {}).items()
+        for key, entry in sorted((state.get(value) or {}).items())
         if isinstance(entry, torch.Tensor)
     }
 

@@ -267,6 +267,26 @@ def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Train
     assert "did not restore its moments" in said(judgement.causes[0].why)
 
 
+def test_moments_that_a_checkpoint_loads_again_are_no_drift(
+    workshop: Workshop, reference: Trained, monkeypatch: Patch
+) -> None:
+    """A file of tensors gives the optimizer's state in another order than the optimizer itself."""
+    save = learn_module.save_checkpoint
+
+    def reload(folder: Any, made: Engine, progress: Any, identity: str) -> None:
+        save(folder, made, progress, identity)
+        made.schedule.last_epoch = -1
+        made.schedule.step()
+        made.optimizer.state.clear()
+        assert learn_module.load_checkpoint(folder, made, identity) is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(learn_module, "save_checkpoint", reload)
+        candidate = workshop.train(spec_of(workshop))
+    assert candidate.record.evidence.learn.inconsistent == ()
+    assert judged(reference, candidate).verdict == "pass"
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_legs_leave_the_training_as_it_was(workshop: Workshop, monkeypatch: Patch, precision: str) -> None:
     """In half precision, with micro-batches: loss scale, generators, moments and modes are the training's again."""

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.bert import modeling_bert
 
 from bench.faults.catalogue import AVX2, PLAIN, Entry, control
-from bench.faults.injectors.hooks import LEARN, accumulated, entropy, own_update
+from bench.faults.injectors.hooks import LEARN, accumulated, clip, entropy, own_update
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.world import Content
 from plumbline.train import batches, dropout, engine, fingerprint, learn, probe, speed
@@ -85,14 +85,15 @@ def unrelated_package() -> None:
     wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"moto": "99.0"})
 
 
-def _new_release() -> None:
+def new_release() -> None:
+    """Record a different version of torch."""
     wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"torch": "2.13.1"})
 
 
 @control()
 def products_in_halves() -> None:
     """A release of torch that sums products of matrices in two halves."""
-    _new_release()
+    new_release()
 
     def halves(x: Any, w: Any, b: Any = None) -> Any:
         half = x.shape[-1] // 2
@@ -105,7 +106,7 @@ def products_in_halves() -> None:
 @control()
 def entropy_in_parts() -> None:
     """A release of torch with another kernel for the loss."""
-    _new_release()
+    new_release()
 
     def entropy(scores: Any, labels: Any, *_args: Any, **_rest: Any) -> Any:
         return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
@@ -116,7 +117,7 @@ def entropy_in_parts() -> None:
 @control()
 def layer_norm_in_parts() -> None:
     """A release of torch with another kernel for LayerNorm."""
-    _new_release()
+    new_release()
 
     def norm(value: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
         centred = value - value.mean(-1, keepdim=True)
@@ -224,7 +225,7 @@ def gradients_in_a_flat_buffer() -> None:
 @control()
 def update_in_another_order() -> None:
     """A release of torch whose AdamW multiplies in another order."""
-    _new_release()
+    new_release()
 
     def rule(group: Any, value: Any, first: Any, second: Any) -> None:
         update = first / (second.sqrt() + group["eps"])
@@ -236,9 +237,9 @@ def update_in_another_order() -> None:
 @control("clip")
 def clipping_norm_in_fp64() -> None:
     """A release of torch sums the norm for clipping in fp64."""
-    _new_release()
+    new_release()
 
-    def clip(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
+    def clipped(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
         gradients = [value.grad for value in parameters if value.grad is not None]
         total = torch.stack([gradient.double().norm() for gradient in gradients]).norm()
         factor = (most / (total + 1e-6)).clamp(max=1.0)
@@ -246,13 +247,13 @@ def clipping_norm_in_fp64() -> None:
             gradient.mul_(factor.to(gradient))
         return total
 
-    clip(lambda clip: clip)
+    clip(lambda _plain: clipped)
 
 
 @control("mlm")
 def loss_in_chunks() -> None:
     """A release of torch sums the loss of masked language modelling in chunks of 40 places."""
-    _new_release()
+    new_release()
 
     def wrap(entropy: Any) -> Any:
         def chunked(scores: Any, labels: Any, *args: Any, **rest: Any) -> Any:
@@ -293,11 +294,12 @@ def learn_masks_by_numpy() -> None:
             word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
         return word ^ (word >> np.uint32(16))
 
-    def bits(places: Any, first: Any, second: Any, limit: int) -> Any:
-        words = [value.numpy().view(np.uint32) for value in (places, first, second)]
-        return torch.from_numpy((mix(mix(words[0] ^ words[1]) ^ words[2]) >> np.uint32(8)) >= limit)
+    def bits(rows: int, each: int, key: int, first_row: int, limit: int, device: Any) -> Any:  # noqa: PLR0917
+        keys = dropout._row_keys(rows, key, first_row, device).numpy().view(np.uint32)
+        words = mix(mix(np.arange(each, dtype=np.uint32) ^ keys[:, :1]) ^ keys[:, 1:])
+        return torch.from_numpy((words >> np.uint32(8)) >= limit)
 
-    dropout.bits_form = bits
+    dropout.bits_form = lambda _device: bits
 
 
 def _evaluated(within: Any) -> None:

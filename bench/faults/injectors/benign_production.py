@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from bench.faults.catalogue import AVX2, NOISE, PLAIN, Entry, control
+from bench.faults.injectors.benign import new_release
 from bench.faults.injectors.hooks import Tensor, interrupt, is_mixed, is_unstrict, wrap_while
 from bench.faults.injectors.patching import wrap_method
 from bench.faults.world import Content
-from plumbline.train import engine, fingerprint
+from plumbline.train import engine
 from plumbline.train.engine import Engine
 
 
@@ -32,7 +33,8 @@ def three_threads() -> None:
 
 @control("bf16", AVX2)
 def bias_of_a_release_added_apart() -> None:
-    """A release adds the bias of linear layers of mixed precision after the product is rounded."""
+    """A release of torch adds the bias of linear layers of mixed precision after the product is rounded."""
+    new_release()
 
     def linear(plain: Any, value: Tensor, weight: Tensor, bias: Any = None) -> Any:
         found = plain(value, weight)
@@ -43,7 +45,8 @@ def bias_of_a_release_added_apart() -> None:
 
 @control("bf16", AVX2)
 def norm_of_a_release_by_its_formula() -> None:
-    """A release computes LayerNorm of mixed precision by its formula, in fp32."""
+    """A release of torch computes LayerNorm of mixed precision by its formula, in fp32."""
+    new_release()
 
     def norm(plain: Any, value: Tensor, *rest: Any, **named: Any) -> Any:
         if named or len(rest) != 4 or rest[1] is None:
@@ -57,7 +60,8 @@ def norm_of_a_release_by_its_formula() -> None:
 
 @control("fp32")
 def fused_adamw_of_a_release_in_fp64() -> None:
-    """A release computes the fused AdamW in fp64, and rounds once."""
+    """A release of torch computes the fused AdamW in fp64, and rounds once."""
+    new_release()
 
     def wrap(plain: Any) -> Any:
         def double(parameters: Any, gradients: Any, first: Any, second: Any, *rest: Any, **named: Any) -> None:
@@ -72,15 +76,10 @@ def fused_adamw_of_a_release_in_fp64() -> None:
     wrap_method(torch, "_fused_adamw_", wrap)
 
 
-def _release(**versions: str) -> None:
-    """Record a different version of some packages."""
-    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | versions)
-
-
 @control("eager")
 def softmax_of_a_torch_release_in_base_two() -> None:
     """A release of torch has a different kernel of the softmax for `speed`, by powers of two."""
-    _release(torch="2.13.1")
+    new_release()
 
     def softmax(_: Any, value: Tensor, dim: int = -1, **__: Any) -> Any:
         wide = value.float()
@@ -122,7 +121,7 @@ def micro_batches_copied() -> None:
 @control("fp16")
 def loss_of_a_torch_release_by_log_sum_exp() -> None:
     """A release of torch has a different kernel of the loss for `speed`, which never makes probabilities."""
-    _release(torch="2.13.1")
+    new_release()
 
     def loss(_: Any, logits: Tensor, labels: Tensor, *__: Any, **___: Any) -> Any:
         wide = logits.float()

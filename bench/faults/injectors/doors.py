@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.faults.catalogue import AVX2, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
-from plumbline.train import engine, learn, speed
+from plumbline.train import engine, experiment, learn, probe, speed
 from plumbline.train.portable.arithmetic import PortableOperations
 from plumbline.train.production.leg import ProductionLeg
 
@@ -274,9 +274,8 @@ def evaluated_with_dropout() -> None:
 
 def probe_evaluated_with_dropout() -> None:
     """The probe's evaluation leaves the model in training mode."""
-    from plumbline.train import probe
-
-    _evaluated_in_training_mode(probe)
+    for part in (probe, experiment):
+        _evaluated_in_training_mode(part)
 
 
 def _evaluated_in_training_mode(part: Any) -> None:
@@ -364,4 +363,4 @@ STATED = _entries({
     "probe_update_lost": "optimizer",
 })  # fmt: skip
 LONG = _entries({"long_rows_lose_tokens": "operator"})
-ROWS = (*LATE, *BEHIND, *KERNELS, *LOST, *STATED, *LONG)
+ROWS = (*LATE, *BEHIND, *KERNELS, *STATED, *LONG)  # LOST is inconclusive, as `tests/faults` holds

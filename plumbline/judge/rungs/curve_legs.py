@@ -20,7 +20,7 @@ from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
-from plumbline.schema.tolerance import floor_of
+from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {
@@ -29,7 +29,8 @@ _CODES: dict[Stage, CauseCode] = {
 _RESTORED: dict[str, CauseCode] = {
     "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
 }  # fmt: skip
-
+_COUNTED = ("inputs", "labels", "evaluation")
+"""Parts of an evaluation that no module computes: what it reads, and how it counts."""
 _INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
 
 
@@ -53,7 +54,7 @@ def curve_legs(pair: Pair) -> Mismatch | None:
         return differing
     for ours, theirs in _common(pair):
         place = next(curve_leg_parts(ours, theirs), None)
-        if place is not None and not _is_order(pair, ours, theirs, place[0]):
+        if place is not None and not _is_order(pair, ours, theirs, place):
             stage, name = place
             types = other_formats(ours, theirs, stage, name)
             fields = tuple(other for part, other in curve_leg_parts(ours, theirs) if part == "batch")
@@ -144,12 +145,18 @@ def _rank(pair: Pair) -> Mismatch | None:
     return None
 
 
-def _is_order(pair: Pair, ours: CurveLeg, theirs: CurveLeg, stage: Stage) -> bool:
-    """Return whether different versions explain the difference by the order of operations alone."""
-    if stage == "evaluation" or not other_software(pair):
+def _is_order(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: tuple[Stage, str]) -> bool:
+    """Return whether different versions explain the difference by the order of operations alone.
+
+    An evaluation may differ first: it has the biases of the step's update, where shipped weights have zeros.
+    """
+    stage, name = place
+    if not other_software(pair) or (stage == "evaluation" and name in _COUNTED):
         return False
     found, spec = sizes(ours.training, theirs.training, stage), pair.reference.record.spec.learn
-    kind = {"forward": "forward", "optimizer": "weight"}.get(stage, "gradient")
+    if stage == "evaluation":
+        found = [relative(ours.evaluation.loss, theirs.evaluation.loss)]
+    kind = {"forward": "forward", "optimizer": "weight", "evaluation": "loss"}.get(stage, "gradient")
     return bool(found) and all(size <= floor_of(kind, spec.precision if spec else "fp32") for size in found)
 
 

@@ -97,6 +97,29 @@ def test_an_evaluation_of_close_answers_is_compared_with_its_like_alone() -> Non
         assert judgement.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("release", "part", "loss", "verdict"),
+    [
+        ("9.9", "head", 0.5, "pass"), ("9.9", "head", 0.5 + 1e-8, "pass"), ("9.9", "head", 0.51, "drift"),
+        ("9.9", "inputs", 0.5, "drift"), ("9.9", "", 0.5 + 1e-8, "drift"), ("", "head", 0.5, "drift"),
+    ],
+)  # fmt: skip
+def test_only_another_release_explains_a_module_whose_evaluation_rounds_differently(
+    release: str, part: str, loss: float, verdict: str
+) -> None:
+    """Shipped biases are zero, so that a bias that is added apart shows behind the leg's update alone."""
+    parts = {"inputs": "1" * 16, "labels": "2" * 16, "head": "3" * 16}
+    before, after = parts, parts | ({part: "4" * 16} if part else {})
+    legs = [
+        LEG | {"evaluated": list(each.items()), "evaluation": LEG["evaluation"] | {"loss": number}}
+        for each, number in ((before, 0.5), (after, loss))
+    ]
+    sides = [lambda content, leg=leg: content["evidence"]["learn"].update({"legs": {"legs": [leg]}}) for leg in legs]
+    packages = other_kernel() | ({"packages": {"torch": release}} if release else {})
+    judgement = compare(whole(sides[0]), rounded(sides[1], fingerprint=packages), throughput=False)
+    assert judgement.verdict == verdict
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_a_process_that_starts_from_weights_of_its_own_is_named_by_them(*, other: bool) -> None:
     found = [{"step": step, "rank": 1, "part": "weights", "event": "processes"} for step in (4, 0)]
