@@ -15,6 +15,7 @@ from plumbline.judge import compare
 from plumbline.records import load_record
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.verdict import Judgement
+from plumbline.train.selfcheck import first_step
 from plumbline.train.tasks import training_task
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Trained, Workshop
@@ -123,3 +124,8 @@ def test_a_model_that_reads_later_tokens_is_refused(tmp_path: Any) -> None:
     described = {**MODEL, "num_labels": None, "vocab_size": 64, "task": "causal-lm"}
     with pytest.raises(ConfigurationError, match="needs attention to earlier tokens alone"):
         make_weights(described, 1, tmp_path / "w.safetensors")
+
+
+def test_the_machine_is_checked_by_the_shipped_training_of_labelled_tokens() -> None:
+    """Without that mapping a round of any task that is not shipped with digests ends with a `KeyError`."""
+    assert first_step(torch.device("cpu"), "causal-lm").verdict == "pass"
