@@ -76,7 +76,8 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
     named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
-    if (own := contradiction(pair.candidate.record)) is not None and own.causes[0].code not in named:
+    own, stages = contradiction(pair.candidate.record), {mismatch.at.stage for mismatch in mismatches}
+    if own is not None and own.causes[0].code not in named and (own.at is None or own.at.stage not in stages):
         results.append(own)
     elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
         results.append(drawn)

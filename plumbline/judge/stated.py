@@ -12,6 +12,7 @@ from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.rungs.proven import unproven_part
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
+from plumbline.schema.tolerance import limit, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
 
 
@@ -19,7 +20,20 @@ def contradiction(record: RunRecord) -> GateResult | None:
     """Return the first contradiction of a record, whatever any other record says."""
     if record.experiment is not None:
         return None
-    return next(chain(_dropout(record), _proofs(record), _updates(record), _modes(record)), None)
+    return next(chain(_losses(record), _dropout(record), _proofs(record), _updates(record), _modes(record)), None)
+
+
+def _losses(record: RunRecord) -> Iterator[GateResult]:
+    """Yield a loss of the probe that its own logits and labels do not give by the task's definition."""
+    probe, spec = record.evidence.probe, record.spec.probe
+    if probe is None or spec is None:
+        return
+    most = limit(next(iter(probe.envelope.loss), None) if probe.envelope else None, "loss", spec.precision)
+    for step in probe.steps:
+        # A batch without a label has no loss.
+        if step.loss_reference is not None and (off := relative(step.loss_reference, step.loss)) > most:
+            at = Divergence(stage="loss", step=step.step, at="loss")
+            yield _drift("loss", at, fact("stated.loss", step=step.step, off=off))
 
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:

@@ -24,8 +24,7 @@ class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._rows = rows
-        labelling = training_task(spec.task).labelling
-        self._label = labelling(spec, rows) if labelling else None
+        self._label = training_task(spec.task).labelling(spec, rows)
 
     def _fetch(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         batch = self._rows.encoded(rows)

@@ -173,7 +173,8 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1)
     if dropout:
-        weights = module.dropout(weights)  # type: ignore[operator]
+        drop: Any = getattr(module, "attn_dropout", None) or module.dropout
+        weights = drop(weights)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 

@@ -19,12 +19,12 @@ from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
-from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
+from plumbline.train.tasks import IGNORED, training_task
 
 _MULTIPLE = 8
 """Multiple of padded lengths, as tensor cores prefer it."""
@@ -164,6 +164,7 @@ class Engine:
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
     ) -> None:  # fmt: skip
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
+        self.task = training_task(spec.task)
         self.bare = in_double(model) if precision == "fp64" else model
         self.is_sharded = is_sharded and ranks.world > 1
         if self.is_sharded:
@@ -188,11 +189,6 @@ class Engine:
         self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
         self._gradient_norm: torch.Tensor | None = None
 
-    @staticmethod
-    def _size(labels: torch.Tensor) -> int:
-        """Return the number of terms in the loss's mean."""
-        return int((labels != IGNORED).sum())
-
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
         """Yield this process's micro-batches, with their shares of the global loss."""
         if self.padding == "longest":
@@ -203,8 +199,8 @@ class Engine:
             raise TrainingFailedError(
                 f"{parts} micro-batches do not divide the {rows} rows of one process", code="setting", part=self.part
             )
-        whole = self._size(batch["labels"])
-        shares = [self._size(piece) / whole if whole else 0.0 for piece in local["labels"].split(rows // parts)]
+        whole, size = self.task.num_terms(batch["labels"]), self.task.num_terms
+        shares = [size(piece) / whole if whole else 0.0 for piece in local["labels"].split(rows // parts)]
         masks = local["attention_mask"].split(rows // parts)
         padded = [not bool(piece.all()) for piece in masks]
         packings = [pack_rows(piece).to(self.ranks.device) for piece in masks] if self.padding == "packed" else []

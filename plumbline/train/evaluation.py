@@ -16,35 +16,21 @@ from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.spec import Precision
 from plumbline.train.batches import Batch, EvaluationRows, make_loader
-from plumbline.train.definitions import IGNORED, nearest_loss, reference_loss
 from plumbline.train.digests import finite, host_array
 from plumbline.train.families import input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.rows import FIELDS
+from plumbline.train.tasks import Task
 
 RESULTS = ("row_ids", "predictions", "logits")
 """Arrays of an evaluation that its record contains."""
 
 
-def _answers(logits: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32], int]:
-    """Return a batch's predictions, kept logits and number of correct answers.
-
-    In masked language modelling a row's prediction is its number of correct hidden tokens, and its kept logit is the
-    mean log-probability of the true tokens.
-    """
-    best = logits.argmax(axis=-1).astype(np.int64)
-    if labels.ndim == 1:
-        return best, logits.astype(np.float32), int((best == labels).sum())
-    num_found = ((best == labels) & (labels != IGNORED)).sum(axis=1).astype(np.int64)
-    losses = [reference_loss(row, label) for row, label in zip(logits, labels, strict=True)]
-    kept = np.array([[0.0 if loss is None else -loss] for loss in losses], np.float32)
-    return num_found, kept, int(num_found.sum())
-
-
 class _Sums:
     """Running sums of an evaluation."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self._kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
         self._right_rows: list[NDArray[np.uint8]] = []
         self._fed: dict[str, list[NDArray[Any]]] = {"labels": [], "inputs": []}
@@ -54,14 +40,14 @@ class _Sums:
         labels = batch["labels"].numpy()
         self._fed["labels"].append(labels)
         self._fed["inputs"].append(np.stack([batch[name].numpy() for name in FIELDS], axis=1))
-        predictions, kept, correct = _answers(logits, labels)
-        counted = int((labels != IGNORED).sum())
+        predictions, kept, correct, right = self._task.answers(logits, labels)
+        counted = self._task.num_terms(labels)
         self._right, self._terms = self._right + correct, self._terms + counted
         self._loss += loss * counted if counted and loss is not None else 0.0
         for name, array in (("row_ids", batch["row_ids"].numpy()), ("predictions", predictions), ("logits", kept)):
             self._kept[name].append(array)
-        if labels.ndim == 1:
-            self._right_rows.append((predictions == labels).astype(np.uint8))
+        if right is not None:
+            self._right_rows.append(right)
 
     def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
         arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
@@ -91,7 +77,8 @@ class Recount:
     An evaluation's own numbers are compared with them, on any machine: rounding changes the logits, not what follows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self._right, self._terms, self._loss = 0, 0, 0.0
 
     @contextlib.contextmanager
@@ -104,20 +91,10 @@ class Recount:
             handle.remove()
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
-        wanted = host_array(named["labels"]).reshape(-1)
-        counted = torch.from_numpy(np.flatnonzero(wanted != IGNORED))
-        if not len(counted):
-            return
-        logits = outputs.logits
-        labels = torch.from_numpy(wanted)[counted].to(logits.device)
-        scores = logits.reshape(-1, logits.shape[-1])[counted.to(logits.device)].double()
-        highest = scores.amax(dim=-1)
-        own = scores.gather(1, labels[:, None])[:, 0]
-        losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)
-        loss = nearest_loss(losses, float(scores.abs().max()), logits.dtype, float(outputs.loss.double()))
-        self._right += int((scores.argmax(dim=-1) == labels).sum())
-        self._loss += (loss or 0.0) * len(labels)
-        self._terms += len(labels)
+        found = self._task.recount(outputs.logits, named["labels"], outputs.loss)
+        self._right += found.num_correct
+        self._loss += found.loss
+        self._terms += found.num_terms
 
     def metrics(self) -> tuple[float | None, float | None]:
         """Return loss and accuracy; `None` without a label."""
@@ -127,12 +104,13 @@ class Recount:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, rows: Dataset[Any], *, step: int, batch_size: int, precision: Precision, device: torch.device
-) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
+    model: nn.Module, rows: Dataset[Any], *, task: Task, step: int, batch_size: int, precision: Precision,
+    device: torch.device,
+) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:  # fmt: skip
     """Return the evaluation's evidence (rung 10) and its arrays: `RESULTS`, `labels`, `inputs`, and perhaps `right`."""
     was_training = model.training
     model.eval()
-    sums = _Sums()
+    sums = _Sums(task)
     names = input_fields(model)
     for batch in make_loader(rows, batch_size, device):
         with autocast(precision, device):
@@ -144,8 +122,9 @@ def evaluate(
 
 
 def evaluate_by_definition(
-    model: nn.Module, rows: EvaluationRows, *, step: int, batch_size: int, precision: Precision, device: torch.device
-) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
+    model: nn.Module, rows: EvaluationRows, *, task: Task, step: int, batch_size: int, precision: Precision,
+    device: torch.device,
+) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:  # fmt: skip
     """Evaluate without a library's loader, mode switch or loss.
 
     Every row is used once, in order, with every module in evaluation mode, and summed row by row.
@@ -162,13 +141,12 @@ def evaluate_by_definition(
             with autocast(precision, device):
                 outputs = model(**{name: torch.from_numpy(fields[name]).to(device) for name in names})
             logits, labels = host_array(outputs.logits), fields["labels"]
-            predictions, shown, correct = _answers(logits, labels)
+            predictions, shown, correct, _ = task.answers(logits, labels)
             for name, array in (("row_ids", fields["row_ids"]), ("predictions", predictions), ("logits", shown)):
                 kept[name].append(array)
-            counts = (labels.reshape(len(labels), -1) != IGNORED).sum(axis=1)
-            means = [reference_loss(logits[row : row + 1], labels[row : row + 1]) or 0.0 for row in range(len(labels))]
-            right, terms = right + correct, terms + int(counts.sum())
-            loss += sum(mean * int(count) for mean, count in zip(means, counts, strict=True))
+            rows_alone = [(logits[row : row + 1], labels[row : row + 1]) for row in range(len(labels))]
+            right, terms = right + correct, terms + task.num_terms(labels)
+            loss += sum((task.reference_loss(*row) or 0.0) * task.num_terms(row[1]) for row in rows_alone)
     for module, mode in modes.items():
         module.training = mode
     arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}

@@ -16,7 +16,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments, restore_moments
 from plumbline.train.context import Context
-from plumbline.train.definitions import AdamW, loss_by_definition
+from plumbline.train.definitions import AdamW
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
@@ -203,7 +203,7 @@ class ExperimentObserver(ProbeObserver):
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss, by its definition if the experiment restores it."""
         if self._bundle.has("loss"):
-            return loss_by_definition(outputs.logits, labels)
+            return self.engine.task.loss(outputs.logits, labels)
         return super().loss(outputs, labels)
 
     def _impose_gradients(self, rung: Rung) -> None:

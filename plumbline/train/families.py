@@ -1,4 +1,4 @@
-"""Models of the BERT family other than BERT, with a checked module map."""
+"""Models of the BERT family other than BERT, and of GPT-2, with a checked module map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.schema.spec import ModelSpec
 from plumbline.train.compat.transformers import looks_for_padding, register_base_first
 from plumbline.train.tasks import training_task
 
-PORTABLE_DROPOUT = ("bert", "distilbert", "roberta", "modernbert")
+PORTABLE_DROPOUT = ("bert", "distilbert", "roberta", "modernbert", "gpt2")
 """Tested families: every dropout is a module, or inside the replaced attention function."""
 MODEL_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 _LENGTH = 8
@@ -26,9 +26,14 @@ def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> 
     try:
         config = transformers.AutoConfig.for_model(spec.family, **spec.settings)
         for name, value in config.to_dict().items():
-            if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if (
+                ("dropout" in name or name.endswith("pdrop"))
+                and isinstance(value, (int, float))
+                and not isinstance(value, bool)
+            ):
                 setattr(config, name, dropout)
         config.num_labels = spec.num_labels or 2
+        config.use_cache = False
         model: nn.Module = kind.from_config(config, attn_implementation=attention)
     # The settings come from a user's checkpoint, and each family raises what its own code meets. Torch's errors pass.
     except (ValueError, TypeError, KeyError, AttributeError, ImportError, NotImplementedError) as error:

@@ -173,7 +173,7 @@ class LearnRun:
     def _evaluate(self, engine: Engine, step: int) -> None:
         if not self.context.ranks.is_first:
             return
-        rows, recount = self.context.evaluation_rows(self.learn.evaluation_rows), Recount()
+        rows, recount = self.context.evaluation_rows(self.learn.evaluation_rows), Recount(engine.task)
         with recount.watching(engine.bare):
             evidence, self.evaluation = self._evaluated(engine, step, rows)
         self._progress.evaluations.append(evidence.to_json())
@@ -184,8 +184,8 @@ class LearnRun:
     def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
         """Evaluate `rows` after `step` steps."""
         return self._evaluator()(
-            engine.bare, rows, step=step, batch_size=self.context.spec.batch_size, precision=self.learn.precision,
-            device=self.context.ranks.device,
+            engine.bare, rows, task=engine.task, step=step, batch_size=self.context.spec.batch_size,
+            precision=self.learn.precision, device=self.context.ranks.device,
         )  # fmt: skip
 
     def _evaluated_few(self, engine: Engine, step: int) -> Any:

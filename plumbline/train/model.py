@@ -84,11 +84,11 @@ def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
 
 
 def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
-    if spec.family != "bert":
+    kind: type[nn.Module] | None = getattr(modeling_bert, f"BertFor{training_task(task).head}", None)
+    if spec.family != "bert" or kind is None:
         from plumbline.train.families import build_family
 
         return build_family(spec, task, attention, dropout)
-    kind: type[nn.Module] = getattr(modeling_bert, f"BertFor{training_task(task).head}")
     return kind(_config(spec, attention, dropout))
 
 

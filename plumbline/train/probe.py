@@ -19,7 +19,6 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
-from plumbline.train.definitions import reference_loss
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.envelope import measure_envelope
@@ -130,7 +129,7 @@ class ProbeObserver(TapObserver):
                 logits_dtype=evidence_fields["logits_dtype"],
                 loss=finite(loss),
                 loss_dtype=evidence_fields["loss_dtype"],
-                loss_reference=finite(reference_loss(logits, fields["labels"])),
+                loss_reference=finite(self.engine.task.reference_loss(logits, fields["labels"])),
                 gradient_norm=None if skipped else finite(evidence_fields["gradient_norm"]),
                 gradient_norm_clipped=None if skipped else finite(evidence_fields["gradient_norm_clipped"]),
                 gradients_sha256=evidence_fields["gradients_sha256"],
@@ -190,7 +189,7 @@ class ProbeRun:
 
     def _evaluate(self, engine: Engine) -> None:
         self._found["evaluation"], self.evaluation = self._evaluator()(
-            engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), step=self.steps,
+            engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), task=engine.task, step=self.steps,
             batch_size=self._evaluated_at_once,
             precision=self.probe.precision, device=engine.ranks.device,
         )  # fmt: skip

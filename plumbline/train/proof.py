@@ -20,7 +20,6 @@ from torch.func import functional_call
 from plumbline.schema.proof import ORDER, Draws, Proof, ProofError, ProofStage
 from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
-from plumbline.train.definitions import IGNORED
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
 from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
@@ -161,9 +160,11 @@ class Prover(Observer):
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         """Watch the forward pass of a micro-batch."""
-        if self._step is None or self._is_whole:
+        if self._step is None:
             return
         self._labels = local["labels"]
+        if self._is_whole:
+            return
         self._open: list[tuple[str, int]] = []
         self._quiet = False
         if self._reads_draws:
@@ -177,18 +178,19 @@ class Prover(Observer):
             if self._reads_draws:
                 self._draws.__exit__(None, None, None)
             self._quiet = True
-        labels = self._labels if not self._is_whole else None
-        if labels is None or not bool((labels != IGNORED).any()):
+        labels = self._labels
+        task, logits = self._engine.task, outputs.logits
+        if labels is None or not task.num_terms(labels):
             return
-        logits = outputs.logits
         exact = logits.detach().double().requires_grad_()
-        with torch.enable_grad():
-            mean = _mean_loss(self._engine.unpacked(exact), labels)
+        with aside(), torch.enable_grad():
+            mean = task.loss(self._engine.unpacked(exact), labels)
             (slope,) = torch.autograd.grad(mean, exact)
-        dtype = loss.dtype if loss.dtype != torch.float32 else logits.dtype
-        size = exact.detach().abs().max().clamp_min(1e-300)
-        error = (loss.detach().double() - mean.detach()).abs() / torch.maximum(mean.detach().abs(), size)
-        self._add("loss", "loss", type(self._engine.bare).__name__, dtype, logits.shape[-1], error / unit_of(dtype))
+        # The probabilities' sums are as large as the largest logit; CUDA's autocast rounds them to the logits' format.
+        size = torch.maximum(mean.detach().abs(), exact.detach().abs().max()).clamp_min(1e-300)
+        dtype = logits.dtype if logits.is_cuda else loss.dtype
+        error = (loss.detach().double() - mean.detach()).abs() / size / unit_of(dtype)
+        self._add("loss", "loss", type(self._engine.bare).__name__, dtype, logits.shape[-1], error)
         weight: list[torch.Tensor] = []
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
         logits.register_hook(partial(self._of_logits, slope, weight, type(self._engine.bare).__name__))
@@ -427,10 +429,6 @@ class Prover(Observer):
 
     def _add(self, stage: ProofStage, name: str, kind: str, dtype: torch.dtype, terms: int, error: torch.Tensor) -> None:  # noqa: PLR0917
         self._found.append(_Found(stage, name, kind, dtype, terms, error.detach()))
-
-
-def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.reshape(-1), ignore_index=IGNORED)
 
 
 def _distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

@@ -84,8 +84,10 @@ def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | No
     """Return every parameter's initial value; tied parameters appear once."""
     from plumbline.train.families import check_map
     from plumbline.train.model import build_on_meta, named_once
+    from plumbline.train.tasks import training_task
 
     model = build_on_meta(spec, task)
+    training_task(task).check(model, spec.family)
     if spec.family != "bert":
         check_map(model, spec.family)
     shipped = _checkpoint_tensors(checkpoint) if checkpoint else {}

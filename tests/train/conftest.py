@@ -83,10 +83,15 @@ class Workshop:
         self.store = open_store(self.url)
         publish(folder / "dataset", self.store)
         self.model = {**MODEL, "num_hidden_layers": num_layers, "vocab_size": self.manifest.vocab_size}
-        if task == "masked-lm":
+        if task != "sequence-classification":
             self.model["num_labels"] = None
+        if task == "causal-lm":
+            keys = {"n_embd": 64, "n_layer": num_layers, "n_head": 2, "n_positions": 32, "n_inner": 128}
+            special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0)
+            settings = {**keys, **special, "vocab_size": self.manifest.vocab_size}
+            self.model |= {"family": "gpt2", "type_vocab_size": 1, "settings": settings}
         self.weights = folder / "weights.safetensors"
-        self.weights_sha256 = make_weights(self.model, 3, self.weights)
+        self.weights_sha256 = make_weights({**self.model, "task": task}, 3, self.weights)
         publish_weights(self.weights, self.store, self.weights_sha256)
         self._count = 0
 

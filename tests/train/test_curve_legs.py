@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from plumbline.schema.verdict import Judgement
 from plumbline.train import batches, curve_legs, dropout, engine, evaluation
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
+from plumbline.train.tasks import Answers, Task
 from tests.said import said
 from tests.train.conftest import Trained, Workshop
 
@@ -163,13 +165,15 @@ def half_evaluation(patch: Patch) -> None:
 
 def margin(patch: Patch) -> None:
     """Answer with the second class only if it leads by far."""
-    plain = evaluation._answers
+    plain = Task.answers
 
-    def careful(logits: Any, labels: Any) -> Any:
+    def careful(task: Task, logits: Any, labels: Any) -> Any:
         best = (logits[:, 1] - logits[:, 0] > 0.5).astype(labels.dtype)
-        return best, plain(logits, labels)[1], int((best == labels).sum())
+        right = best == labels
+        kept = plain(task, logits, labels).kept
+        return Answers(best, kept, int(right.sum()), right.astype(np.uint8))
 
-    patch.setattr(evaluation, "_answers", careful)
+    patch.setattr(Task, "answers", careful)
 
 
 def moments_lost(patch: Patch) -> None:

@@ -164,7 +164,7 @@ def test_pairs_of_sentences_are_trained_with_both_texts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "gpt2", "n_embd": 8}, "is missing (hint: gpt2 is not a model of the BERT family)"),
+        ({"model_type": "gpt2", "n_embd": 8}, "is missing (hint: gpt2 is neither of the BERT family nor GPT-2)"),
         ({"model_type": "no-such-model"}, "cannot build the model"),
         ({"is_decoder": True}, "is a decoder"),
     ],

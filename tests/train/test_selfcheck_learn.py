@@ -14,6 +14,7 @@ from plumbline.train import evaluation, learn, selfcheck_learn
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
 from plumbline.train.selfcheck_learn import learn_difference, learn_difference_once
+from plumbline.train.tasks import Task
 
 CPU = torch.device("cpu")
 Patch = pytest.MonkeyPatch
@@ -62,8 +63,8 @@ def no_updates(patch: Patch) -> None:
 
 def argmin(patch: Patch) -> None:
     """Predict the least likely class."""
-    plain = evaluation._answers
-    patch.setattr(evaluation, "_answers", lambda logits, labels: plain(-logits, labels))
+    plain = Task.answers
+    patch.setattr(Task, "answers", lambda task, logits, labels: plain(task, -logits, labels))
 
 
 @pytest.mark.parametrize(("plant", "text"), [

@@ -16,7 +16,7 @@ from bench.faults.injectors.hooks import clip, fetched, loaded, positions
 from bench.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
 from bench.faults.world import BATCH
 from plumbline.data.datasets.tokenizer import SPECIAL_TOKENS
-from plumbline.train import evaluation
+from plumbline.train.tasks import Task
 
 
 @fault("nondeterminism")
@@ -91,13 +91,13 @@ def vocabulary_from_a_set() -> None:
 @fault("nondeterminism")
 def evaluation_races() -> None:
     """Evaluation sums in an order that changes from run to run."""
-    answers = evaluation._answers
+    answers = Task.answers
 
-    def raced(logits: Any, labels: Any) -> Any:
+    def raced(task: Task, logits: Any, labels: Any) -> Any:
         noise = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
-        return answers(logits * (1 + 1.2e-7 * noise.integers(-1, 2, logits.shape)), labels)
+        return answers(task, logits * (1 + 1.2e-7 * noise.integers(-1, 2, logits.shape)), labels)
 
-    evaluation._answers = raced
+    Task.answers = raced
 
 
 @fault("nondeterminism")

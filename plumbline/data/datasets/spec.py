@@ -20,7 +20,7 @@ from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import DataSpec, RunSpec
 from plumbline.schema.suite import DatasetSource, Suite, Workload, Workloads
 from plumbline.schema.suite_file import did_you_mean, suggest_or_list
-from plumbline.schema.task import Task, has_row_labels
+from plumbline.schema.task import Task, built_in_family, has_row_labels
 
 SIZES = {
     "tiny": (2, 128),
@@ -45,25 +45,25 @@ _VOCAB_PADDING = 128
 _MAX_CONFIG_BYTES = 1 << 20
 
 _KEYS = {
-    "hidden_size": ("hidden_size", "dim"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_heads"),
-    "intermediate_size": ("intermediate_size", "hidden_dim"),
-    "max_position_embeddings": ("max_position_embeddings",),
+    "hidden_size": ("hidden_size", "dim", "n_embd"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_heads", "n_head"),
+    "intermediate_size": ("intermediate_size", "hidden_dim", "n_inner"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "vocab_size": ("vocab_size",),
 }
 """Required keys of the spec, with each family's names."""
 _OPTIONAL = {
     "type_vocab_size": ("type_vocab_size",),
-    "hidden_act": ("hidden_act", "activation", "hidden_activation"),
-    "layer_norm_eps": ("layer_norm_eps", "norm_eps"),
+    "hidden_act": ("hidden_act", "activation", "hidden_activation", "activation_function"),
+    "layer_norm_eps": ("layer_norm_eps", "norm_eps", "layer_norm_epsilon"),
     "pad_token_id": ("pad_token_id",),
 }
 _OFFSET_POSITIONS = {"roberta", "camembert", "xlm-roberta", "xlm-roberta-xl"}
 """Families whose positions start at the padding token's number, which leaves fewer for a text."""
 _IGNORED = re.compile(
     r"architectures|auto_map|d?type|dtype|torch_dtype|transformers_version|_.*|name_or_path|(id2label|label2id)|num_labels"
-    r"|problem_type|use_cache|output_.*|return_dict|finetuning_task|gradient_checkpointing|.*dropout.*|model_type"
+    r"|problem_type|use_cache|output_.*|return_dict|finetuning_task|gradient_checkpointing|.*dropout.*|.*pdrop|model_type"
     r"|reference_compile|repad_logits_with_grad"
 )
 """Keys of a `config.json` that do not change a layer's result, or that the spec sets itself."""
@@ -116,7 +116,7 @@ def _config(folder: Path) -> dict[str, Any]:
         hint = "name its family, such as bert, as `save_pretrained` does"
         raise ConfigurationError("is missing", where=str(path), key="model_type", hint=hint)
     if config.get("is_encoder_decoder") or config.get("is_decoder"):
-        hint = "only encoders of the BERT family are supported"
+        hint = "encoders of the BERT family and GPT-2 are supported"
         raise ConfigurationError("is a decoder", where=str(path), key="model_type", hint=hint)
     if config.get("position_embedding_type", "absolute") != "absolute":
         # transformers accepts relative positions and silently trains without them.
@@ -129,11 +129,13 @@ def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
     path, config = folder / "config.json", _config(folder)
     family = config["model_type"]
     model: dict[str, Any] = {}
+    if config.get("n_inner", 0) is None and isinstance(config.get("n_embd"), int):
+        config["n_inner"] = 4 * config["n_embd"]  # as GPT-2 builds it
     for key, names in {**_KEYS, **_OPTIONAL}.items():
         value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is None and key in _KEYS:
             raise ConfigurationError(
-                "is missing", where=str(path), key=names[0], hint=f"{family} is not a model of the BERT family"
+                "is missing", where=str(path), key=names[0], hint=f"{family} is neither of the BERT family nor GPT-2"
             )
         if value is not None:
             model[key] = value
@@ -188,11 +190,22 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
             "vocab_size": manifest.vocab_size,
             **({"pad_token_id": manifest.pad_token_id} if manifest.pad_token_id else {}),
         }
+        if built_in_family(workload.task) == "gpt2":
+            model |= _as_gpt2(model)
     else:
         folder = checkpoint_folder(workload.model, SIZES) or Path(workload.model)
         model = checkpoint_model(folder, manifest)
     labels = manifest.num_labels if has_row_labels(workload.task) else None
     return {**model, "num_labels": labels, "task": workload.task}
+
+
+def _as_gpt2(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a spec that make a GPT-2 of a built-in size; no text has its tokens of begin and end."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+    settings = {_KEYS[key][-1]: model[key] for key in names}
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), model.get("pad_token_id", 0))
+    plain = {"type_vocab_size": 1, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
+    return {**plain, "family": "gpt2", "settings": {**settings, "vocab_size": model["vocab_size"], **special}}
 
 
 def dataset_task(suite: Suite | Workloads, name: str) -> Task:

@@ -15,6 +15,7 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
 from plumbline.schema.sketch import marks_of
+from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import exchange_limit, floor_of, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 
@@ -31,7 +32,7 @@ def batch_difference(pair: Pair) -> GateResult | None:
     if right is None:
         return None
     own = _own_batches(pair.candidate, right)
-    masked = not pair.candidate.record.spec.has_row_labels
+    masked = draws_labels(pair.candidate.record.spec.task)
     return own if own is not None or left is None else _batches(left, right, masked=masked)
 
 
@@ -130,7 +131,7 @@ def _own_batches(side: LoadedRecord, trail: SpeedTrail) -> GateResult | None:
     steps = min(len(trail.num_rows), spec.speed.steps, *(len(values) for values in batches.values()))
     expected = marks_of({name: values[:steps] for name, values in batches.items()})
     rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
-    return _different(expected, rows, trail, fact("trail.own-probe"), masked=not spec.has_row_labels)
+    return _different(expected, rows, trail, fact("trail.own-probe"), masked=draws_labels(spec.task))
 
 
 def _batches(left: SpeedTrail, right: SpeedTrail, *, masked: bool) -> GateResult | None:

@@ -13,6 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.tokenizer import TOKENS
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.task import draws_labels
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 _HIDDEN = -100
@@ -64,7 +65,7 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     evidence = (fact("batch.fields", differing=", ".join(differing)),)
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
-    masked = not pair.reference.record.spec.has_row_labels
+    masked = draws_labels(pair.reference.record.spec.task)
     if masked and set(differing) <= {"labels"} and not _same_places(left, right):
         why = fact("batch.mask-places")
         return Suspicion("rng", why, evidence, (*TOKENS, "labels"))

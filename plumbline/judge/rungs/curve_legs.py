@@ -20,6 +20,7 @@ from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
+from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
@@ -68,7 +69,7 @@ def curve_legs(pair: Pair) -> Mismatch | None:
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
     """Return cause and reason of a leg that was given a different batch."""
-    code = code_of_fields(fields, masked=not pair.reference.record.spec.has_row_labels)
+    code = code_of_fields(fields, masked=draws_labels(pair.reference.record.spec.task))
     return code, fact("curve-legs.batch", fields=", ".join(fields))
 
 

@@ -15,6 +15,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -33,7 +34,7 @@ def learning(pair: Pair) -> Mismatch | None:
         fed = _evaluated_differently(left, right, fact("learning.bits-due"))
         if fed is not None:
             return fed
-    masked = not pair.reference.record.spec.has_row_labels
+    masked = draws_labels(pair.reference.record.spec.task)
     code, why = _suspect(left, right, step, masked=masked)
     finding = Finding(
         check="learn.bits",
@@ -55,7 +56,7 @@ def logged(pair: Pair) -> Mismatch | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
-    masked = not pair.reference.record.spec.has_row_labels
+    masked = draws_labels(pair.reference.record.spec.task)
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
         return evaluated

@@ -93,14 +93,19 @@ def register_base_first(model: nn.Module) -> None:
 
 
 def looks_for_padding(model: nn.Module) -> bool:
-    """Return whether a model reads its ids where no mask is given: until 4.57. Since 5.0 it reads the mask."""
-    return not hasattr(_source(model), "create_bidirectional_mask")
+    """Return whether a model reads its ids where no mask is given: until 4.57, and GPT-2. Others read the mask."""
+    return is_causal(model) or not hasattr(_source(model), "create_bidirectional_mask")
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Return whether tokens attend to earlier ones alone."""
+    return any(getattr(module, "is_causal", False) for module in model.modules())
 
 
 def takes_made_masks(model: nn.Module) -> bool:
     """Return whether a model accepts a mask made by `made_mask`: since 5.0, with full attention in every layer."""
     source = _source(model)
-    is_plain = not hasattr(source, "create_bidirectional_sliding_window_mask")
+    is_plain = not hasattr(source, "create_bidirectional_sliding_window_mask") and not is_causal(model)
     return hasattr(source, "create_bidirectional_mask") and is_plain and attention_of(model) in {"eager", "sdpa"}
 
 

@@ -27,7 +27,6 @@ from plumbline.schema.spec import ProbeSpec, SpeedSpec
 from plumbline.schema.tolerance import floor_of, production_limit, relative
 from plumbline.train.batches import Batch, of_one_process
 from plumbline.train.context import Context
-from plumbline.train.definitions import autocast_loss
 from plumbline.train.digests import finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.numerics import apply_settings, seed_generators
@@ -129,7 +128,8 @@ class _ProductionObserver(Observer):
         if update:
             update.after(outcome.learning_rates, scaled=self.engine.scaler is not None)
         loss = outcome.loss(self.engine.ranks)
-        reference = autocast_loss(self._whole(self._logits), self._whole(self._labels), self._about[1], loss)
+        definition = self.engine.task.autocast_loss
+        reference = definition(self._whole(self._logits), self._whole(self._labels), self._about[1], loss)
         self.steps.append(
             ProductionStep(
                 step=self._step,

@@ -1,38 +1,157 @@
-"""Tasks: the model's head, the labels of a batch, and the head's cost. One module a task."""
+"""Tasks: head, labels, loss, answers and cost by definition. One module a task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from plumbline.schema.spec import ModelSpec, RunSpec
+from plumbline.train.digests import host_array
 
 if TYPE_CHECKING:
     from plumbline.train.rows import Rows
+
+IGNORED = -100
+"""Label of a place that the loss does not count."""
+_FP32 = 2.0**-21
+"""Error of a log-softmax in fp32, in units of its largest operand."""
 
 Labelling = Callable[[dict[str, NDArray[np.int64]], NDArray[np.int64]], None]
 """Changes a batch's `input_ids` and `labels` in place, from the batch and each row's epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingTask:
-    """What a task adds to a model of any family."""
+class Answers(NamedTuple):
+    """Answers to a batch of evaluated rows."""
 
-    head: str
+    predictions: NDArray[np.int64]
+    """Class of each row; of labelled tokens, the number of correct ones."""
+    kept: NDArray[np.float32]
+    """Logits of each row; of labelled tokens, the mean log-probability of the true ones."""
+    num_correct: int
+    right: NDArray[np.uint8] | None = None
+    """Whether each row is answered correctly; `None` for several answers a row."""
+
+
+class Recounted(NamedTuple):
+    """Number of terms of a forward pass, their summed loss and the number of correct answers."""
+
+    num_terms: int
+    loss: float
+    num_correct: int
+
+
+class Task:
+    """Definition of a task, here of one whose loss is the mean cross entropy over all counted labels.
+
+    Arrays of logits are [rows, classes] with labels [rows], or [rows, length, classes] with labels [rows, length].
+    """
+
+    head = ""
     """Head of transformers' classes: `SequenceClassification` as in `BertForSequenceClassification`."""
-    head_products: Callable[[ModelSpec], tuple[int, int]]
-    """Multiplications of the head's matrix products, for each token and for each row."""
-    labelling: Callable[[RunSpec, Rows], Labelling] | None = None
-    """Makes the labels of tokens; without it, labels are those of the dataset's rows."""
+
+    def head_products(self, model: ModelSpec) -> tuple[int, int]:
+        """Return the multiplications of the head's matrix products, for each token and for each row."""
+        raise NotImplementedError
+
+    def labelling(self, spec: RunSpec, rows: Rows) -> Labelling | None:  # noqa: ARG002 - for subclasses
+        """Return the function that labels tokens; `None` where the dataset's rows have the labels."""
+        return None
+
+    def check(self, model: nn.Module, family: str) -> None:
+        """Raise `ConfigurationError` if a model of this family cannot do the task."""
+
+    def aligned(self, logits: Any, labels: Any) -> tuple[Any, Any]:
+        """Return the logits that answer, and the label that each of them is compared with; arrays or tensors."""
+        return logits, labels
+
+    def num_terms(self, labels: Any) -> int:
+        """Return the number of terms in the loss's mean."""
+        return int((self.aligned(labels, labels)[1] != IGNORED).sum())
+
+    def _counted(self, logits: Any, labels: Any) -> tuple[Any, Any]:
+        """Return the logits [terms, classes] and the labels [terms] that the loss counts."""
+        answering, wanted = self.aligned(logits, labels)
+        wanted = wanted.reshape(-1)
+        counted = wanted != IGNORED
+        return answering.reshape(-1, answering.shape[-1])[counted], wanted[counted]
+
+    def _losses(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the fp64 cross entropy at each counted label."""
+        scores, wanted = self._counted(logits.astype(np.float64), labels)
+        highest = scores.max(axis=-1, keepdims=True)
+        logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
+        losses: NDArray[np.float64] = logarithm - scores[np.arange(len(wanted)), wanted]
+        return losses
+
+    def reference_loss(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
+        """Return the fp64 loss; `None` without a counted label."""
+        losses = self._losses(logits, labels)
+        return float(losses.mean()) if losses.size else None
+
+    def autocast_loss(
+        self, logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
+    ) -> float | None:
+        """Return the reference loss nearest to `loss`, see `_nearest_loss`."""
+        return _nearest_loss(self._losses(logits, labels), float(np.abs(logits).max(initial=0.0)), dtype, loss)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss from exp and log, in at least fp32, for a backward pass."""
+        scores, wanted = self._counted(logits if logits.dtype == torch.float64 else logits.float(), labels)
+        shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
+        logarithm = shifted.exp().sum(dim=-1).log()
+        loss: torch.Tensor = (logarithm - shifted.gather(1, wanted.unsqueeze(1)).squeeze(1)).mean()
+        return loss
+
+    def answers(self, logits: NDArray[Any], labels: NDArray[np.int64]) -> Answers:
+        """Return the answers to a batch; the most likely class is the answer."""
+        answering, wanted = self.aligned(logits, labels)
+        best = answering.argmax(axis=-1).astype(np.int64)
+        if labels.ndim == 1:
+            right = best == wanted
+            return Answers(best, logits.astype(np.float32), int(right.sum()), right.astype(np.uint8))
+        num_found = ((best == wanted) & (wanted != IGNORED)).sum(axis=1).astype(np.int64)
+        rows = range(len(labels))
+        losses = [self.reference_loss(logits[row : row + 1], labels[row : row + 1]) for row in rows]
+        kept = np.array([[0.0 if loss is None else -loss] for loss in losses], np.float32)
+        return Answers(num_found, kept, int(num_found.sum()))
+
+    def recount(self, logits: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> Recounted:
+        """Count a forward pass on its device, in fp64; `loss` is the model's own, which may be rounded."""
+        scores, wanted = self._counted(logits, labels.to(logits.device))
+        if not len(wanted):
+            return Recounted(0, 0.0, 0)
+        scores = scores.double()
+        highest = scores.amax(dim=-1)
+        own = scores.gather(1, wanted[:, None])[:, 0]
+        losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)
+        mean = _nearest_loss(losses, float(scores.abs().max()), logits.dtype, float(loss.double()))
+        return Recounted(len(wanted), (mean or 0.0) * len(wanted), int((scores.argmax(dim=-1) == wanted).sum()))
 
 
-def training_task(name: str) -> TrainingTask:
+def _nearest_loss(losses: NDArray[np.float64], largest: float, dtype: torch.dtype, loss: float) -> float | None:
+    """Return the mean nearest to `loss`: of fp64 losses, or of log-probabilities rounded to the logits' `dtype`.
+
+    `largest` is the largest logit. Under CUDA's autocast torch computes the latter: its cross entropy names a format
+    for the log-softmax, which autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go
+    either way.
+    """
+    exact = float(losses.mean()) if losses.size else None
+    if exact is None or dtype in (torch.float32, torch.float64) or not np.isfinite(losses).all():
+        return exact
+    slack = _FP32 * (1 + largest)
+    least, most = (torch.from_numpy(losses + off).to(dtype).double().mean().item() for off in (-slack, slack))
+    rounded = min(max(loss, least), most)
+    return min(exact, rounded, key=lambda value: abs(value - loss))
+
+
+def training_task(name: str) -> Task:
     """Return the task of this name: `TASK` of the module `plumbline.train.tasks.NAME`."""
     module: Any = import_module(f"{__name__}.{name.replace('-', '_')}")
-    task: TrainingTask = module.TASK
+    task: Task = module.TASK
     return task

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from plumbline.data.staging.order import random_keys
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.train.definitions import IGNORED
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.tasks import TrainingTask
+from plumbline.train.tasks import IGNORED, Labelling, Task
 
 if TYPE_CHECKING:
     from plumbline.train.rows import Rows
@@ -53,8 +52,14 @@ class _Masking:
         batch["input_ids"] = np.where(hidden & (tenth == 8), other % self._num_tokens, ids)
 
 
-def _head_products(model: ModelSpec) -> tuple[int, int]:
-    return model.hidden_size * model.hidden_size + model.hidden_size * model.vocab_size, 0
+class _MaskedLM(Task):
+    head = "MaskedLM"
+
+    def head_products(self, model: ModelSpec) -> tuple[int, int]:
+        return model.hidden_size * model.hidden_size + model.hidden_size * model.vocab_size, 0
+
+    def labelling(self, spec: RunSpec, rows: Rows) -> Labelling:
+        return _Masking(spec, rows)
 
 
-TASK = TrainingTask("MaskedLM", _head_products, _Masking)
+TASK = _MaskedLM()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from plumbline.schema.spec import ModelSpec
-from plumbline.train.tasks import TrainingTask
+from plumbline.train.tasks import Task
 
 
-def _head_products(model: ModelSpec) -> tuple[int, int]:
-    return 0, model.hidden_size * model.hidden_size + model.hidden_size * (model.num_labels or 0)
+class _SequenceClassification(Task):
+    head = "SequenceClassification"
+
+    def head_products(self, model: ModelSpec) -> tuple[int, int]:
+        return 0, model.hidden_size * model.hidden_size + model.hidden_size * (model.num_labels or 0)
 
 
-TASK = TrainingTask("SequenceClassification", _head_products)
+TASK = _SequenceClassification()

@@ -8,8 +8,7 @@ import numpy as np
 
 from plumbline.data.staging.order import random_keys
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.train.definitions import IGNORED
-from plumbline.train.tasks import Labelling, TrainingTask
+from plumbline.train.tasks import IGNORED, Labelling, Task
 
 _PART = np.uint64(7)
 """One token of this number is replaced."""
@@ -31,8 +30,14 @@ def _labelling(spec: RunSpec, rows: Any) -> Labelling:
     return label
 
 
-def _head_products(model: ModelSpec) -> tuple[int, int]:
-    return 2 * model.hidden_size, 0
+class _ReplacedTokens(Task):
+    head = "TokenClassification"
+
+    def head_products(self, model: ModelSpec) -> tuple[int, int]:
+        return 2 * model.hidden_size, 0
+
+    def labelling(self, spec: RunSpec, rows: Any) -> Labelling:
+        return _labelling(spec, rows)
 
 
-TASK = TrainingTask("TokenClassification", _head_products, _labelling)
+TASK = _ReplacedTokens()
