@@ -121,7 +121,13 @@ class NativeDraws(TorchFunctionMode):
         for draw in self.found:
             counts.setdefault((draw.name or "model", draw.rate), []).append(draw)
         return tuple(
-            Draws(name=name, rate=rate, calls=len(own), elements=sum(int(draw.elements) for draw in own), kept=sum(int(draw.kept.sum()) for draw in own))
+            Draws(
+                name=name,
+                rate=rate,
+                calls=len(own),
+                elements=sum(int(draw.elements) for draw in own),
+                kept=sum(int(draw.kept.sum()) for draw in own),
+            )
             for (name, rate), own in counts.items()
         )
 

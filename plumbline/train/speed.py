@@ -110,8 +110,8 @@ class SpeedRun:
         """Yield batches; start the clock before each request."""
         speed = self.speed
         batches = self.context.batches(
-            first=0, count=speed.steps + _LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps, num_workers=speed.data_workers,
-            prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
+            first=0, count=speed.steps + _LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps,
+            num_workers=speed.data_workers, prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
         )  # fmt: skip
         step = 0
         while True:

@@ -72,9 +72,22 @@ def other_draws(pair: Pair) -> GateResult | None:
     for part, proof in proofs_of(pair.candidate.record):
         ours, theirs = known.get((part, proof.step)), _calls(proof)
         if ours is not None and ours != theirs:
-            why = fact("proof.other-draws", part=part, step=proof.step, calls=sum(theirs.values()), reference=sum(ours.values()))
+            why = fact(
+                "proof.other-draws",
+                part=part,
+                step=proof.step,
+                calls=sum(theirs.values()),
+                reference=sum(ours.values()),
+            )
             at = Divergence(stage="rng", step=proof.step, at="dropout")
-            finding = Finding(check="proof.draws", outcome="drift", metric=fact("proof.drawn", part=part, step=proof.step), observed=sum(theirs.values()), limit=sum(ours.values()), detail=why)
+            finding = Finding(
+                check="proof.draws",
+                outcome="drift",
+                metric=fact("proof.drawn", part=part, step=proof.step),
+                observed=sum(theirs.values()),
+                limit=sum(ours.values()),
+                detail=why,
+            )
             return GateResult((finding,), (Cause(code="rng", sure="likely", why=why),), at)
     return None
 
@@ -114,7 +127,7 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
-    """Return the bits of mantissa that products measurably keep, if these are fewer than asked and explain the error."""
+    """Return the bits of mantissa that products measurably keep, if fewer than asked explain the error."""
     spec = {"probe": record.spec.probe, "speed": record.spec.speed, "learn": record.spec.learn}[part]
     precision: Precision = spec.precision if spec is not None else "fp32"
     prefix = "" if part == "probe" else f"{part}."

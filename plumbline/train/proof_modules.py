@@ -1,0 +1,318 @@
+"""Proof of modules: outputs and gradients beside those that the module gives in fp64, on its own native inputs.
+
+An output is compared when its module has computed it. A gradient is repeated when the backward pass reaches the module,
+from what it passes to the output. Only references to the native inputs are kept, most of which autograd keeps as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.func import functional_call
+
+from plumbline.schema.proof import Draws, ProofStage
+from plumbline.train.engine import Engine
+from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
+from plumbline.train.summaries import aside
+from plumbline.train.taps import first_tensor
+
+SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_TINY = 1e-300
+_SMALLEST_HALF = 2.0**-25
+"""Half of fp16's smallest number: what a value below it loses."""
+Level = Literal["leaf", "block"]
+"""Whether a module is one without children, or holds such."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Distance of a tensor from its definition; the error is on the device, in roundings of `dtype`."""
+
+    stage: ProofStage
+    name: str
+    kind: str
+    dtype: torch.dtype
+    terms: int
+    error: torch.Tensor
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    """Return the largest relative error of one rounding to `dtype`."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+def size_of(value: torch.Tensor) -> torch.Tensor:
+    """Return the norm of a tensor in fp64."""
+    size: torch.Tensor = torch.linalg.vector_norm(value.detach().double())
+    return size
+
+
+def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return the norm of a difference in fp64."""
+    return size_of(native.detach().double() - exact.detach().double())
+
+
+def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that are proven: those without children, those of such alone, and the whole model."""
+    for name, module in model.named_modules():
+        if not name or not any(list(child.children()) for child in module.children()):
+            yield name, module
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a structure of tensors with each of them changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(entry, change) for entry in value)
+    return {key: _mapped(entry, change) for key, entry in value.items()} if type(value) is dict else value
+
+
+def _in_double(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().double() if value.is_floating_point() else value.detach()
+
+
+def _matrix(module: nn.Module) -> nn.Parameter | None:
+    """Return the weight of a module that multiplies its input by a matrix."""
+    weight = getattr(module, "weight", None)
+    is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
+    return weight if is_matrix and not isinstance(module, nn.Embedding) else None
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One call of a module, with its native inputs and the masks that it drew."""
+
+    name: str
+    module: nn.Module
+    inputs: tuple[Any, dict[str, Any]]
+    draws: list[Draw]
+    passed: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Expected gradients of the inputs of a matrix product, by place."""
+    terms: torch.Tensor | None = None
+    """Norm of the terms of those gradients."""
+
+    @property
+    def level(self) -> Level:
+        return "block" if any(True for _ in self.module.children()) else "leaf"
+
+    @property
+    def kind(self) -> str:
+        return type(self.module).__name__
+
+    def exact(self, parameters: dict[str, torch.Tensor] | None = None, inputs: Any = None) -> torch.Tensor | None:
+        """Return the output in fp64."""
+        given, named = inputs or _mapped(list(self.inputs), _in_double)
+        tensors = {name: _in_double(value) for name, value in self.module.named_buffers()}
+        tensors |= parameters or {name: _in_double(value) for name, value in self.module.named_parameters()}
+        return first_tensor(functional_call(self.module, tensors, given, named))
+
+
+@dataclass(slots=True)
+class _Gradient:
+    """Sum of what the modules of one level give a parameter."""
+
+    kind: str
+    dtype: torch.dtype
+    value: torch.Tensor
+    uses: int = 1
+    squares: torch.Tensor | None = None
+    """Sum of the squared terms, whose cancellation is no error."""
+    rows: int = 0
+
+
+class ModuleProofs:
+    """Hooks on a model for one step; `found` gets each comparison."""
+
+    def __init__(self, engine: Engine, found: list[Found], *, reads_draws: bool) -> None:
+        self._engine, self._found, self._reads_draws = engine, found, reads_draws
+        self._draws = NativeDraws()
+        self._is_forward = False
+        self._open: list[int] = []
+        self._aliases: list[torch.Tensor] = []
+        self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
+        self._handles: list[Any] = []
+        for name, module in regions(engine.bare):
+            self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
+        self._pass = ExitStack()
+
+    def feeds(self) -> None:
+        """Watch the forward pass that begins."""
+        self._is_forward, self._open = True, []
+        if self._reads_draws:
+            self._pass.enter_context(self._draws)
+
+    def forward_done(self) -> None:
+        """Watch no module that the backward pass calls again."""
+        self._is_forward = False
+        self._pass.close()
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        self._pass.close()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def draws(self) -> tuple[Draws, ...]:
+        """Return what native dropout kept."""
+        return self._draws.summary()
+
+    def _exactly(self, repeated: RepeatedDraws) -> ExitStack:
+        """Return a context in which a module computes in fp64, with known masks, and nobody watches."""
+        stack = ExitStack()
+        stack.enter_context(aside())
+        stack.enter_context(self._draws.paused())
+        stack.enter_context(torch.autocast(self._engine.ranks.device.type, enabled=False))
+        stack.enter_context(repeated)
+        is_forward, self._is_forward = self._is_forward, False
+        stack.callback(lambda: setattr(self, "_is_forward", is_forward))
+        return stack
+
+    def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
+        """Return the shortest format within a module: under autocast, products inside are in half precision."""
+        return SHORT.get(self._engine.precision, dtype) if call.level == "block" else dtype
+
+    def _enters(self, module: nn.Module, given: Any, named: Any) -> Any:
+        """Watch the gradients that the backward pass gives the inputs of a matrix product."""
+        if not self._is_forward:
+            return None
+        self._open.append(len(self._draws.found))
+        if _matrix(module) is None:
+            return None
+        self._aliases = []
+        return _mapped(given, self._alias), _mapped(named, self._alias)
+
+    def _alias(self, value: torch.Tensor) -> torch.Tensor:
+        if not (value.is_floating_point() and value.requires_grad):
+            return value
+        self._aliases.append(value.view_as(value))
+        return self._aliases[-1]
+
+    def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
+        """Compare a module's output with its definition, and wait for its gradient."""
+        if not self._is_forward:
+            return
+        first, native = self._open.pop(), first_tensor(output)
+        self._draws.name(first, name)
+        if native is None or native.dtype == torch.float64:
+            return
+        call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
+        repeated = RepeatedDraws(call.draws)
+        with self._exactly(repeated), torch.no_grad():
+            exact = call.exact()
+        if exact is None or repeated.is_short:
+            return  # without its own draws nothing is known of its output
+        weight, dtype = _matrix(module), self._format(call, native.dtype)
+        terms = native.shape[-1] if weight is None else weight.numel() // native.shape[-1]
+        error = distance(native, exact) / size_of(exact).clamp_min(_TINY) / unit_of(dtype)
+        self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
+        if name and native.requires_grad:
+            native.register_hook(partial(self._passed, call))
+            for place, alias in enumerate(self._aliases if weight is not None else ()):
+                alias.register_hook(partial(self._reached, call, place))
+
+    def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
+        """Add the gradients that a module's definition gives its parameters, and keep those of its inputs."""
+        wanted: list[torch.Tensor] = []
+
+        def leaf(value: torch.Tensor) -> torch.Tensor:
+            exact = _in_double(value)
+            if exact.is_floating_point():
+                wanted.append(exact.requires_grad_())
+            return exact
+
+        own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
+        parameters = {
+            name: _in_double(value).requires_grad_(value.requires_grad)
+            for name, value in call.module.named_parameters()
+        }
+        passed = gradient.detach().double()
+        with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
+            inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
+            exact = call.exact(parameters, inputs)
+            if exact is None or not exact.requires_grad:
+                return
+            sources = [parameters[name] for name in own] + wanted
+            found = torch.autograd.grad(exact, sources, passed, allow_unused=True)
+        call.passed = {place: each for place, each in enumerate(found[len(own) :]) if each is not None}
+        dtype = self._format(call, gradient.dtype)
+        for value, each in zip(own.values(), found, strict=False):
+            if each is not None:
+                self._add(call, value, _Gradient(call.kind, dtype, each))
+        if call.level == "leaf":
+            self._add_terms(call, passed, exact.detach(), [entry.detach() for entry in wanted])
+
+    def _add(self, call: _Call, parameter: torch.Tensor, more: _Gradient) -> None:
+        known = self._expected.setdefault((call.level, parameter), more)
+        if known is not more:  # of another micro-batch, or of a module with the same weight
+            known.value += more.value
+            known.uses += 1
+            known.dtype = max(known.dtype, more.dtype, key=unit_of)
+
+    def _add_terms(self, call: _Call, passed: torch.Tensor, exact: torch.Tensor, given: list[torch.Tensor]) -> None:
+        """Add the squares of the terms whose sum is a gradient."""
+        weight, flat = _matrix(call.module), passed.reshape(-1, passed.shape[-1])
+        squares = flat.square()
+        for name, value in call.module.named_parameters():
+            if (expected := self._expected.get(("leaf", value))) is None:
+                continue
+            size = squares.sum()
+            if value is weight and given and given[0].numel() // given[0].shape[-1] == len(flat):
+                size = (squares.sum(1) * given[0].reshape(len(flat), -1).square().sum(1)).sum()
+            elif name == "weight" and value.dim() == 1 and len(value) == flat.shape[1]:  # a normalisation's
+                bias, own = getattr(call.module, "bias", None), value.detach().double()
+                whole = exact if bias is None else exact - bias.detach().double()
+                size = (flat * whole.reshape(flat.shape) / torch.where(own == 0, 1.0, own)).square().sum()
+            expected.squares = size if expected.squares is None else expected.squares + size
+            expected.rows += len(flat)
+        if weight is not None:
+            columns = weight.detach().double().square().sum(1 if weight.shape[0] == flat.shape[1] else 0)
+            call.terms = (squares @ columns).sum().sqrt()
+
+    def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
+        """Compare the gradient that a matrix product gave an input with its definition."""
+        expected, weight = call.passed.pop(place, None), _matrix(call.module)
+        if expected is None or call.terms is None or weight is None:
+            return
+        dtype = SHORT.get(self._engine.precision, native.dtype)
+        size = torch.maximum(size_of(expected), call.terms)
+        error = self._error(native, expected, size, dtype, _SMALLEST_HALF)
+        terms = weight.numel() // native.shape[-1]
+        self._found.append(Found("gradient", f"{call.name} input", call.kind, dtype, terms, error))
+
+    def _error(
+        self, native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype, smallest: float
+    ) -> torch.Tensor:
+        """Return an error in roundings; of fp16, its smallest number is a part of the rounding."""
+        least = native.numel() ** 0.5 * smallest if dtype == torch.float16 else 0.0
+        off = (distance(native, exact) - least).clamp_min(0.0)
+        return torch.where(off == 0, 0.0, off / (size.clamp_min(_TINY) * unit_of(dtype)))
+
+    def gradients(self, names: dict[torch.Tensor, str], scale: float) -> None:
+        """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
+        factor = scale * self._engine.ranks.world
+        for (level, parameter), expected in self._expected.items():
+            leaf = self._expected.get(("leaf", parameter))
+            if parameter.grad is None or leaf is None or leaf.squares is None or leaf.uses != expected.uses:
+                continue  # a weight that a module outside of the block uses as well
+            exact = self._summed(expected.value) / factor
+            size = torch.maximum(size_of(exact), self._summed(leaf.squares).sqrt() / factor)
+            error = self._error(parameter.grad, exact, size, expected.dtype, _SMALLEST_HALF / scale)
+            found = Found("gradient", names[parameter], expected.kind, expected.dtype, leaf.rows, error)
+            self._found.append(found)
+
+    def _summed(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all processes."""
+        if self._engine.ranks.world > 1:
+            own = own.clone()
+            dist.all_reduce(own)
+        return own
