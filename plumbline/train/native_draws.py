@@ -165,4 +165,6 @@ def _attention(args: Sequence[Any], named: dict[str, Any], kept: torch.Tensor, r
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return functional.softmax(scores, dim=-1) * kept / (1 - rate) @ value
+    weights = functional.softmax(scores, dim=-1) * kept / (1 - rate)
+    output: torch.Tensor = weights @ value
+    return output

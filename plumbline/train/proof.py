@@ -40,7 +40,9 @@ class Prover(Observer):
         self._engine, self._steps, self._reads_draws = engine, set(steps), draws
         self.proofs: list[dict[str, Any]] = [] if proofs is None else proofs
         self._step = 0
-        self._names = {value: name for name, value in engine.bare.named_parameters() if value.requires_grad}
+        self._names: dict[torch.Tensor, str] = {
+            value: name for name, value in engine.bare.named_parameters() if value.requires_grad
+        }
         self._found: list[Found] = []
         self._modules: ModuleProofs | None = None
         self._labels: torch.Tensor | None = None

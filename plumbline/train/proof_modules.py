@@ -6,7 +6,7 @@ from what it passes to the output. Only references to the native inputs are kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -231,10 +231,9 @@ class ModuleProofs:
             return exact
 
         own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
-        parameters = {
-            name: _in_double(value).requires_grad_(value.requires_grad)
-            for name, value in call.module.named_parameters()
-        }
+        parameters = {name: _in_double(value) for name, value in call.module.named_parameters()}
+        for name in own:
+            parameters[name].requires_grad_()
         passed = gradient.detach().double()
         with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
             inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
@@ -297,10 +296,10 @@ class ModuleProofs:
         off = (distance(native, exact) - least).clamp_min(0.0)
         return torch.where(off == 0, 0.0, off / (size.clamp_min(_TINY) * unit_of(dtype)))
 
-    def gradients(self, names: dict[torch.Tensor, str], scale: float) -> None:
+    def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
         factor = scale * self._engine.ranks.world
-        for (level, parameter), expected in self._expected.items():
+        for (_level, parameter), expected in self._expected.items():
             leaf = self._expected.get(("leaf", parameter))
             if parameter.grad is None or leaf is None or leaf.squares is None or leaf.uses != expected.uses:
                 continue  # a weight that a module outside of the block uses as well

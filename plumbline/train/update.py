@@ -56,8 +56,11 @@ class UpdateCheck:
                 continue
             weight, rate = old.double(), rates[self._groups[value]]
             count = float(state["step"]) + 1 if "step" in state else 1.0
-            step = self._step(name, value.grad.double(), weight, rate, state, count)
-            decay = rate * self._spec.weight_decay if name in self._decayed and self.kind != "SGD" else 0.0
+            share = self._spec.weight_decay if name in self._decayed else 0.0
+            slope = value.grad.double()
+            if self.kind == "SGD":  # its decay is a part of the gradient
+                slope, share = slope + weight * share, 0.0
+            step, decay = self._step(slope, weight, rate, state, count), rate * share
             expected = weight * (1.0 - decay) - rate * step
             off, moved, size = (
                 torch.linalg.vector_norm(each)
@@ -67,12 +70,11 @@ class UpdateCheck:
             yield name, torch.where(off == 0, 0.0, off / (_UNIT * (_OF_WEIGHTS * size + roundings * moved)))
 
     def _step(
-        self, name: str, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
+        self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
     ) -> torch.Tensor:  # fmt: skip
         """Return the step in units of the learning rate."""
         beta1, beta2 = self._spec.betas
-        if self.kind == "SGD":  # its decay is a part of the gradient, and its first momentum the gradient
-            slope = slope + weight * (self._spec.weight_decay if name in self._decayed else 0.0)
+        if self.kind == "SGD":  # its first momentum is the gradient
             return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
         if self.kind == "Adafactor":
             step = _adafactor(slope, state, weight, count)
@@ -80,7 +82,8 @@ class UpdateCheck:
         first = state["exp_avg"].double() * beta1 if state else torch.zeros_like(slope)
         second = state["exp_avg_sq"].double() * beta2 if state else torch.zeros_like(slope)
         first, second = first + slope * (1 - beta1), second + slope.square() * (1 - beta2)
-        return first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + self._spec.eps)
+        scale: torch.Tensor = (second / (1 - beta2**count)).sqrt() + self._spec.eps
+        return first / (1 - beta1**count) / scale
 
     def _of_corrections(self, count: float) -> float:
         """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
@@ -90,7 +93,7 @@ class UpdateCheck:
         if self.kind != "AdamW":
             return 0.0
         first, second = (1 - beta**count for beta in self._spec.betas)
-        return 1 / first + 0.5 / second
+        return float(1 / first + 0.5 / second)
 
 
 def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: float) -> torch.Tensor:
@@ -112,4 +115,5 @@ def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: f
         moment = before + (slope.square() - before) * share
     step = slope / moment.clamp(min=_EPS**2).sqrt()
     step = step / max(1.0, float(step.square().mean().sqrt()))
-    return step * max(1e-3, float(weight.square().mean().sqrt()))
+    scaled: torch.Tensor = step * max(1e-3, float(weight.square().mean().sqrt()))
+    return scaled
