@@ -86,6 +86,15 @@ def _matrix(module: nn.Module) -> nn.Parameter | None:
     return weight if is_matrix and not isinstance(module, nn.Embedding) else None
 
 
+def _terms(weight: torch.Tensor, given: Any, named: Any, width: int) -> torch.Tensor:
+    """Return the norm of the terms that a matrix product adds up to an output of `width` features."""
+    value = first_tensor((*given, *named.values()))
+    columns = weight.detach().double().square().sum(0 if weight.shape[0] == width else 1)
+    if value is None or value.shape[-1] != len(columns):
+        return torch.zeros((), dtype=torch.float64, device=weight.device)
+    return (value.detach().double().square() @ columns).sum().sqrt()
+
+
 @dataclass(eq=False, slots=True)
 class _Call:
     """One call of a module, with its native inputs and the masks that it drew."""
@@ -143,6 +152,8 @@ class ModuleProofs:
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._pass = ExitStack()
+        self._products = torch.zeros((), dtype=torch.float64, device=engine.ranks.device)
+        """Norm of the terms of the last matrix product's output."""
 
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
@@ -213,7 +224,11 @@ class ModuleProofs:
             return  # without its own draws nothing is known of its output
         weight, dtype = _matrix(module), self._format(call, native.dtype)
         terms = native.shape[-1] if weight is None else weight.numel() // native.shape[-1]
-        error = distance(native, exact) / size_of(exact).clamp_min(_TINY) / unit_of(dtype)
+        if weight is not None:
+            self._products = _terms(weight, given, named, native.shape[-1])
+        # A head's few numbers may cancel; the whole model's output is that of its last product.
+        size = size_of(exact) if weight is None and name else torch.maximum(size_of(exact), self._products)
+        error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
         self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
         if name and native.requires_grad:
             native.register_hook(partial(self._passed, call))

@@ -1,0 +1,213 @@
+"""Proofs of native steps: honest kernels stay far within their limits, wrong ones show at their step and tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from plumbline.judge.rungs.proven import is_over
+from plumbline.schema.proof import Proof
+from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec
+from plumbline.schema.tolerance import proof_limit
+from plumbline.train.batches import Batch
+from plumbline.train.engine import Engine, Observer
+from plumbline.train.model import build_model
+from plumbline.train.proof import Prover
+from plumbline.train.ranks import Ranks
+
+ROWS, LENGTH, VOCABULARY = 8, 24, 200
+PLAIN = functional.linear, functional.layer_norm, functional.scaled_dot_product_attention
+LINEAR = "bert.encoder.layer.0.intermediate.dense"
+
+
+@dataclass
+class Setting:
+    precision: Precision = "fp32"
+    attention: str = "sdpa"
+    dropout: float = 0.0
+    optimizer: str = "adamw"
+    accumulation: int = 1
+    task: str = "sequence-classification"
+    steps: Collection[int] = field(default=(0, 2))
+
+    def spec(self) -> RunSpec:
+        is_labelled = self.task == "sequence-classification"
+        model = ModelSpec(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+            max_position_embeddings=32, vocab_size=VOCABULARY, num_labels=2 if is_labelled else None,
+            weights_key="w", weights_sha256="0" * 64,
+        )  # fmt: skip
+        data = DataSpec(name="d", manifest_sha256="0" * 64, sequence_length=LENGTH)
+        return RunSpec(
+            workload="w", task=self.task, model=model, data=data, seed=1, batch_size=ROWS, speed={"steps": 10},
+            optimizer={"accumulation_steps": self.accumulation, "max_grad_norm": 0.05},
+        )  # fmt: skip
+
+    def batch(self) -> Batch:
+        generator = torch.Generator().manual_seed(3)
+        ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=generator)
+        mask = (torch.arange(LENGTH) < torch.randint(8, LENGTH + 1, (ROWS, 1), generator=generator)).long()
+        labels = torch.randint(0, 2, (ROWS,), generator=generator)
+        if self.task != "sequence-classification":
+            labels = torch.where(torch.rand(ids.shape, generator=generator) < 0.2, ids, -100)
+        return {"row_ids": torch.arange(ROWS), "input_ids": ids * mask, "attention_mask": mask,
+                "token_type_ids": torch.zeros_like(ids), "labels": labels}  # fmt: skip
+
+    def train(self, observer: Observer | None = None, before: Callable[[int, Engine], None] = lambda *_: None,
+              *, is_proven: bool = True) -> tuple[list[Proof], torch.Tensor]:  # fmt: skip
+        """Train three steps; return the proofs, and all weights."""
+        torch.manual_seed(0)
+        model = build_model(self.spec(), attention=self.attention, dropout=self.dropout, device=torch.device("cpu"))
+        engine = Engine(
+            self.spec(), model.train(), Ranks(), steps=8, precision=self.precision, part="speed",
+            optimizer=self.optimizer, observer=observer or Observer(),
+        )  # fmt: skip
+        prover = Prover(engine, self.steps if is_proven else (), draws=self.dropout > 0)
+        for step in range(4):
+            before(step, engine)
+            prover.train(step, self.batch())
+        weights = torch.cat([value.detach().reshape(-1) for value in model.parameters()])
+        return [Proof.model_validate(each) for each in prover.proofs], weights
+
+
+HONEST = [
+    Setting(), Setting(attention="eager", dropout=0.1), Setting(dropout=0.1), Setting("bf16", dropout=0.1),
+    Setting("fp16", dropout=0.1, accumulation=2), Setting("bf16", "eager", accumulation=4),
+    Setting(optimizer="sgd"), Setting(optimizer="adafactor"), Setting("bf16", dropout=0.1, task="masked-lm"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", HONEST, ids=str)
+def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Setting) -> None:
+    proofs, weights = setting.train()
+    assert [proof.step for proof in proofs] == list(setting.steps)
+    for proof in proofs:
+        assert {error.stage for error in proof.errors} == {"forward", "loss", "gradient", "clipped", "optimizer"}
+        assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.7
+        assert not any(is_over(error) for error in proof.errors)
+        assert bool(proof.draws) == (setting.dropout > 0)
+    assert torch.equal(setting.train(is_proven=False)[1], weights)
+
+
+def first(proofs: list[Proof]) -> tuple[int, str, str]:
+    """Return step, stage and name of the first tensor beyond its limit."""
+    return next((proof.step, e.stage, e.name) for proof in proofs for e in proof.errors if is_over(e))
+
+
+def is_native(value: torch.Tensor) -> bool:
+    return value.dtype != torch.float64
+
+
+def drops_terms(value: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    if is_native(value) and weight.shape == (64, 32):
+        value = torch.cat((value[..., :-1], torch.zeros_like(value[..., -1:])), -1)
+    return PLAIN[0](value, weight, bias)
+
+
+def skips_tail(value: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> torch.Tensor:
+    found = PLAIN[1](value, shape, weight, bias, eps)
+    return torch.cat((found[..., :-1], found[..., -1:] * 1.5), -1) if is_native(value) else found
+
+
+def ignores_mask(query: Any, key: Any, value: Any, attn_mask: Any = None, **named: Any) -> torch.Tensor:
+    return PLAIN[2](query, key, value, attn_mask=None if is_native(query) else attn_mask, **named)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("operation", "wrong", "place"),
+    [
+        ("linear", drops_terms, LINEAR),
+        ("layer_norm", skips_tail, "bert.embeddings.LayerNorm"),
+        ("scaled_dot_product_attention", ignores_mask, "bert.encoder.layer.0.attention.self"),
+    ],
+)
+def test_a_wrong_kernel_shows_at_its_module(
+    monkeypatch: pytest.MonkeyPatch, operation: str, wrong: Any, place: str, precision: Precision
+) -> None:
+    monkeypatch.setattr(functional, operation, wrong)
+    assert first(Setting(precision).train()[0]) == (0, "forward", place)
+
+
+def test_gradients_that_are_not_cleared_show_at_the_first_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = torch.optim.AdamW.zero_grad, [0]
+
+    def cleared(self: Any, **named: Any) -> None:
+        calls[0] += 1
+        if calls[0] != 3:
+            plain(self, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "zero_grad", cleared)
+    step, stage, _ = first(Setting().train()[0])
+    assert (step, stage) == (2, "gradient")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor"])
+def test_an_update_that_is_too_long_shows(monkeypatch: pytest.MonkeyPatch, optimizer: str) -> None:
+    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "adafactor": torch.optim.Adafactor}[optimizer]
+    plain = kind.step
+
+    def longer(self: Any, *given: Any) -> Any:
+        values = [value for group in self.param_groups for value in group["params"]]
+        before = [value.detach().clone() for value in values]
+        found = plain(self, *given)
+        with torch.no_grad():
+            for value, old in zip(values, before, strict=True):
+                value.copy_(old + (value - old) * 1.03)
+        return found
+
+    monkeypatch.setattr(kind, "step", longer)
+    assert first(Setting(optimizer=optimizer).train()[0])[:2] == (0, "optimizer")
+
+
+def test_a_gradient_that_a_kernel_gets_wrong_shows_at_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, value: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            return value.clone()
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            return gradients[0] * 1.05
+
+    def wrong(query: Any, key: Any, value: Any, **named: Any) -> torch.Tensor:
+        query = Wrong.apply(query) if is_native(query) else query  # type: ignore[no-untyped-call]
+        return PLAIN[2](query, key, value, **named)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", wrong)
+    step, stage, name = first(Setting().train()[0])
+    assert (step, stage) == (0, "gradient")
+    assert name.endswith(("attention.self.query.weight", "attention.self.query.bias"))
+
+
+def test_a_loss_that_is_not_that_of_its_logits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = functional.cross_entropy
+    monkeypatch.setattr(functional, "cross_entropy", lambda *given, **named: plain(*given, **named) * 1.01)
+    assert first(Setting().train()[0]) == (0, "loss", "loss")
+
+
+def test_a_weight_that_changes_between_two_steps_shows() -> None:
+    def change(step: int, engine: Engine) -> None:
+        if step == 3:
+            next(engine.bare.parameters()).data[0, 0] += 1e-3
+
+    assert first(Setting().train(before=change)[0]) == (2, "state", "weights")
+
+
+def test_clipping_that_is_not_by_its_norm_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = nn.utils.clip_grad_norm_
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda values, most: plain(values, most * 1.01))
+    assert first(Setting().train()[0])[:2] == (0, "clipped")
+
+
+def test_elements_that_dropout_keeps_are_counted() -> None:
+    (draws, *_) = Setting(dropout=0.1).train()[0][0].draws
+    assert draws.name == "bert.embeddings.dropout"
+    assert (draws.rate, draws.calls, draws.elements) == (0.1, 1, ROWS * LENGTH * 32)
+    assert 0.88 < draws.kept / draws.elements < 0.92
