@@ -278,8 +278,12 @@ def _print_nights(platform: str, nights: Sequence[Night]) -> None:
 
 
 def _print_lines(lines: Sequence[LineSummary]) -> None:
+    new: dict[str, list[str]] = {}
     for line in lines:
         about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
+        if line.reason == "learning" and not line.segments and not line.changes:
+            new.setdefault(level_sentence(line), []).append(about)
+            continue
         say(f"  {about}: {level_sentence(line)}")
         for start in line.segments:
             say(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
@@ -287,3 +291,6 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
             say(f"    {change_sentence(change)}")
         if line.reason not in ("quiet", "learning"):
             say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
+    for level, names in new.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        say(f"  {', '.join(names[:_MOST_NAMED])}{more}: {level}")
