@@ -28,7 +28,6 @@ from plumbline.judge.mismatches import (
     without,
 )
 from plumbline.judge.native import rounds_differently
-from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
 from plumbline.judge.rungs.portable import portable
@@ -36,7 +35,7 @@ from plumbline.judge.suspects import differences
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.experiment import Experiment
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
@@ -52,8 +51,6 @@ class Confirmation:
     candidate: LoadedRecord
     base: Judgement
     budget: int
-    most: int
-    """The budget of the start; `budget` ends the tests of causes earlier."""
     pending_mismatches: tuple[Mismatch, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     """Suspicions of the first pending mismatch that are not refuted yet."""
@@ -69,7 +66,6 @@ class Confirmation:
     settled: Attribution = field(default_factory=Attribution)
     spent: int = 0
     lost: int = 0
-    own: OwnEvaluation = field(default_factory=OwnEvaluation)
     window: Window | None = None
     """Steps of the learning curve that both records trace; `None` is the probe."""
     subject: str = ""
@@ -88,7 +84,7 @@ class Confirmation:
     ) -> Confirmation:
         """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
         beside = tuple(cause for cause in judgement.causes if cause.code in SPEED)
-        start = cls(reference, candidate, judgement, budget, budget, beside=beside)
+        start = cls(reference, candidate, judgement, budget, beside=beside)
         if judgement.verdict != "drift" or budget < 1:
             return start
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
@@ -116,7 +112,17 @@ class Confirmation:
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        return self._next_of_causes() or self._next_of_evaluation()
+        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
+            return None
+        if self.rerun is None:
+            # A difference of portable bits shows in nothing else.
+            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
+            text = "control experiment: unchanged rerun"
+            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
+        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
+        if lacking is not None:
+            return self._capture(lacking)
+        return self._tested(self.ways[0])
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
@@ -126,8 +132,6 @@ class Confirmation:
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record, self.window)):
             record, why = None, problem
-        if self._next_of_causes() is None:
-            return spent._evaluated(record)
         if record is None:
             return spent._lost(request, why)
         if record.record.exit.status != "completed":
@@ -135,18 +139,6 @@ class Confirmation:
         if self.rerun is None:
             return spent._reran(record)
         return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
-
-    def _evaluated(self, record: LoadedRecord | None) -> Confirmation:
-        """Evaluate a run of either side that evaluates by the definition."""
-        closed = replace(self, own=OwnEvaluation(is_closed=True))
-        if record is None or record.record.exit.status != "completed" or self.rerun is None:
-            return closed
-        codes = [cause.code for cause in self.settled.causes]
-        if not self.own.found:
-            return replace(self, own=self.own.after_candidate(deviation(self.rerun, record, codes)))
-        if deviation(self.reference, record, codes) != "":
-            return closed
-        return replace(closed, settled=self.settled.settled(self.own.cause()))
 
     def _prepared(self, record: LoadedRecord) -> Confirmation:
         """Keep the reference's record for the candidate's next experiment."""
@@ -183,7 +175,7 @@ class Confirmation:
     def _lost(self, request: Request, why: Statement) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
         if self.lost < limits.MOST_LOST:
-            return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
+            return replace(self, budget=self.budget + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
     def _failed(self, request: Request, why: Statement) -> Confirmation:
@@ -313,15 +305,11 @@ class Confirmation:
         hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
-        compared = (
-            way.method in ("replay", "exact") and way.steps >= self.probe_steps() and "evaluation" not in way.rungs
-        )
         pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
         is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
         settled = self.settled if is_trace else self.settled.confirmed(cause, self.suspicions[0].names)
         learned = replace(
             self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=(),
-            own=OwnEvaluation(is_closed=self.own.is_closed or compared),
         )  # fmt: skip
         # A value that cannot stay restored hides later differences: later causes keep their certainty.
         return learned._opened() if way.method in ("replay", "exact") else replace(learned, budget=self.spent)
@@ -383,33 +371,6 @@ class Confirmation:
 
     def _suspects(self) -> tuple[str, ...]:
         return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
-
-    def _next_of_causes(self) -> Request | None:
-        """Return the next experiment on a mismatch."""
-        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
-            return None
-        if self.rerun is None:
-            # A difference of portable bits shows in nothing else.
-            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
-            text = "control experiment: unchanged rerun"
-            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
-        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
-        if lacking is not None:
-            return self._capture(lacking)
-        return self._tested(self.ways[0])
-
-    def _next_of_evaluation(self) -> Request | None:
-        """Return the next run that evaluates by the definition, where the settled causes may hide a fault of it."""
-        causes = self.settled.causes
-        if self.own.is_closed or self.spent >= self.most or self.pending_mismatches:
-            return None
-        if any(cause.sure != "confirmed" for cause in causes):
-            return None
-        if not may_hide(self.reference, self.candidate, [cause.code for cause in causes]):
-            return None
-        side: Literal["reference", "candidate"] = "reference" if self.own.found else "candidate"
-        description = "the evaluation by its definition"
-        return self._request(side, description, self.probe_steps(), replays=(Replay(rung="evaluation"),))
 
     def _capture(self, way: Intervention) -> Request:
         return self._request(
