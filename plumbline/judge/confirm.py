@@ -18,7 +18,7 @@ from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
 from plumbline.judge.curves import Window
 from plumbline.judge.experiments import interventions, steps_of
-from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
+from plumbline.judge.intervention import Intervention, Kept, only_trained
 from plumbline.judge.mismatches import (
     Mismatch,
     Suspicion,
@@ -38,9 +38,6 @@ from plumbline.schema import limits
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
-
-_TO_WIDEN = 2
-"""Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 
 
 @dataclass(frozen=True)
@@ -270,24 +267,14 @@ class Confirmation:
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
     def _learn(self, outcome: RestoredOutcome) -> Confirmation:
-        way, mismatch = self.ways[0], self.pending_mismatches[0]
+        way = self.ways[0]
         tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
         learned = replace(self, tried=tried, exact=None)
         if way.method == "exact" and not outcome.restored:
             learned = replace(learned, in_fp64=None)
         if outcome.restored:
             return learned._confirmed(way, outcome)
-        if outcome.further and outcome.further not in way.kinds and self._may_widen(way):
-            probe = self.reference.record.evidence.probe
-            wider = forward_of(probe.taps if probe else (), mismatch.at.step or 0, (*way.kinds, outcome.further))
-            wider = only_trained(wider, self._trained(), self.reference)
-            return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
-
-    def _may_widen(self, way: Intervention) -> bool:
-        """Return whether one more kind of module leaves budget for every other suspicion."""
-        left_over = self.budget - self.spent - _TO_WIDEN
-        return len(way.kinds) < limits.MOST_KINDS and left_over >= len(self.suspicions) - 1
 
     def _located(self, mismatch: Mismatch | None) -> Confirmation:
         """Continue with the first module that differs, or without any."""
@@ -361,7 +348,7 @@ class Confirmation:
 
     def _reach(self) -> int | None:
         """Return the number of steps covered by restored captures, if any."""
-        return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        return min((each.way.steps for each in self.kept if each.way.kind), default=None)
 
     def _trained(self) -> frozenset[str]:
         """Return the parameters whose gradients both records contain."""

@@ -24,8 +24,6 @@ class RestoredOutcome:
     text: Statement
     left: tuple[Mismatch, ...] = ()
     """Mismatches that appear now and that no known cause explains: second causes, hidden until now."""
-    further: str = ""
-    """Class of a module that still differs."""
     scale: float = 1.0
     """Factor of every limit in later comparisons of the same two sides, see `Pair.scale`."""
 
@@ -91,18 +89,10 @@ def check_restored(
         fact("place.at-step", stage=first.at.stage, step=first.at.step) if first.at.step is not None else first.at.stage
     )
     text = fact("restored.still-differs", place=place, at=first.at.at)
-    if way.kinds and first.rung == "forward" and first.at.step == mismatch.at.step:
-        return RestoredOutcome(restored=False, text=text, further=_kind(reference, first))
     later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
     if later and not (mismatch.rung == "forward" and first.rung == "forward"):
         return RestoredOutcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
     return RestoredOutcome(restored=False, text=text)
-
-
-def _kind(reference: LoadedRecord, mismatch: Mismatch) -> str:
-    probe = reference.record.evidence.probe
-    taps = probe.taps if probe else ()
-    return next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
 
 
 def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:

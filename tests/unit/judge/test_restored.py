@@ -167,19 +167,6 @@ def test_a_later_output_is_no_second_cause_of_an_output(reference: LoadedRecord)
         assert check(reference, after, after, mismatch(rung, 0, code="data.order")).restored is restored
 
 
-@pytest.mark.parametrize(("at", "further"), [("embed", ""), ("layer.norm", "LayerNorm"), ("layer.linear", "Linear")])
-def test_a_module_behind_the_imposed_modules_widens_the_experiment(
-    reference: LoadedRecord, at: str, further: str
-) -> None:
-    imposed = replace(WAY, kinds=("Embedding",))
-    noise = {at: 1e-3} if further else {"head@3": 1e-3}
-    after = made(noise=noise)
-    for step in (0, 2):
-        outcome = check(reference, after, after, mismatch("forward", step, "embed"), imposed)
-        assert outcome.further == (further if step == 0 else "")
-    assert not check(reference, after, after, mismatch("forward", 0, "embed")).further
-
-
 def test_rounding_has_gone_if_fp64_leaves_a_hundredth_of_it(reference: LoadedRecord) -> None:
     def off(size: float) -> Pair:
         return Pair(with_step(reference, 3, loss=1.0), with_step(reference, 3, loss=1 + size))
