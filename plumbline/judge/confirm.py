@@ -29,7 +29,7 @@ from plumbline.judge.mismatches import (
 )
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
 from plumbline.judge.rungs.portable import portable
 from plumbline.judge.suspects import differences
 from plumbline.judge.walk import position, walk
@@ -143,7 +143,7 @@ class Confirmation:
             if each.lacks_capture:
                 captured = replace(each, captured=record.record.record_id)
                 return replace(self, kept=(*self.kept[:place], captured, *self.kept[place + 1 :]))
-        if self.ways[0].method in ("exact", "locate"):
+        if self.ways[0].method == "exact":
             return replace(self, exact=record)
         return replace(self, captured=record.record.record_id)
 
@@ -151,9 +151,6 @@ class Confirmation:
         """Evaluate the candidate's run with the suspect's value restored."""
         way, mismatch = self.ways[0], self.pending_mismatches[0]
         rounding = ("fp64",) if self.in_fp64 is not None else ()
-        if self.exact is not None and way.method == "locate":
-            ways = tuple(each.way for each in self.kept)
-            return self._located(located(self.exact, record, way.steps, ways, rounding=rounding, in_fp64=self.in_fp64))
         known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
             before = Pair(self.reference, self.candidate)
@@ -276,14 +273,6 @@ class Confirmation:
             return learned._confirmed(way, outcome)
         return replace(learned, ways=self.ways[1:], captured="")._settled()
 
-    def _located(self, mismatch: Mismatch | None) -> Confirmation:
-        """Continue with the first module that differs, or without any."""
-        if mismatch is None:
-            return self._learn(RestoredOutcome(restored=False, text=fact("experiment.no-module")))
-        tried = (*self.tried, fact("experiment.tapped", step=mismatch.at.step, at=mismatch.at.at))
-        pending_mismatches = (without("nondeterminism", mismatch), *self.pending_mismatches[1:])
-        return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
-
     def _confirmed(self, way: Intervention, outcome: RestoredOutcome) -> Confirmation:
         mismatch = self.pending_mismatches[0]
         cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
@@ -369,13 +358,9 @@ class Confirmation:
 
     def _tested(self, way: Intervention) -> Request:
         """Return the next experiment that restores the suspect's value."""
-        if way.method in ("exact", "locate"):
+        if way.method == "exact":
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            if way.method == "exact":
-                return self._request(side, way.description, way.steps, precision="fp64")
-            return self._request(
-                side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
-            )
+            return self._request(side, way.description, way.steps, precision="fp64")
         if way.captures and not self.captured:
             return self._capture(way)
         kept = (*self.kept, Kept(way, self.captured))

@@ -13,7 +13,7 @@ from plumbline.schema.experiment import Rung as ReplayRung
 
 CAPTURED = "capture.safetensors"
 
-Method = Literal["replay", "exact", "observed", "locate"]
+Method = Literal["replay", "exact", "observed"]
 
 
 @dataclass(frozen=True, slots=True)

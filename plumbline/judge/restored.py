@@ -157,22 +157,3 @@ def _gap(mismatch: Mismatch, pair: Pair) -> float:
     left, right = pair.common[shown]
     name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(mismatch.rung)
     return relative(*(getattr(side, name or "loss_reference") for side in (left, right)))
-
-
-def located(
-    reference: LoadedRecord,
-    candidate: LoadedRecord,
-    steps: int,
-    ways: tuple[Intervention, ...] = (),
-    *,
-    rounding: tuple[Statement, ...] = (),
-    in_fp64: Pair | None = None,
-) -> Mismatch | None:
-    """Return the first different module of two short, tapped runs."""
-    rungs = frozenset[str]().union(*(each.rungs for each in ways))
-    exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
-    mismatches = walk(pair).mismatches
-    return next(
-        (mismatch for mismatch in mismatches if mismatch.rung == "forward" and mismatch.at.at != "logits"), None
-    )

@@ -179,10 +179,11 @@ def with_taps(record: LoadedRecord, named: tuple[Tap, ...]) -> LoadedRecord:
 @pytest.mark.parametrize(("at", "kind"), [("second", "Norm"), ("first", "Linear"), ("third", "Norm"), ("none", "")])
 def test_all_modules_of_the_class_of_the_module_are_imposed(reference: LoadedRecord, at: str, kind: str) -> None:
     for step in (1, 2, 3):
-        (way,) = ways_of(with_taps(reference, TAPS), mismatch("forward", step, at))
-        assert (way.method, way.kind, way.steps) == ("replay" if kind else "locate", kind, step + 1)
+        ways = ways_of(with_taps(reference, TAPS), mismatch("forward", step, at))
+        assert [(way.method, way.kind, way.steps) for way in ways] == [("replay", kind, step + 1)] * bool(kind)
         expected = {"Norm": ("third",) if step == 3 else ("third", "second"), "Linear": ("first",)}.get(kind, ())
-        assert [capture.names for capture in way.captures if capture.rung == "forward"] == [expected] * bool(way.kind)
+        captured = [capture.names for way in ways for capture in way.captures if capture.rung == "forward"]
+        assert captured == [expected] * bool(kind)
 
 
 def test_outputs_are_imposed_at_one_step_or_up_to_a_step() -> None:

@@ -12,14 +12,14 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
 from tests.kept_results import keep
 from tests.said import said
 
-from .conftest import STEPS, Plan, make_record, other_kernel
+from .conftest import STEPS, make_record, other_kernel
 from .test_experiments import mismatch, suspected
 
 WAY = Intervention("a way", STEPS)
@@ -227,31 +227,6 @@ def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
         assert outcome.restored or (rung, step) == ("optimizer", 5)
         has_differed = not isinstance(outcome.text, Fact) or outcome.text.values.get("was") != 0
         assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or not has_differed
-
-
-def test_the_first_module_that_differs_is_located(reference: LoadedRecord) -> None:
-    for plan, at in (
-        ({"noise": {"layer.norm@2": 1e-3}}, "layer.norm"),
-        ({"noise": {"layer.linear": 1e-3, "embed@2": 1e-3}}, "layer.linear"),
-        ({"noise": {"layer.norm@3": 0.5}}, None),  # an untapped step shows its logits only
-        ({"gradient_factor": 1.5}, None), ({"order": Plan().order[::-1]}, None), ({"loss_factor": 1.5}, None),
-        ({"weights_seed": 6}, None), ({}, None),
-    ):  # fmt: skip
-        found = keep(located(reference, made(**plan), STEPS))
-        assert (found.at.at if found else None) == at
-
-
-def test_a_located_module_may_lie_behind_what_the_kept_experiments_impose(reference: LoadedRecord) -> None:
-    candidate = made(noise={"layer.norm": 1e-3}, rates=[rate * 2 for rate in Plan().rates])
-    plain = keep(located(reference, candidate, 1, (replace(WAY, rungs=frozenset({"schedule"})),)))
-    assert plain is not None
-    assert plain.at.at == "layer.norm"
-    rounded = made(noise={"layer.norm": 3e-7})
-    assert located(reference, rounded, 1) is not None
-    assert located(reference, rounded, 1, (WAY, DEFINED)) is None
-    assert located(reference, rounded, 1, (DEFINED, WAY)) is None
-    assert located(reference, rounded, 1, rounding=("fp64",)) is None
-    assert located(reference, rounded, 1, in_fp64=Pair(reference, rounded, scale=1e-9)) is not None
 
 
 def test_a_rerun_is_compared_over_its_steps_and_its_evaluation(reference: LoadedRecord) -> None:
