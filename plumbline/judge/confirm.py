@@ -162,7 +162,7 @@ class Confirmation:
         reference, before_it = (exact.reference, exact.candidate) if exact is not None else (self.reference, rerun)
         outcome = check_restored(
             reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
-            measured=None if exact is not None else self.candidate, in_fp64=exact,
+            in_fp64=exact,
         )  # fmt: skip
         return self._learn(outcome)
 

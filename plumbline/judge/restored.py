@@ -36,7 +36,6 @@ def _pair(
     *,
     exact: bool,
     rounding: tuple[Statement, ...] = (),
-    measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> Pair:
     probe = reference.record.evidence.probe
@@ -45,7 +44,7 @@ def _pair(
     if not exact:
         rounding = (*rounding, fact("restored.imposed"))
     noise, scale = (in_fp64.noise, in_fp64.scale) if in_fp64 is not None else (frozenset[tuple[str, str]](), 1.0)
-    return Pair(reference, other, steps, imposed, rounding, measured, noise, scale)
+    return Pair(reference, other, steps, imposed, rounding, noise, scale)
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
@@ -63,20 +62,18 @@ def check_restored(
     ways: tuple[Intervention, ...],
     known: frozenset[str],
     rounding: tuple[Statement, ...] = (),
-    measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> RestoredOutcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
     `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
-    are reasons for other bits beside the ways themselves. `measured` is the candidate's record with its distances from
-    fp64, which tell number formats from formulas. `in_fp64` is the comparison of both sides' fp64 runs, if the
-    experiment is one of fp64: its noise and its limits hold here too.
+    are reasons for other bits beside the ways themselves. `in_fp64` is the comparison of both
+    sides' fp64 runs, if the experiment is one of fp64: its noise and its limits hold here too.
     """
     way = ways[-1]
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, measured=measured, in_fp64=in_fp64)
+    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
     left = walk(pair).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
