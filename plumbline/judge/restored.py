@@ -1,4 +1,7 @@
-"""Decision whether a difference disappears once a suspect has the reference's value."""
+"""Decision whether a difference disappears once a suspect has the reference's value.
+
+Without any experiment, 15 of 216 names are lost, and of 129 confirmed faults 104 are less certain (ADR 0035).
+"""
 
 from __future__ import annotations
 
