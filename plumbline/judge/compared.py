@@ -108,7 +108,8 @@ class Comparisons:
         """Return the comparison of two records."""
         left, right = self.whole(reference), self.whole(candidate)
         key = (id(left), id(right))
-        found = self._pairs[key] = self._pairs.pop(key, None) or Compared(left, right)
+        found = self._pairs.pop(key) if key in self._pairs else Compared(left, right)
+        self._pairs[key] = found
         if len(self._pairs) > _MAX_PAIRS:
             del self._pairs[next(iter(self._pairs))]
         return found
