@@ -54,8 +54,8 @@ def confirm_causes(
     """
     tried = gathered
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
-    known = {record.record.record_id: record for record in gathered.records.values()}
-    known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
+    lots = (gathered.records.values(), *(lot.values() for lot in judged.baselines.values())) if cases else ()
+    known = {record.record.record_id: record for lot in lots for record in lot}
     while any(case.confirmation.next() is not None for case in cases):
         ready, lost = _sent(round_, wanted(cases), known, folder)
         results = dispatch_trainings(round_, ready) if ready else {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,8 @@ from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec
 
+_MAX_IN_MEMORY = 128
+"""Maximum number of a round's records in memory: those of one workload on a large fleet."""
 _MAX_ROW_GROUPS = 1024
 _MAX_FOOTER_BYTES = 1 << 20
 _MAX_FOOTER_ENTRIES = 4096
@@ -37,6 +41,16 @@ class LoadedRecord:
     record: RunRecord
     folder: Path
     arrays: dict[str, Arrays] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # mypy would accept every name
+
+        def __getattr__(self, name: str) -> RunRecord:
+            """Read a record again that memory had no room for."""
+            if name != "record" or "folder" not in vars(self):
+                raise AttributeError(name)
+            vars(self)["record"] = record = read_record(self.folder, verify=False)
+            limit_memory(self)
+            return record
 
     @cached_property
     def batches(self) -> Arrays:
@@ -107,6 +121,21 @@ class LoadedRecord:
             text = f"{part.size} bytes, more than the {most} that the spec explains"
             raise CorruptDataError(text, where=str(self.folder / key))
         return self.folder / key
+
+
+R = TypeVar("R", bound=LoadedRecord)
+_in_memory: deque[weakref.ref[LoadedRecord]] = deque()
+
+
+def limit_memory(record: R) -> R:
+    """Return a record on disk, which may leave the memory once others are read, and is read again on its next use."""
+    _in_memory.append(weakref.ref(record))
+    while len(_in_memory) > _MAX_IN_MEMORY:
+        oldest = _in_memory.popleft()()
+        if oldest is not None and oldest is not record:
+            for name in vars(oldest).keys() - {"folder", "arrays"}:
+                del vars(oldest)[name]
+    return record
 
 
 def load_record(folder: Path) -> LoadedRecord:

@@ -70,6 +70,11 @@ class _Driver:
                 self._waiting.remove(job)
                 self._active[job.key] = begin(job, self._clock())
 
+    @property
+    def busy(self) -> frozenset[str]:
+        """Return the platforms with a job that is not done."""
+        return frozenset(job.platform for job in (*self._waiting, *(each.job for each in self._active.values())))
+
     def round(self) -> bool:
         """Observe every training and act once; return whether any phase changed."""
         before = list(self._active.values())
@@ -156,14 +161,22 @@ def run_jobs(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    keep_up: Callable[[frozenset[str]], None] = lambda _: None,
 ) -> dict[str, Result]:
-    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say."""
+    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say.
+
+    `keep_up` receives the platforms with jobs left: before the first job, and each time that a platform's last ended.
+    """
     driver = _Driver(jobs, orchestrator, limits, clock)
-    pause = _POLL_SECONDS[0]
+    pause, busy = _POLL_SECONDS[0], driver.busy
     try:
-        while len(driver.results) < len(jobs):
+        keep_up(busy)
+        while busy:
             moved = driver.round()
-            if len(driver.results) < len(jobs):
+            before, busy = busy, driver.busy
+            if busy and busy != before:
+                keep_up(busy)
+            if busy:
                 pause = _POLL_SECONDS[0] if moved else min(pause * _BACKOFF, _POLL_SECONDS[1])
                 sleep(pause)
     finally:

@@ -17,7 +17,7 @@ from plumbline.night.central import CentralStore, gather
 from plumbline.night.dispatch import Result, TrainingOrder
 from plumbline.night.rounds.isolation import Defect, isolated
 from plumbline.night.rounds.plan import MAIN, Assignment, Round
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import LoadedRecord, limit_memory, load_record
 from plumbline.schema.fingerprint import machine_mismatches
 from plumbline.schema.record import CLOCK_TOLERANCE, RunRecord, named_time
 
@@ -108,7 +108,7 @@ def _judgeable(
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
-    loaded = whole(load_record(folder))
+    loaded = limit_memory(whole(load_record(folder)))
     refused = refusal(order, loaded.record, why, now)
     if refused is not None:
         return refused
