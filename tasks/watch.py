@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from prefect.client.schemas.objects import FlowRun
@@ -30,7 +30,14 @@ from plumbline.report.sentences import clean
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import open_client, read_planned, server_clock, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import (
+    open_client,
+    read_planned,
+    server_clock,
+    server_errors,
+    server_time,
+    wait_for_api,
+)
 from plumbline.tasks.prefect_client.flow_runs import read_progress
 from plumbline.tasks.prefect_client.notifications import Blocks
 from plumbline.tasks.prefect_client.recovery import (
@@ -46,11 +53,11 @@ _RECENT = timedelta(minutes=20)
 
 
 def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
-    """Alert about a missed round once, then send pending alerts.
+    """Alert about a missed round once, then send pending alerts; `now` is the server's time.
 
     Returns the missed round as text ("" if none), and the failures as lines.
     """
-    now = now or datetime.now(UTC)
+    now = now or server_time()
     known = Blocks(suite, os.environ)
     try:
         found, failed = _check(suite, now, known)

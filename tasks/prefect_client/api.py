@@ -226,6 +226,12 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
     return lambda: start + timedelta(seconds=time.monotonic() - at)
 
 
+def server_time() -> datetime:
+    """Return the server's time; this machine's if the server does not answer."""
+    with open_client() as client:
+        return server_clock(client)()
+
+
 _SEVERAL = 2
 _MOST_NAMES = 5
 _TAG = suite_tag("")
