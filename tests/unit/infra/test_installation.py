@@ -84,7 +84,9 @@ def test_the_documentation_installs_every_lock_of_a_machine() -> None:
 
 # `make check` installs each lock in the first of the documented ways.
 CASES = [
-    pytest.param(*case, marks=[] if case[1] not in {name for _, name in INSTALLS[:index]} else [pytest.mark.whole_table])
+    pytest.param(
+        *case, marks=[] if case[1] not in {name for _, name in INSTALLS[:index]} else [pytest.mark.whole_table]
+    )
     for index, case in enumerate(INSTALLS)
 ]
 
