@@ -250,6 +250,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
         shards.append({
             "key": f"{'train' if end else 'evaluation'}/{start // SHARD}.parquet", "size": 1,
             "sha256": digest_json([start, content]), "num_rows": len(content[0]),
+            "rows_sha256": digest_json(content),
         })  # fmt: skip
     evidence = {
         "data": {
