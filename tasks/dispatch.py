@@ -30,7 +30,7 @@ PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 @task(name="dispatch", persist_result=False)
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
-    """Run the assignments, all platforms in parallel; leave no child running."""
+    """Run the assignments, all platforms in parallel. Leave no child running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
     suite = round_.suite
 
@@ -59,7 +59,7 @@ def run_on_workers(
     orders: Callable[[str, int], OrderType],
     find: Callable[[Store, OrderType], Recorded],
 ) -> dict[str, Result]:
-    """Run the jobs on their platforms' workers; return their results by key.
+    """Run the jobs on their platforms' workers. Return their results by key.
 
     `orders` makes the order of a job's attempt, `run_of` describes its flow run, and `find` looks for its record in the
     platform's outbox.

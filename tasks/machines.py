@@ -1,4 +1,4 @@
-"""Machines of a round: up before its trainings, down after them, and an alert for those left on."""
+"""Machine groups of a round: started before its trainings, stopped after them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 @contextmanager
 def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
-    """Keep the suite's groups of machines up inside the block; set them to 0 at its end, whatever ends it.
+    """Start the suite's machine groups for the block, and always stop them.
 
     A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
     error in the log, and an alert of the watch.
@@ -47,7 +47,7 @@ def _resize(sizes: Mapping[str, int]) -> None:
 
 
 def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[str, int | PlumblineError | None]:
-    """Return the action's result for each group, or its error; groups side by side."""
+    """Return the action's result for each group, or its error. Groups side by side."""
 
     def attempt(url: str) -> int | PlumblineError | None:
         try:
@@ -73,7 +73,7 @@ def _are_needed(suite: Suite, round_id: str) -> bool:
 
 
 def check_left_on(suite: Suite, now: datetime | None = None) -> list[str]:
-    """Alert once a day about each group of machines that is up without a round; return the failures as lines."""
+    """Alert daily about each machine group that runs without a round."""
     now = now or datetime.now(UTC)
     sizes = wanted_sizes(suite)
     if not sizes:

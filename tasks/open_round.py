@@ -49,7 +49,7 @@ def check_suite(suite: Suite) -> Suite:
 
 
 def take_over(suite: Suite, round_id: str) -> None:
-    """Claim the round for this start of the flow run; raise `UnavailableError` if too many starts before it crashed.
+    """Claim the round for this start of the flow run. Raise `UnavailableError` if too many starts before it crashed.
 
     The claim comes first: an error after it is this start's to report.
     """

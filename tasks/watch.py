@@ -1,4 +1,4 @@
-"""Watch of a suite's rounds: the crashed are continued, and those missed or without a verdict alerted."""
+"""Watch of a suite's rounds: resumes crashed ones, and alerts about missed ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _RECENT = timedelta(minutes=20)
 
 
 def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
-    """Alert about a missed round once, then send pending alerts; `now` is the server's time.
+    """Alert about a missed round once, then send pending alerts. `now` is the server's time.
 
     Returns the missed round as text ("" if none), and the failures as lines.
     """
@@ -92,7 +92,7 @@ def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
 
 
 def _check_without_state(suite: Suite, now: datetime, known: Blocks, error: PlumblineError) -> tuple[str, list[str]]:
-    """Alert directly about a round whose grace period has just ended: without a state nothing can be remembered.
+    """Alert about a missed round without the alert state, which cannot be read.
 
     The next round repairs an unreadable state.
     """
@@ -132,7 +132,7 @@ def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
 
 
 def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
-    """Return Prefect's flow runs of the round since `since`; `None` and the reason if they cannot be read."""
+    """Return the round's flow runs since `since`, or `None` and why not."""
     name = f"{REGRESSION}/{suite.name}"
     try:
         wait_for_api(0.0)
@@ -146,7 +146,7 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
 
 
 def recover_rounds(suite: Suite) -> list[str]:
-    """Continue or end each round whose process is gone, and note an alert for each without a verdict.
+    """Resume or end each crashed round, and alert about those without a verdict.
 
     Returns the failures as lines.
     """
