@@ -192,7 +192,7 @@ def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: lis
         ),
         *(
             Item("automation", automation.name, _automation_fields(client, automation, names))
-            for automation in paged(client.read_automations)
+            for automation in _read_automations(client)
             if automation.name.startswith(f"plumbline {suite}: ")
         ),
     )
@@ -255,9 +255,19 @@ def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
 
 def _delete_automation(client: SyncPrefectClient, item: Item) -> None:
     # All are read: a server of Prefect 3.6 refuses the newer client's question for a name.
-    for found in paged(client.read_automations):
+    for found in _read_automations(client):
         if found.name == item.name:
             client.delete_automation(found.id)
+
+
+def _read_automations(client: SyncPrefectClient) -> list[Automation]:
+    """Return all automations, page by page, which the client of Prefect 3.6 cannot ask for."""
+
+    def read(limit: int, offset: int) -> list[Automation]:
+        page = client.request("POST", "/automations/filter", json={"limit": limit, "offset": offset}).json()
+        return [Automation.model_validate(item) for item in page]
+
+    return paged(read)
 
 
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:
