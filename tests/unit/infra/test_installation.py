@@ -82,16 +82,7 @@ def test_the_documentation_installs_every_lock_of_a_machine() -> None:
     assert {name for _, name in INSTALLS} == {"controller", "trainer", "trainer-cuda"}
 
 
-# `make check` installs each lock in the first of the documented ways.
-CASES = [
-    pytest.param(
-        *case, marks=[] if case[1] not in {name for _, name in INSTALLS[:index]} else [pytest.mark.whole_table]
-    )
-    for index, case in enumerate(INSTALLS)
-]
-
-
-@pytest.mark.parametrize(("options", "name"), CASES, ids=lambda value: value.strip("-") or "plain")
+@pytest.mark.parametrize(("options", "name"), INSTALLS, ids=lambda value: value.strip("-") or "plain")
 def test_the_oldest_pip_takes_a_documented_installation(
     tmp_path: Path, index: dict[tuple[str, str], str], options: str, name: str
 ) -> None:
