@@ -48,7 +48,7 @@ def confirm_software(
 def confirm_causes(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Run the experiments of all open cases within their budgets, and name the rows that differ by file and line.
+    """Run the experiments of all open cases within their budgets.
 
     The first result has the experiments' records as well.
     """

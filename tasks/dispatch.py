@@ -31,7 +31,7 @@ PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 @task(name="dispatch", persist_result=False)
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
-    """Run the assignments, all platforms in parallel; leave no child running."""
+    """Run the assignments, all platforms in parallel. Leave no child running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
     suite = round_.suite
 

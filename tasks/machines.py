@@ -62,7 +62,7 @@ def _resize(sizes: Mapping[str, int]) -> None:
 
 
 def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[str, int | PlumblineError | None]:
-    """Return the action's result for each group, or its error; groups side by side."""
+    """Return the action's result for each group, or its error. Groups side by side."""
 
     def attempt(url: str) -> int | PlumblineError | None:
         try:
@@ -88,7 +88,7 @@ def _are_needed(suite: Suite, round_id: str) -> bool:
 
 
 def check_left_on(suite: Suite, now: datetime | None = None) -> list[str]:
-    """Alert once a day about each group of machines that is up without a round; return the failures as lines."""
+    """Alert daily about each machine group that runs without a round."""
     now = now or datetime.now(UTC)
     sizes = wanted_sizes(suite)
     if not sizes:

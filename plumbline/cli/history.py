@@ -225,7 +225,7 @@ def _accepted(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:
-    """Return the directions that the options name; raise if one metric has both."""
+    """Return the directions that the options name. Raise if one metric has both."""
     named: dict[str, Worse] = dict.fromkeys(args.lower_is_worse, "lower")
     for name in args.higher_is_worse:
         if name in named:

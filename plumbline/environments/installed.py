@@ -76,7 +76,7 @@ def this_base() -> Base:
 
 
 def base_of(given: str) -> Base:
-    """Return the interpreter of a team's environment; of "", this process's own.
+    """Return the interpreter of a team's environment. Of "", this process's own.
 
     Raise `ConfigurationError` for one that cannot train.
     """
@@ -232,7 +232,7 @@ def keep_lock(root: Path, path: Path) -> None:
 
 
 def hashed_pins(root: Path) -> dict[tuple[str, str], Pin]:
-    """Return the pins with hashes of all kept locks by (name, canonical version); a newer lock's pin counts.
+    """Return the pins with hashes of all kept locks by (name, canonical version). A newer lock's pin counts.
 
     A lock that can no longer be read is skipped.
     """

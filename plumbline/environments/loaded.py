@@ -88,6 +88,6 @@ def loaded_places(folder: Path) -> frozenset[str]:
 
 
 def broken_library(folder: Path) -> BrokenLibrary | None:
-    """Return the library that the processes of one training could not load; `None` where all were loaded."""
+    """Return the library that the processes of one training could not load. `None` where all were loaded."""
     files = (read_model(LoadedFiles, path) for path in sorted(folder.glob("*.json")))
     return next((file.broken for file in files if file.broken is not None), None)

@@ -76,7 +76,7 @@ class Environments:
         return packages
 
     def build(self, changes: Sequence[PackageChange]) -> Environment:
-        """Return the environment with these changes; build it if missing."""
+        """Return the environment with these changes. Build it if missing."""
         packages = self.packages(changes)
         sha256 = digest_json([
             self.base.abi, self.base.minor, str(_CODE), plumbline.__version__,

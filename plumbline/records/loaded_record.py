@@ -36,7 +36,7 @@ _ROW_SCHEMA = pa.schema([("row_id", pa.int64()), ("text", pa.uint64()), ("label"
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """One record; `arrays` replaces the folder's parts for a record in memory."""
+    """One record. `arrays` replaces the folder's parts for a record in memory."""
 
     record: RunRecord
     folder: Path
@@ -79,7 +79,7 @@ class LoadedRecord:
 
     @cached_property
     def answers(self) -> Arrays:
-        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation; may be empty."""
+        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation. May be empty."""
         return self._part("answers", _check_answers)
 
     @cached_property
@@ -88,7 +88,7 @@ class LoadedRecord:
         return self._part("capture", _no_check)
 
     def read_parts(self) -> None:
-        """Read every part; raise `CorruptDataError` for a malformed one, now instead of on first use.
+        """Read every part. Raise `CorruptDataError` for a malformed one, now instead of on first use.
 
         Of captured tensors, which may have gigabytes, only the header is read.
         """
@@ -111,7 +111,7 @@ class LoadedRecord:
         return content
 
     def _path(self, name: str) -> Path | None:
-        """Return the file of a part, of a size that the spec explains; `None` without that part."""
+        """Return the file of a part, of a size that the spec explains. `None` without that part."""
         key = PART_FILES[name]
         part = next((part for part in self.record.parts if part.key == key), None)
         if part is None:

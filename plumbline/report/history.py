@@ -177,7 +177,7 @@ def change_sentence(change: ChangeSummary) -> str:
 
 
 def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, factor: float) -> Chart | None:
-    """Draw the nights, their reference and their limit; `None` for fewer than two nights."""
+    """Draw the nights, their reference and their limit. `None` for fewer than two nights."""
     values = [None if value is None else value * factor for value in history.values[first:]]
     lines: dict[str, Sequence[float | None]] = {"measured": values}
     levels = {"reference": (summary.lost, summary.reference), "limit": (None, summary.limit)}

@@ -90,7 +90,7 @@ class MatrixRow:
 
 
 def report_href(root: str, suite: str, round_id: str) -> str:
-    """Return the relative link of a round's report; `root` leads to the store's root."""
+    """Return the relative link of a round's report. `root` leads to the store's root."""
     return f"{root}/rounds/{quote(suite)}/{quote(round_id)}/report.html"
 
 

@@ -86,7 +86,7 @@ class TrialResult(Model):
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:
-        """Return a value for each pair; below 0 where the changes are worse."""
+        """Return a value for each pair. Below 0 where the changes are worse."""
         if measure == "throughput":
             return self.log_ratios
         return tuple(-ratio for ratio in self.memory_ratios.get(measure, ()))

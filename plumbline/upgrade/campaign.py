@@ -79,7 +79,7 @@ class TrialProgress:
         return self._seconds.get("reference", 0.0) if known is None and trial.part != "releases" else known or 0.0
 
     def estimate(self, num_parts: int, num_loaded: int) -> None:
-        """Print about how long the comparison takes, and a search for one culprit; the reference was just trained."""
+        """Print about how long the comparison takes, and a search for one culprit. The reference was just trained."""
         seconds = self._seconds.get("reference", 0.0)
         searched = (math.ceil(math.log2(max(1, num_loaded))) + 1) * seconds
         search = f", a search for one culprit among {num_loaded} changes about {duration(searched)} more"

@@ -152,7 +152,7 @@ class PairedDrop:
 
     @property
     def least(self) -> float:
-        """Return the least loss; of memory, the least growth."""
+        """Return the least loss. Of memory, the least growth."""
         return self.low if self.measure == "throughput" else grown(self.low)
 
 

@@ -69,7 +69,7 @@ class CulpritSearch:
         return self._results.get(frozenset(items))
 
     def run(self, left: Items) -> Items:
-        """Name the culprits in `left`; return the remaining changes.
+        """Name the culprits in `left`. Return the remaining changes.
 
         All of `left` together show the effect.
         """
@@ -123,7 +123,7 @@ class CulpritSearch:
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
     def _ask(self, items: Items) -> TrialAnswer:
-        """Judge a set; one that passes is asked again if the candidate is flaky."""
+        """Judge a set. One that passes is asked again if the candidate is flaky."""
         if self._effect in _PAIRED:
             return self._paired_answer(items)
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS

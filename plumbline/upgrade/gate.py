@@ -39,7 +39,7 @@ class UpgradeGate:
         self._began = time.monotonic()
 
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
-        """Compare the candidate with the current environment; name all culprits."""
+        """Compare the candidate with the current environment. Name all culprits."""
         known = {change.package: change for change in changes}
         campaign = Campaign(self._trials, self._parts, self._options, self._say, known)
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
@@ -185,7 +185,7 @@ class UpgradeGate:
         return speed_of(drop)
 
     def _memory(self, campaign: Campaign, left: Items) -> tuple[MemoryUse, ...]:
-        """Compare the peaks of memory of the same pairs; memory is a cost as time is, and has its limit."""
+        """Compare the peaks of memory of the same pairs. Memory is a cost as time is, and has its limit."""
         limit = self._gates.throughput_drop
         uses = []
         for measure in campaign.memories(left):

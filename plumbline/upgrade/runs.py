@@ -98,7 +98,7 @@ class Runs:
     def train(
         self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
     ) -> Run:
-        """Train in a new process; repeat a failure once.
+        """Train in a new process. Repeat a failure once.
 
         Machines fail, too. A training that takes more than `limit` seconds is the changes' fault only if `current` does
         not take as many.

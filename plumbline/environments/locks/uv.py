@@ -62,7 +62,7 @@ class _UvLock:
         """Extras, groups and projects that the walk reaches, as uv names them in markers of conflicts."""
 
     def pins(self, conflicts: Sequence[Sequence[Mapping[str, str]]]) -> tuple[dict[str, Pin], dict[str, str]]:
-        """Return the pins, and the project's own packages; raise `ConfigurationError` for chosen conflicts."""
+        """Return the pins, and the project's own packages. Raise `ConfigurationError` for chosen conflicts."""
         num_active = -1
         while len(self._active) != num_active:  # an extra that the walk reaches may open other edges
             num_active = len(self._active)

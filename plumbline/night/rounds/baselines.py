@@ -45,7 +45,7 @@ def read_baselines(
 
 
 def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
-    """Return the current baseline's record; retry damaged bytes."""
+    """Return the current baseline's record. Retry damaged bytes."""
     for _ in range(_MORE_LOOKS):
         try:
             return _current(central, spec, platform, into)
@@ -96,7 +96,7 @@ def name_changed_tasks(
 
 
 def _changes(reference: LoadedRecord, candidate: LoadedRecord) -> list[Statement]:
-    """Return the differences of two specs; a key with both values, rows and labels in their own words."""
+    """Return the differences of two specs. A key with both values, rows and labels in their own words."""
     return [
         finding.detail or fact("round.spec-key", key=finding.metric, before=finding.limit, after=finding.observed)
         for finding in spec_findings(reference, candidate)

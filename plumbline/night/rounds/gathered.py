@@ -120,7 +120,7 @@ def _judgeable(
 
 
 def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetime | None = None) -> Absence | None:
-    """Return why a complete `record` cannot be judged; `None` if it can.
+    """Return why a complete `record` cannot be judged. `None` if it can.
 
     A record of an infrastructure failure counts as missing. A record of a different machine is invalid,
     and so is one whose times are not between the round's start and `now`.
@@ -135,7 +135,7 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetim
 
 
 def _untimely(order: TrainingOrder, record: RunRecord, now: datetime) -> Absence | None:
-    """Return why the record's times cannot be those of a training of the round; `now` is the controller's time."""
+    """Return why the record's times cannot be those of a training of the round. `now` is the controller's time."""
     begin = min(named_time(order.round_id) or record.started_at, now)
     if begin - CLOCK_TOLERANCE <= record.started_at <= record.finished_at <= now + CLOCK_TOLERANCE:
         return None
