@@ -54,7 +54,7 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else 0.0
 
 
-def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL) -> tuple[ChangePoint, ...]:
+def changes(values: Sequence[float] | Values, *, level: float = limits.CHANGE_LEVEL) -> tuple[ChangePoint, ...]:
     """Return the changes of level of a series, in order.
 
     `level` is the family-wise error rate. Non-finite values are skipped, but count in indices. A short or constant

@@ -34,9 +34,14 @@ class Reference:
     """Number of later nights in the spread."""
 
     @property
+    def share(self) -> float:
+        """Return the share of nights that counts as independent."""
+        return (1 - self.rho) / (1 + self.rho)
+
+    @property
     def effective(self) -> float:
         """Return the effective number of independent nights."""
-        return max(self.count * (1 - self.rho) / (1 + self.rho), 1.0)
+        return max(self.count * self.share, 1.0)
 
     @property
     def error(self) -> float:
@@ -62,10 +67,6 @@ class Reference:
         """Return whether the mean score of so many nights bounds the loss below `loss`, one-sided at level `alpha`."""
         bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted(num_nights)
         return bound < loss
-
-    def resolvable(self, alpha: float) -> float:
-        """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
-        return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""

@@ -14,7 +14,7 @@ from bench.history.simulated_nights import NOISES
 from plumbline.judge.history.changepoints import changes
 from plumbline.judge.history.episodes import episodes
 from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.lasting import rank_sum_chance
+from plumbline.judge.history.detection import rank_sum_chance
 from plumbline.judge.history.quantiles import t_quantile
 
 pytestmark = pytest.mark.timeout(120)

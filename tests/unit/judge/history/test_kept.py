@@ -17,7 +17,7 @@ from plumbline.judge.history.decision import Answers, Call, Past, Software
 from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.judge.history.lasting import lasting_loss
 from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
-from plumbline.judge.history.series_state import advance, decide
+from plumbline.judge.history.engine import advance, decide
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)

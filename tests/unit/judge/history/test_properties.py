@@ -21,7 +21,7 @@ from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import SeriesFile, extended
 from plumbline.judge.history.summary import summarise
-from plumbline.judge.history.suspected_loss import judge_reruns
+from plumbline.judge.history.engine import judge_reruns
 from plumbline.schema.errors import InvalidInputError
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
