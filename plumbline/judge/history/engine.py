@@ -316,11 +316,16 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
         if past.call is not None:
             # The earlier loss is still open: its level is no reference from which to recover.
             call = replace(past.call, since=since, is_cleared=decision.is_cleared)
-        return moved(after, since, lead=decision.lead, call=call)
+        return moved(after, level_of(since, num, decision.onset.shape), lead=decision.lead, call=call)
     if has_recovered(past, decision):
         level, lead = (past.call.level, past.call.lead) if past.call else (past.level, past.lead)
         return replace(after, level=level, lead=lead, untested=num + 1, call=None)
     return replace(after, untested=num + 1) if decision.reason == "machine" else after
+
+
+def level_of(since: int, tonight: int, shape: str) -> int:
+    """Return where the level of a called loss begins: that of a creep is where it has come to."""
+    return max(since, tonight + 1 - limits.LEAST_NIGHTS) if shape == "creep" else since
 
 
 def moved(past: Past, since: int, *, lead: float, call: Call | None) -> Past:

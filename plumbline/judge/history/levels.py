@@ -6,6 +6,8 @@ proven gain, and the reference from then on; a worse one is a loss until a level
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Decision, Detection, Onset
 from plumbline.judge.history.detection import detect, lasting, onset
 from plumbline.judge.history.episodes import Episode, episodes
+from plumbline.judge.history.quantiles import t_quantile
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.schema import limits
 
@@ -41,11 +44,12 @@ def by_levels(here: Values, allowed: Allowed, floor: float) -> Decision:
     own = reference_of(present[:-1], floor=floor, prior=reference if level > start else None)
     if own is None:
         return Decision("pass", "quiet", reference=reference, size=float(found[-1].after - found[-1].before))
-    fitted = onset(present, own)
+    fitted = _newest_loss(present, own)
     before = reference_of(present[: fitted.index], floor=floor, is_whole=True)
-    shown = lasting(present, before, allowed.lasting_alpha, windows=_WINDOWS) if before is not None else None
-    if shown is not None and shown.holds and shown.size > allowed.least_change:
-        return Decision("drift", "lasting", reference=before, onset=_shifted(fitted, level), size=shown.size)
+    for dated, earlier in ((fitted, before), *_since_the_first(present, floor)):
+        shown = lasting(present, earlier, allowed.lasting_alpha, windows=_WINDOWS) if earlier is not None else None
+        if shown is not None and shown.holds and shown.size > allowed.least_change:
+            return Decision("drift", "lasting", reference=earlier, onset=_shifted(dated, level), size=shown.size)
     size = float(here[-1]) - own.centre
     detections = _open_loss(present, own, before or own, fitted, allowed)
     if detections:
@@ -70,6 +74,27 @@ def walk(centre: float, found: tuple[Episode, ...], least: float) -> tuple[int, 
     return start, lost
 
 
+def _since_the_first(present: Values, floor: float) -> Iterator[tuple[Onset, Reference]]:
+    """Yield the loss against the level's first nights: a steady creep has no other reference."""
+    first = reference_of(present[: limits.FIRST_NIGHTS], floor=floor, is_whole=True)
+    if first is not None and len(present) > limits.FIRST_NIGHTS:
+        dated = onset(present, first)
+        if dated.index >= limits.LEAST_NIGHTS:
+            yield dated, first
+
+
+def _newest_loss(present: Values, own: Reference) -> Onset:
+    """Return the split of a level's nights after which they are worse, by least squares; the last night without one."""
+    width = limits.WINSOR * own.spread
+    newest = abs(float(np.median(present[-limits.SIDE_NIGHTS :])) - own.centre)
+    values = np.clip(present, own.centre - width, own.centre + width + newest)
+    left = np.arange(1, len(values))
+    sums = np.cumsum(values - values.mean())[left - 1]
+    gains = np.where(sums < 0, sums**2 / (left * (len(values) - left)), 0.0)
+    first = int(left[gains.argmax()]) if gains.max() > 0 else len(values) - 1
+    return Onset(first, "step", float(np.median(present[first:]) - np.median(present[:first])))
+
+
 def _open_loss(
     present: Values, own: Reference, before: Reference, fitted: Onset, allowed: Allowed
 ) -> tuple[Detection, ...]:
@@ -82,11 +107,16 @@ def _open_loss(
     if float(present[-1]) > float(present[:-1].max(initial=-np.inf)) and any(one.kind != "creep" for one in tonight):
         return tonight
     later = present[first + 1 :]
-    if not len(later) or float(np.median(later)) - before.centre < fitted.size / 2:
+    is_worst = float(present[first]) > float(present[:first].max(initial=-np.inf))
+    if not is_worst or not len(later) or float(np.median(later)) - before.centre < fitted.size / 2:
         return ()
     asked = [one for one in detect(present[: first + 1], first + 1, before, allowed) if one.kind != "creep"]
-    creeps = [one for one in tonight if one.kind == "creep" and len(later) >= limits.SIDE_NIGHTS - 1]
-    return (*asked, *creeps)
+    jumps = np.diff(present[:first])
+    jump, usual = float(present[first] - present[first - 1]), float(np.sqrt((jumps**2).mean()))
+    if before.rho and jump > (limit := t_quantile(allowed.detection_chance, len(jumps))) * usual:
+        # Nights that repeat each other know their level badly, and their steps well.
+        asked.append(Detection("sudden", jump / usual, limit))
+    return tuple(asked)
 
 
 def _shifted(dated: Onset, level: int) -> Onset:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.history.decision import Call, Past, Question
-from plumbline.judge.history.engine import moved
+from plumbline.judge.history.engine import level_of, moved
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.series import CallEntry, SeriesFile
@@ -189,7 +189,8 @@ def _after(past: Past, place: int, entry: CallEntry, history: MetricHistory) -> 
         return moved(past, since, lead=lead, call=None)
     if entry.new and entry.centre is not None and entry.size is not None:
         first = past.call or Call(since, entry.centre, entry.size, level, lead=past.lead)
-        return moved(past, since, lead=lead, call=replace(first, since=since, is_cleared=entry.answered))
+        at = level_of(since, place, entry.shape)
+        return moved(past, at, lead=lead, call=replace(first, since=since, is_cleared=entry.answered))
     question, untested = past.question, past.untested
     if (entry.verdict == "inconclusive" or entry.reason == "machine") and entry.size is not None:
         if question is None or (question.since, question.size) != (since, entry.size):

@@ -164,7 +164,7 @@ def test_a_loss_that_goes_away_closes_within_a_week_and_its_nights_count_again()
 def test_the_series_file_holds_an_open_loss_as_the_engine_does() -> None:
     values = noise(3, 100)
     values[40:46] *= 0.95  # goes away
-    values[70:] *= 0.97
+    values[70:] *= 0.9
     series, found = run_nights(values)
     of_file = {index: (one.decision.verdict, one.decision.reason) for index, one in found}
     past, of_engine = Past(np.zeros(0)), {}
