@@ -178,7 +178,12 @@ def _external(args: argparse.Namespace) -> int:
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]
-        document = {"from": str(args.source), "verdict": verdict, "false_alarms_a_year": 1.0 / _SERIES, "receipt": receipt}
+        document = {
+            "from": str(args.source),
+            "verdict": verdict,
+            "false_alarms_a_year": 1.0 / _SERIES,
+            "receipt": receipt,
+        }
         print(json.dumps({**document, "lines": lines_json}, indent=2))
     else:
         _print_receipt(args.source, external.receipt)

@@ -7,32 +7,17 @@ loss, a proven gain, an accepted baseline. The night, `plumbline history`, the r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import (
-    Answers,
-    Call,
-    Decision,
-    Detection,
-    Onset,
-    Past,
-    Question,
-    Reason,
-    RerunTest,
-    Software,
-    Verdict,
-)
+from plumbline.judge.history.decision import Answers, Call, Decision, Detection, Past, Question, Software, Verdict
 from plumbline.judge.history.detection import detect, is_ruled_out, lasting, onset
 from plumbline.judge.history.levels import by_levels
-from plumbline.judge.history.paired import PairedTest, paired_test
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
 from plumbline.judge.history.reference import HUGE, Reference, reference_of
+from plumbline.judge.history.tonight import Tonight
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -49,18 +34,14 @@ def decide(
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
-    return _Night(past, min(max(tonight, -HUGE), HUGE), allowed, answers, software).decision()
+    return _Night(past, allowed, answers, software, min(max(tonight, -HUGE), HUGE)).decision()
 
 
 @dataclass(slots=True)
-class _Night:
+class _Night(Tonight):
     """Everything that is known tonight."""
 
-    past: Past
     tonight: float
-    allowed: Allowed
-    answers: Answers
-    software: Software
 
     def decision(self) -> Decision:
         past = self._after_ruled_out()
@@ -79,22 +60,26 @@ class _Night:
         earlier = reference_of(here[:begin], floor=past.floor, prior=past.prior, is_whole=True) if begin else None
         reference, over_anchor = earlier or reference, self._over_anchor()
         detections = (*detections, *over_anchor)
-        if over_anchor or (detections and not self._is_within_margin(here, reference)):
-            decision = self._asked(here, reference, detections)
+        if over_anchor or (detections and not self.is_within_margin(here, reference)):
+            decision = self.asked(here, reference, detections)
         elif detections:
             size = float(here[-1]) - reference.centre
             dated = onset(here, reference)
             decision = Decision("pass", "within-margin", detections, "", reference, dated, size=size)
         elif self._can_be_answered(here, reference):
-            decision = self._asked(here, reference, ())
+            decision = self.asked(here, reference, ())
         else:
-            decision = self._gain(here, reference) or Decision(
+            decision = self.gain(here, reference) or Decision(
                 "pass", "quiet", reference=reference, size=float(here[-1]) - reference.centre
             )
         if past.question is not None and decision.verdict != "drift":
             decision = self._while_open(decision, past.question, here, reference)
         decision = _with_index(decision, past.level, kept)
-        if known is not None and decision.verdict != "drift" and (known.verdict == "drift" or decision.verdict == "pass"):
+        if (
+            known is not None
+            and decision.verdict != "drift"
+            and (known.verdict == "drift" or decision.verdict == "pass")
+        ):
             return replace(known, question=past.question)
         return replace(decision, question=self._open_question(decision, here, kept))
 
@@ -142,130 +127,12 @@ class _Night:
         is_over = lost.holds and lost.size > self.allowed.anchor_limit
         return (Detection("anchor", lost.size, self.allowed.anchor_limit),) if is_over else ()
 
-    def _is_within_margin(self, here: Values, reference: Reference) -> bool:
-        recent = float(np.median(here[-limits.LEAST_NIGHTS :]))
-        worst = max(float(here[-1]), recent) - reference.centre
-        return self.allowed.margin is not None and worst <= self.allowed.least_change
-
     def _can_be_answered(self, here: Values, reference: Reference) -> bool:
         """Return whether an experiment can answer an open loss, which tonight does not rule out by itself."""
         question = self.past.question
         if question is None or question.is_cleared or self.software != "can-differ" or not self.allowed.num_blocks:
             return False
         return not is_ruled_out(question.size, here[-1:], reference)
-
-    def _asked(self, here: Values, reference: Reference, detections: tuple[Detection, ...]) -> Decision:
-        """Decide on a suspected loss, by the cheapest experiments first."""
-        size = float(here[-1]) - reference.centre
-        reason: Reason = "open-question" if detections else "open-loss"
-        asked = Decision("inconclusive", reason, detections, "", reference, size=size)
-        if self.answers.reruns is None:
-            return replace(asked, needs="reruns")
-        alpha, anchor = self.allowed.rerun_alpha, self.past.anchor
-        rerun = judge_reruns(self.answers.reruns, reference, alpha)
-        if not math.isfinite(rerun.z):
-            return asked
-        if anchor is not None and any(detection.kind == "anchor" for detection in detections):
-            against = judge_reruns(self.answers.reruns, anchor, alpha)
-            if against.holds:
-                asked = replace(asked, reference=anchor, rerun=against)
-                return self._called(asked, "anchor", onset(here, anchor), against.mean - anchor.centre)
-        question = self.past.question
-        is_open = question is not None and not question.is_cleared
-        asked = _with_interval(replace(asked, rerun=rerun), rerun.mean - reference.centre, reference)
-        if self.software == "can-differ" and (rerun.holds or is_open):
-            loss = question.size if question is not None and is_open and not rerun.holds else rerun.mean - reference.centre
-            return self._by_ab(asked, loss, here)
-        if not rerun.holds:
-            return replace(asked, verdict="pass", reason="went-away")
-        return self._by_nights(asked, here, "machine" if self.software == "equal" else "unconfirmed")
-
-    def _by_ab(self, asked: Decision, loss: float, here: Values) -> Decision:
-        """Decide by the interleaved A/B whether the software causes the loss."""
-        if self.answers.tonight is None or self.answers.baseline is None:
-            return replace(asked, reason="open-question", needs="ab" if self.allowed.num_blocks else "", size=loss)
-        # The level's software is better than the baseline's by its lead.
-        lead = self.past.lead if math.isfinite(self.past.lead) else 0.0
-        difference = paired_test(self.answers.tonight, self.answers.baseline - lead, limits.ALPHA / 2)
-        if difference is None:
-            return replace(asked, reason="open-question")
-        alpha, asked = self.allowed.ab_alpha(self.answers.num_tested), replace(asked, difference=difference)
-        if difference.p_value <= alpha:
-            shown = replace(asked, size=difference.size, low=difference.low, high=difference.high)
-            if difference.size < self.allowed.least_change:
-                return replace(shown, verdict="pass", reason="too-small")
-            return self._called(shown, "software", onset(here, _of(asked)), difference.size)
-        half = max(loss / 2, self.allowed.least_change)
-        if math.isfinite(self.past.lead) and difference.rules_out(half, limits.ALPHA / 2):
-            return self._by_nights(asked, here, "machine")
-        missing = difference.missing_blocks(loss, alpha)
-        return replace(self._by_nights(asked, here, "undecided"), missing_blocks=missing)
-
-    def _by_nights(self, asked: Decision, here: Values, reason: Literal["machine", "unconfirmed", "undecided"]) -> Decision:
-        """Decide without a software cause: drift if it lasts, and is beyond the limit where the software is cleared."""
-        is_cleared, reference = reason == "machine", _of(asked)
-        lost = lasting(here, reference, self.allowed.lasting_alpha)
-        if lost.holds and lost.size > (self.allowed.drop if is_cleared else self.allowed.least_change):
-            return self._called(replace(asked, is_cleared=is_cleared), "lasting", onset(here, reference), lost.size)
-        if not is_cleared:
-            return replace(asked, reason=reason)
-        asked = replace(asked, is_cleared=True)
-        rerun = asked.rerun
-        if rerun is None or not rerun.holds:
-            return replace(asked, verdict="pass", reason="went-away")
-        is_within = rerun.mean - reference.centre <= self.allowed.tolerated
-        return replace(asked, verdict="pass" if is_within else "inconclusive", reason="machine")
-
-    def _called(self, asked: Decision, reason: Reason, dated: Onset, size: float) -> Decision:
-        """Call a loss; the software's lead is known where an A/B has measured it, or it has not changed."""
-        lead = self.past.lead - size if reason == "software" else self.past.lead if asked.is_cleared else math.nan
-        own = asked.size if reason == "software" or asked.low is not None else size
-        return replace(asked, verdict="drift", reason=reason, onset=dated, size=own, new=True, lead=lead)
-
-    def _gain(self, here: Values, reference: Reference) -> Decision | None:
-        """Return the decision on a gain that lasts; `None` without one.
-
-        A proven gain moves the reference. An A/B says whether the software's lead grows by it; where none can be run,
-        the lead is unknown afterwards, and no A/B clears the software of a later loss.
-        """
-        past, better = self.past, -here
-        fitted = onset(better, reference.mirrored())
-        # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
-        if past.question or past.call or len(here) - fitted.index < limits.OWN_NIGHTS:
-            return None
-        # A growing reference has taken the gain in.
-        before = reference_of(here[: fitted.index], floor=past.floor, prior=past.prior, is_whole=True)
-        if before is None:
-            return None
-        reference = before
-        gained = lasting(better, reference.mirrored(), self.allowed.lasting_alpha)
-        if not gained.holds or gained.size <= self.allowed.least_change:
-            return None
-        dated = replace(fitted, size=-fitted.size)
-        proven = Decision("pass", "improved", (), "", reference, dated, size=-gained.size, new=True, lead=self.past.lead)
-        if self.software == "equal":
-            return replace(proven, is_cleared=True)
-        if self.software == "unavailable" or not self.allowed.num_blocks:
-            return replace(proven, lead=math.nan)
-        open_ = replace(proven, new=False)
-        if self.answers.reruns is None:
-            return replace(open_, needs="reruns")
-        mirrored = tuple(-value for value in self.answers.reruns)
-        rerun = judge_reruns(mirrored, reference.mirrored(), self.allowed.rerun_alpha)
-        if not rerun.holds:
-            return open_
-        open_ = replace(open_, rerun=rerun)
-        if self.answers.tonight is None or self.answers.baseline is None:
-            return replace(open_, needs="ab")
-        lead = self.past.lead if math.isfinite(self.past.lead) else 0.0
-        difference = paired_test(-self.answers.tonight, lead - self.answers.baseline, limits.ALPHA / 2)
-        if difference is None:
-            return open_
-        decided = replace(proven, rerun=rerun, difference=difference)
-        if difference.p_value <= self.allowed.ab_alpha(self.answers.num_tested):
-            return replace(decided, lead=lead + difference.size)
-        half = max(gained.size / 2, self.allowed.least_change)
-        return replace(decided, is_cleared=True) if difference.rules_out(half, limits.ALPHA / 2) else open_
 
     def _while_open(self, decision: Decision, question: Question, here: Values, reference: Reference) -> Decision:
         """Decide while an earlier night's loss is open: it is drift once the nights show it, and never ages."""
@@ -274,7 +141,7 @@ class _Night:
         waits = decision.needs and len(self._since(question.asked + 1)) < self.allowed.open_nights
         if not waits and lost.holds and lost.size > (self.allowed.drop if is_cleared else self.allowed.least_change):
             asked = replace(decision, is_cleared=is_cleared, reference=reference, needs="", low=None, high=None)
-            return self._called(asked, "lasting", onset(here, reference), lost.size)
+            return self.called(asked, "lasting", onset(here, reference), lost.size)
         if decision.reason not in ("quiet", "went-away") or decision.is_cleared:
             return decision
         if not is_cleared:
@@ -340,38 +207,12 @@ def has_recovered(past: Past, decision: Decision) -> bool:
     return was_open and decision.verdict == "pass" and decision.question is None and decision.reason != "open-call"
 
 
-def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:
-    """Test fresh reruns of tonight against the reference.
-
-    The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
-    spread of one night, not of many.
-    """
-    finite = [min(max(value, -HUGE), HUGE) for value in reruns if math.isfinite(value)]
-    limit = normal_quantile(1 - alpha)
-    if not finite:
-        return RerunTest(holds=False, z=-math.inf, limit=limit, mean=math.nan)
-    mean = math.fsum(finite) / len(finite)
-    z = (mean - reference.centre) / reference.predicted()
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / max(len(finite) - 1, 1))
-    return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean, spread=spread)
-
-
 def _reference_of(past: Past) -> Reference | None:
     """Return the reference of the level: nights from the start of an open loss on enter none."""
     question = past.question
     nights = past.values[past.level : question.since if question else None]
     nights = np.clip(nights[np.isfinite(nights)], -HUGE, HUGE)
     return reference_of(nights, floor=past.floor, prior=past.prior, is_whole=question is not None)
-
-
-def _of(decision: Decision) -> Reference:
-    assert decision.reference is not None  # noqa: S101 - a suspected loss has one
-    return decision.reference
-
-
-def _with_interval(decision: Decision, size: float, reference: Reference) -> Decision:
-    width = t_quantile(limits.ALPHA / 2, round(reference.freedom)) * reference.predicted()
-    return replace(decision, size=size, low=size - width, high=size + width)
 
 
 def _is_cleared(decision: Decision, question: Question) -> bool:

@@ -79,7 +79,7 @@ def _since_the_first(present: Values, floor: float) -> Iterator[tuple[Onset, Ref
     first = reference_of(present[: limits.FIRST_NIGHTS], floor=floor, is_whole=True)
     if first is not None and len(present) > limits.FIRST_NIGHTS:
         dated = onset(present, first)
-        if dated.index >= limits.LEAST_NIGHTS:
+        if dated.index > 0:
             yield dated, first
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.engine import decide, has_recovered
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.segments import MetricHistory, past_of
 from plumbline.judge.history.series import CallEntry
-from plumbline.judge.history.engine import decide, has_recovered
 from plumbline.schema.verdict import Finding
 
 REASON_TEXTS: Mapping[str, str] = {
@@ -29,7 +29,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "too-soon": "a detector reports a loss, and too few nights show it",
     "went-away": "a detector reported a loss, and reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
-    "machine": "the software does not cause it: the machine is slower, and the nights since do not rule out that it stays so",
+    "machine": "the software does not cause it: the cause is this night's machine",
     "undecided": "reruns show the loss, and the A/B neither shows nor rules out that the software causes it",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -62,11 +62,6 @@ class Reference:
         The mean is that of `num_nights` nights.
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
-
-    def rules_out(self, score: float, loss: float, alpha: float, num_nights: float = 1.0) -> bool:
-        """Return whether the mean score of so many nights bounds the loss below `loss`, one-sided at level `alpha`."""
-        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted(num_nights)
-        return bound < loss
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""

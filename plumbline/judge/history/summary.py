@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.episodes import Episode, episodes
 from plumbline.judge.history.detection import least_shown
+from plumbline.judge.history.episodes import Episode, episodes
 from plumbline.judge.history.night import LineDecision, entry_sentence, judge_lines, sentence
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import MetricHistory, PlacedCall
@@ -153,7 +153,9 @@ def _event(history: MetricHistory, call: PlacedCall) -> Episode:
     since = bisect_left(history.times, entry.since, 0, call.place + 1) if entry.since is not None else call.place
     after = centre + (entry.size or 0.0)
     shape: Literal["step", "creep"] = "creep" if entry.shape == "creep" else "step"
-    return Episode(since, shape, centre, after, centre + (entry.low or after - centre), centre + (entry.high or after - centre))
+    return Episode(
+        since, shape, centre, after, centre + (entry.low or after - centre), centre + (entry.high or after - centre)
+    )
 
 
 def _changes(history: MetricHistory, scores: NDArray[np.float64], decided: LineDecision) -> list[Episode]:

@@ -20,11 +20,11 @@ from bench.history.simulated_nights import (
 )
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers, Past
+from plumbline.judge.history.engine import advance, decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import judge_lines
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import SeriesFile, extended
-from plumbline.judge.history.engine import advance, decide
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,11 +10,11 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.engine import advance, decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.reference import reference_of
 from plumbline.judge.history.segments import lines_of, past_of
 from plumbline.judge.history.series import CallEntry, extended
-from plumbline.judge.history.engine import advance, decide
 from plumbline.schema.suite import Gates
 from tests.unit.judge.history import nights
 from tests.unit.judge.history.nights import night, noise, run_nights
