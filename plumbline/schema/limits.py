@@ -194,9 +194,6 @@ LATE = 1.5
 LEVEL = 0.01
 """Level of a change of level, and the largest level of an alarm, however few series there are."""
 
-CHANGE_LEVEL = 5e-3
-"""Level of a change of level in a whole series, which is judged again on each night."""
-
 RULED_OUT = 1e-3
 """Level at which the newest nights rule out a loss."""
 
