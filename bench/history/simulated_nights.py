@@ -164,7 +164,7 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
             tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
-            if decision.new:
+            if decision.new and decision.verdict == "drift":
                 tally.calls.append((series, night, decision))
         tally.nights += 1
     return tally

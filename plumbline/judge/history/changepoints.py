@@ -57,8 +57,8 @@ class ChangePoint:
 def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2) -> tuple[ChangePoint, ...]:
     """Return the changes of level of a series, in order.
 
-    `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-finite values are skipped, but count in indices. A short or constant
-    series has no changes.
+    `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-
+    finite values are skipped, but count in indices. A short or constant series has no changes.
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))

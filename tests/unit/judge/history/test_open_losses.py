@@ -241,6 +241,30 @@ def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
         assert num_lost == 1 or "since 2026-" in line["sentence"]
 
 
+@pytest.mark.parametrize("has_ab", [True, False])
+@pytest.mark.parametrize(("size", "span"), [(0.03, 60), (0.05, 20), (0.05, 60)])
+def test_a_loss_that_undoes_a_gain_is_called(size: float, span: int, has_ab: bool) -> None:
+    called = 0
+    for seed in range(6):
+        generator = np.random.Generator(np.random.Philox(key=[seed, span]))
+        gains = np.where((np.arange(80 + span) >= 40) & (np.arange(80 + span) < 40 + span), size, 0.0)
+        past, is_called = Past(np.zeros(0)), False
+        software: Software = "can-differ" if has_ab else "unavailable"
+        for index, gain in enumerate(gains.tolist()):
+            tonight, answers = generator.normal(-gain, 0.01), Answers()
+            decision = decide(past, tonight, ALLOWED, answers, software=software)
+            if decision.needs:
+                answers = Answers(tuple((tonight + generator.normal(0, 0.003, 4)).tolist()))
+                decision = decide(past, tonight, ALLOWED, answers, software=software)
+            if decision.needs == "ab":
+                runs = generator.normal(0, 0.003, (2, 12, 2))
+                decision = decide(past, tonight, ALLOWED, Answers(answers.reruns, runs[0] - gain, runs[1]))
+            is_called = is_called or (index >= 40 + span and decision.new and decision.verdict == "drift")
+            past = advance(past, tonight, decision)
+        called += is_called
+    assert called >= 5
+
+
 def test_the_deadline_is_a_key_of_the_suite() -> None:
     assert Gates().open_nights == ALLOWED.open_nights == 7
 
