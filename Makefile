@@ -44,7 +44,7 @@ rounds: $(AZURITE)
 
 # Every case of the tables of which `make test` tries a sample.
 tables: $(AZURITE)
-	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract tests/faults
+	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract tests/train tests/faults tests/flows/test_wrong_answers.py
 
 check: lint $(OLDEST_PIP)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit

@@ -16,7 +16,6 @@ import platform
 import random
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from typing import Any
 from drills.transcript import expect, say
 from tests.flows.webhook_server import Receiver, receiver
 
-__all__ = ["Newcomer", "Part", "copy_of_the_repository", "main", "walk"]
+__all__ = ["Newcomer", "Part", "clone_of_the_repository", "main", "walk"]
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -119,14 +118,11 @@ def _visible(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)).split())
 
 
-def copy_of_the_repository(into: Path) -> Path:
-    """Copy the files that a clone has."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, names.split("\0")):
-        target = into / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).exists() or (ROOT / name).is_symlink():
-            shutil.copy2(ROOT / name, target, follow_symlinks=False)
+def clone_of_the_repository(into: Path) -> Path:
+    """Clone the last commit, with a remote on a host as a team's has; `pip freeze` writes its URL."""
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{ROOT}", str(into)], check=True)
+    remote = ["git", "remote", "set-url", "origin", "https://git.example.com/team/plumbline.git"]
+    subprocess.run(remote, cwd=into, check=True)
     return into
 
 
@@ -148,8 +144,8 @@ def _write_reviews(path: Path, rows: int = 1200) -> None:
 
 
 def make_run(person: Newcomer, _hook: Receiver) -> None:
-    """Set everything up and run the first round, from a copy without an environment."""
-    copy_of_the_repository(person.checkout)
+    """Set everything up and run the first round, from a clone without an environment."""
+    clone_of_the_repository(person.checkout)
     expect("make run " in README, "the README begins with make run")
     said = person.type("make run", 0, where=person.checkout)
     person.found("✓ PASS local" in said, "make run prints the verdict pass")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from drills.newcomer import Newcomer, Part, copy_of_the_repository, walk
+from drills.newcomer import Newcomer, Part, clone_of_the_repository, walk
 from drills.transcript import wait_until
 from tests.flows.webhook_server import Receiver
 
@@ -68,7 +68,7 @@ def walk_section(section: str, person: Newcomer, _hook: Receiver) -> None:
             person.variables[name] = value.replace("HOST:4200", _server(person)) if "HOST" in value else value
         elif line.command == "make run":
             if not (person.checkout / "Makefile").exists():
-                copy_of_the_repository(person.checkout)
+                clone_of_the_repository(person.checkout)
             person.type(line.command, line.code, where=person.checkout)
         else:
             said = person.type(line.command, line.code) + person.errors

@@ -18,7 +18,7 @@ from plumbline.schema.variables import variable
 
 @flow(name="plumbline-doctor", persist_result=False)
 def doctor(visits: list[Visit], trains: bool = False, python: str = "") -> State[None]:
-    """Check this machine, its stores and training environment; the state's message is the report."""
+    """Check this machine, its stores and training environment. The state's message is the report."""
     cache = Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser()
     stores = tuple(examine_store(visit) for visit in visits)
     quota = quota_use().cores if trains else None

@@ -48,14 +48,14 @@ def confirm_software(
 def confirm_causes(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Run the experiments of all open cases within their budgets, and name the rows that differ by file and line.
+    """Run the experiments of all open cases within their budgets.
 
     The first result has the experiments' records as well.
     """
     tried = gathered
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
-    known = {record.record.record_id: record for record in gathered.records.values()}
-    known |= {record.record.record_id: record for lot in judged.baselines.values() for record in lot.values()}
+    lots = (gathered.records.values(), *(lot.values() for lot in judged.baselines.values())) if cases else ()
+    known = {record.record.record_id: record for lot in lots for record in lot}
     while any(case.confirmation.next() is not None for case in cases):
         ready, lost = _sent(round_, wanted(cases), known, folder)
         results = dispatch_trainings(round_, ready) if ready else {}

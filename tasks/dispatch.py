@@ -20,6 +20,7 @@ from plumbline.night.rounds import Assignment, Round
 from plumbline.night.rounds.gathered import GatheredRecords, harvest
 from plumbline.schema.errors import PlumblineError
 from plumbline.schema.suite import Suite
+from plumbline.tasks.machines import Machines
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.orchestrator import OrderType, PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_clocks
@@ -30,7 +31,7 @@ PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 @task(name="dispatch", persist_result=False)
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
-    """Run the assignments, all platforms in parallel; leave no child running."""
+    """Run the assignments, all platforms in parallel. Leave no child running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
     suite = round_.suite
 
@@ -59,7 +60,7 @@ def run_on_workers(
     orders: Callable[[str, int], OrderType],
     find: Callable[[Store, OrderType], Recorded],
 ) -> dict[str, Result]:
-    """Run the jobs on their platforms' workers; return their results by key.
+    """Run the jobs on their platforms' workers, whose machines are up meanwhile; return their results by key.
 
     `orders` makes the order of a job's attempt, `run_of` describes its flow run, and `find` looks for its record in the
     platform's outbox.
@@ -84,7 +85,8 @@ def run_on_workers(
 
         pools = {name: suite.platforms[name].work_pool for name in platforms}
         orchestrator = PrefectOrchestrator(apis, suite.name, pools, start=start, orders=orders, recorded=find_recorded)
-        return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep)
+        keep_up = Machines(suite, round_id).keep_up
+        return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, keep_up=keep_up)
 
 
 @task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)

@@ -62,7 +62,7 @@ _POLLED_SECONDS = 20.0
 
 
 def read_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
-    """Return a deployment; `None` if it does not exist."""
+    """Return a deployment. `None` if it does not exist."""
     with suppress(ObjectNotFound):
         return client.read_deployment_by_name(name)
     return None
@@ -133,7 +133,7 @@ def _check_machines(suite: Suite, platform: Platform, where: str) -> CheckResult
 
 
 def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str, str] | None:
-    """Return why no worker gets a run of the queue, and a hint; `None` if the way is open."""
+    """Return why no worker gets a run of the queue, and a hint. `None` if the way is open."""
     pool = found.name
     if found.is_paused:
         return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
@@ -169,7 +169,7 @@ def _missing_variables(pool: WorkPool, given: set[str]) -> list[str]:
 
 
 def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
-    """Check the suite's objects on the server; return results and reachable pools."""
+    """Check the suite's objects on the server. Return results and reachable pools."""
     try:
         wait_for_api(0.0)
         with server_errors(), open_apis(suite) as apis:
@@ -207,7 +207,7 @@ def _check_foreign(client: SyncPrefectClient, suite: Suite, name: str) -> list[C
 
 
 def _check_pool(apis: PlatformApis, suite: Suite, name: str, pool: str) -> CheckResult:
-    """Check a platform's pool; what its API answers fails this check alone."""
+    """Check a platform's pool. What its API answers fails this check alone."""
     check = partial(check_pool, suite=suite, place=name, pool=pool)
     if apis.is_own(name):
         return check(apis.own)

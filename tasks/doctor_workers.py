@@ -78,7 +78,7 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
 
 
 def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
-    """Start one run per pool, and collect the reports; cancel unclaimed runs."""
+    """Start one run per pool, and collect the reports. Cancel unclaimed runs."""
     answers: dict[str, _Answer] = {}
     runs: dict[str, UUID] = {}
     with open_apis(suite) as apis:
@@ -114,7 +114,7 @@ def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
 
 
 def _read_state(client: SyncPrefectClient, run_id: UUID, *, is_late: bool) -> State | None:
-    """Return the state of a run; cancel one that is late."""
+    """Return the state of a run. Cancel one that is late."""
     state = client.read_flow_run(run_id).state
     if is_late and not (state and state.is_final()):
         client.set_flow_run_state(run_id, Cancelled(), force=True)
@@ -127,7 +127,7 @@ def _start_seconds(suite: Suite, place: str) -> float:
 
 
 def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
-    """Start the doctor's flow like a round's flow; raise `ObjectNotFound` if not deployed."""
+    """Start the doctor's flow like a round's flow. Raise `ObjectNotFound` if not deployed."""
     client, of_round = apis.of(place), place == CONTROLLERS
     copied = client.read_deployment_by_name(
         f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)

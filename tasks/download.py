@@ -48,7 +48,7 @@ def _content(answer: httpx.Response, url: str, max_bytes: int, key: str) -> byte
 
 
 def _next_place(place: str, location: str, url: str, key: str) -> str:
-    """Return a redirect's address; raise `ConfigurationError` unless it is public, and read by HTTPS."""
+    """Return a redirect's address. Raise `ConfigurationError` unless it is public, and read by HTTPS."""
     hint = "name the final address"
     try:
         following = urljoin(place, location)
@@ -67,7 +67,7 @@ def _next_place(place: str, location: str, url: str, key: str) -> str:
 
 
 def _is_public(host: str, port: int) -> bool:
-    """Return whether all of a host's addresses are public; an unknown name fails in the request."""
+    """Return whether all of a host's addresses are public. An unknown name fails in the request."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

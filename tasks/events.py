@@ -29,7 +29,7 @@ _MAX_CHARS = 1000
 
 
 class TrainerOutput:
-    """A trainer's own output in the log of its run: its first lines at once, its last lines at the end."""
+    """Copy a trainer's first and last output lines into its run's log."""
 
     def __init__(self, logger: Log) -> None:
         self._logger, self._count = logger, 0
@@ -98,7 +98,7 @@ class ProgressReporter:
         self.show(percent, str(part), f"{part} {step}/{steps}" if steps else str(part))
 
     def show(self, percent: float, part: str, text: str) -> None:
-        """Set percentage and text of the artifact; the text starts with the part."""
+        """Set percentage and text of the artifact. The text starts with the part."""
         text = escape(text, "log")  # a trainer's word
         is_first = not self._shown[1].startswith(part)
         self._shown = (min(100.0, percent), text)

@@ -46,7 +46,7 @@ def join(run_id: str) -> None:
 
 
 def main() -> int:
-    """Join the training; the first machine's exit code is the training's."""
+    """Join the training. The first machine's exit code is the training's."""
     try:
         join(variable(_RUN))
     except PlumblineError as error:

@@ -53,7 +53,7 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
 
 
 def conclude(round_: Round, judged: Judged, gathered: GatheredRecords, seconds: Mapping[str, float]) -> RoundVerdict:
-    """Return the round's verdict; `seconds` has the duration of each phase."""
+    """Return the round's verdict. `seconds` has the duration of each phase."""
     platforms = {
         name: join({workload: judged.results[workload][name] for workload in round_.specs_of(name)})
         for name in round_.suite.platforms

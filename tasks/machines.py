@@ -1,8 +1,8 @@
-"""Machines of a round: up before its trainings, down after them, and an alert for those left on."""
+"""Machines of a round: up while their platforms train, down after that, and an alert for those left on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -23,18 +23,33 @@ from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 @contextmanager
 def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
-    """Keep the suite's groups of machines up inside the block; set them to 0 at its end, whatever ends it.
+    """Set the suite's groups of machines to 0 at the end of the block, whatever ends it; `Machines` starts them."""
+    try:
+        yield
+    finally:
+        Machines(suite, round_id).keep_up(frozenset())
+
+
+class Machines:
+    """Groups of machines of a suite: each is up while a platform on it has trainings left.
 
     A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
     error in the log, and an alert of the watch.
     """
-    sizes = wanted_sizes(suite)
-    try:
-        _resize(sizes)
-        yield
-    finally:
-        if sizes and not _are_needed(suite, round_id):
-            _resize(dict.fromkeys(sizes, 0))
+
+    def __init__(self, suite: Suite, round_id: str) -> None:
+        self._suite, self._round_id, self._sizes = suite, round_id, wanted_sizes(suite)
+        self._asked: dict[str, int] = {}
+
+    def keep_up(self, platforms: Collection[str]) -> None:
+        """Keep up the groups of the platforms, and stop the others; a group is never made smaller as it trains."""
+        busy = {self._suite.platforms[name].machines for name in platforms}
+        sizes = {url: size if url in busy else 0 for url, size in self._sizes.items()}
+        changed = {url: size for url, size in sizes.items() if self._asked.get(url) != size}
+        if not all(changed.values()) and _are_needed(self._suite, self._round_id):
+            changed = {url: size for url, size in changed.items() if size}
+        _resize(changed)
+        self._asked |= changed
 
 
 def _resize(sizes: Mapping[str, int]) -> None:
@@ -47,7 +62,7 @@ def _resize(sizes: Mapping[str, int]) -> None:
 
 
 def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[str, int | PlumblineError | None]:
-    """Return the action's result for each group, or its error; groups side by side."""
+    """Return the action's result for each group, or its error. Groups side by side."""
 
     def attempt(url: str) -> int | PlumblineError | None:
         try:
@@ -73,7 +88,7 @@ def _are_needed(suite: Suite, round_id: str) -> bool:
 
 
 def check_left_on(suite: Suite, now: datetime | None = None) -> list[str]:
-    """Alert once a day about each group of machines that is up without a round; return the failures as lines."""
+    """Alert daily about each machine group that runs without a round."""
     now = now or datetime.now(UTC)
     sizes = wanted_sizes(suite)
     if not sizes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Suite, parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.schema.variables import variable
+from plumbline.tasks.prefect_client.api import server_time
 from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_deleted_slot
 
 _PARAMETERS = "the flow run's parameters"
@@ -49,7 +49,7 @@ def check_suite(suite: Suite) -> Suite:
 
 
 def take_over(suite: Suite, round_id: str) -> None:
-    """Claim the round for this start of the flow run; raise `UnavailableError` if too many starts before it crashed.
+    """Claim the round for this start of the flow run. Raise `UnavailableError` if too many starts before it crashed.
 
     The claim comes first: an error after it is this start's to report.
     """
@@ -80,7 +80,7 @@ def open_round(suite: Suite, round_id: str) -> Round:
     """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, suite.name, round_id))
-    central.put_text(start_key(suite.name, round_id, datetime.now(UTC)), "")
+    central.put_text(start_key(suite.name, round_id, server_time()), "")
     lock = variable("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")
     if suite.dispatch.max_cost is not None:

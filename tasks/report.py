@@ -30,7 +30,7 @@ from plumbline.tasks.open_round import refuse_superseded
 
 @task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
 def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:
-    """Write the report; return the verdict with its link."""
+    """Write the report. Return the verdict with its link."""
     refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
@@ -48,7 +48,7 @@ def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
 def add_notes(
     round_: Round, verdict: RoundVerdict, notes: Sequence[str], gathered: GatheredRecords, judged: Judged
 ) -> RoundVerdict:
-    """Report and publish the verdict again, with notes; if that fails, the published verdict stands."""
+    """Report and publish the verdict again, with notes. If that fails, the published verdict stands."""
     verdict = verdict.replace(notes=(*verdict.notes, *notes))
     try:
         verdict = report_round.fn(round_, verdict, gathered, judged)

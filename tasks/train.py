@@ -45,7 +45,7 @@ _CONTROLLER_POLL_SECONDS = 15.0
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
-    """Train and publish the record; return its exit code and error, or the last output line."""
+    """Train and publish the record. Return its exit code and error, or the last output line."""
     began = time.monotonic()
     cache = cache_folder()
     outbox = open_store(order.outbox)
@@ -78,7 +78,7 @@ def train_ordered(
     order: TrainingOrder, outbox: Store, work: Path, on_progress: Callable[[dict[str, Any]], None],
     should_stop: Callable[[], bool],
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Train as ordered, on this machine of the training; return the exit code and the record's folder, if any."""
+    """Train as ordered, on this machine of the training. Return the exit code and the record's folder, if any."""
     cache = cache_folder()
     with disk_errors(cache):
         write_spec(order.spec, work / "spec.json")
@@ -131,7 +131,7 @@ def _keep_lock(cache: Path, logger: Any) -> None:
 
 @contextmanager
 def work_folder(cache: Path, record_id: str) -> Iterator[Path]:
-    """Yield a training's folder in the cache; remove those that killed trainings left there."""
+    """Yield a training's folder in the cache. Remove those that killed trainings left there."""
     with ExitStack() as stack:
         with disk_errors(cache):
             (cache / "work").mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def shared_learning(
 
 
 def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
-    """Empty the checkpoint's slots; a refusal costs room in the outbox, not the record."""
+    """Empty the checkpoint's slots. A refusal costs room in the outbox, not the record."""
     try:
         checkpoint.clear()
     except PlumblineError as error:

@@ -64,7 +64,7 @@ _CLAIM_SECONDS = 120.0
 
 
 def start_round(suite: Suite) -> str:
-    """Start the deployed round after an event without a lock; return the run's name."""
+    """Start the deployed round after an event without a lock. Return the run's name."""
     name = f"{REGRESSION}/{suite.name}"
     key = f"{name}-{flow_run.id}"
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
@@ -119,7 +119,7 @@ def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
 
 @task(name="dispatch upgrade", persist_result=False)
 def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
-    """Judge the candidate lock on each platform's worker; leave no child running."""
+    """Judge the candidate lock on each platform's worker. Leave no child running."""
     suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
     names = {upgrade.job(name).key: name for name in chosen}
 
@@ -183,7 +183,7 @@ def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
 
 
 def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
-    """Alert about each platform that did not pass; return the failed deliveries as lines."""
+    """Alert about each platform that did not pass. Return the failed deliveries as lines."""
     return alert_once(suite, list(alerts_of(outcome)))
 
 

@@ -1,10 +1,10 @@
-"""Watch of a suite's rounds: the crashed are continued, and those missed or without a verdict alerted."""
+"""Watch of a suite's rounds: resumes crashed ones, and alerts about missed ones."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from prefect.client.schemas.objects import FlowRun
@@ -30,7 +30,14 @@ from plumbline.report.sentences import clean
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.tasks.alert import deliver_pending, send_directly
-from plumbline.tasks.prefect_client.api import open_client, read_planned, server_clock, server_errors, wait_for_api
+from plumbline.tasks.prefect_client.api import (
+    open_client,
+    read_planned,
+    server_clock,
+    server_errors,
+    server_time,
+    wait_for_api,
+)
 from plumbline.tasks.prefect_client.flow_runs import read_progress
 from plumbline.tasks.prefect_client.notifications import Blocks
 from plumbline.tasks.prefect_client.recovery import (
@@ -46,11 +53,11 @@ _RECENT = timedelta(minutes=20)
 
 
 def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str, list[str]]:
-    """Alert about a missed round once, then send pending alerts.
+    """Alert about a missed round once, then send pending alerts. `now` is the server's time.
 
     Returns the missed round as text ("" if none), and the failures as lines.
     """
-    now = now or datetime.now(UTC)
+    now = now or server_time()
     known = Blocks(suite, os.environ)
     try:
         found, failed = _check(suite, now, known)
@@ -85,7 +92,7 @@ def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
 
 
 def _check_without_state(suite: Suite, now: datetime, known: Blocks, error: PlumblineError) -> tuple[str, list[str]]:
-    """Alert directly about a round whose grace period has just ended: without a state nothing can be remembered.
+    """Alert about a missed round without the alert state, which cannot be read.
 
     The next round repairs an unreadable state.
     """
@@ -125,7 +132,7 @@ def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
 
 
 def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
-    """Return Prefect's flow runs of the round since `since`; `None` and the reason if they cannot be read."""
+    """Return the round's flow runs since `since`, or `None` and why not."""
     name = f"{REGRESSION}/{suite.name}"
     try:
         wait_for_api(0.0)
@@ -139,7 +146,7 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
 
 
 def recover_rounds(suite: Suite) -> list[str]:
-    """Continue or end each round whose process is gone, and note an alert for each without a verdict.
+    """Resume or end each crashed round, and alert about those without a verdict.
 
     Returns the failures as lines.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -34,7 +35,8 @@ def run_check(name: str, place: Place) -> Found:
         traceback.print_exc()
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
         result = {"asked": {}, "holds": None, "could_not_be_run": said}
-    result = {"check": name, "machine": machine(), "took_seconds": time.perf_counter() - began, **result}
+    known = {"check": name, "commit": os.environ.get("COMMIT", ""), "machine": machine()}
+    result = {**known, "took_seconds": time.perf_counter() - began, **result}
     place.out.mkdir(parents=True, exist_ok=True)
     (place.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     state = (

@@ -39,9 +39,14 @@ def pins() -> list[str]:
 
 def commands() -> str:
     """Return the commands to run in the unpacked folder, one a line."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     lines = [
         "# In the unpacked folder, one after the other; each writes results/CHECK.json, and says what was asked.",
-        *(f"PYTHONPATH=site:. timeout 480 python3 -m bench.gpu --only {name} --out results" for name in CHECKS),
+        *(
+            f"COMMIT={commit} PYTHONPATH=site:. timeout 480 python3 -m bench.gpu --only {name} --out results"
+            for name in CHECKS
+        ),
     ]
     return "\n".join(lines) + "\n"
 

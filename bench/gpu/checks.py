@@ -7,8 +7,6 @@ from collections.abc import Callable
 from bench.gpu import equality, rates
 from bench.gpu.place import Found, Place
 
-__all__ = ["CHECKS"]
-
 CHECKS: dict[str, Callable[[Place], Found]] = {
     "dropout": equality.dropout,
     "golden": equality.golden,

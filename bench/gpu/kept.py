@@ -10,8 +10,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.record import RECORD_NAME
 
-__all__ = ["keep", "names_a_path"]
-
 
 def names_a_path(value: str) -> bool:
     """Return whether a variable's value has an absolute path, alone or in a list."""

@@ -17,8 +17,6 @@ from plumbline.report.sentences import spoken
 from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.spec import RunSpec, write_spec
 
-__all__ = ["ROOT", "Found", "Place", "ask", "judged"]
-
 ROOT = Path(__file__).resolve().parents[2]
 Found = dict[str, Any]
 

@@ -9,9 +9,6 @@ from bench.gpu.place import Found, Place, ask
 from bench.train.workload import Workload
 from plumbline.schema.errors import InconclusiveError
 
-__all__ = ["mfu", "probe", "throughput"]
-
-
 HOPPER_BF16 = 989.4e12
 """Dense bf16 products of an H100 SXM or H200, FLOP/s (NVIDIA's datasheets)."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed, Margin
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
-from plumbline.judge.history.series_state import advance, decide
+from plumbline.judge.history.engine import advance, decide
 
 Values = NDArray[np.float64]
 
@@ -164,7 +164,7 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
             tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
-            if decision.new:
+            if decision.new and decision.verdict == "drift":
                 tally.calls.append((series, night, decision))
         tally.nights += 1
     return tally

@@ -80,7 +80,7 @@ GROUPS = {
             Part(
                 _files(
                     "plumbline/judge/history/",
-                    "allowed decision detectors equivalence lasting night noise reference series",
+                    "allowed decision detection engine equivalence levels night reference series",
                 ),
                 ("tests/unit/judge/history", "tests/unit/night/rounds"),
             ),

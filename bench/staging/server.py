@@ -46,7 +46,7 @@ def publish(folder: Path, shards: int, size: int) -> Manifest:
     (root / "train").mkdir(parents=True)
     (folder / "www" / ACCOUNT).mkdir()
     (folder / "www" / ACCOUNT / "bucket").symlink_to(folder / "www/bucket")
-    rng = random.Random(7)
+    rng, rows = random.Random(7), {"num_rows": 1, "rows_sha256": "0" * 64}
     base = rng.randbytes(size)
 
     def made(key: str, data: bytes) -> dict[str, object]:
@@ -54,11 +54,11 @@ def publish(folder: Path, shards: int, size: int) -> Manifest:
         return DataFile(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest()).to_json()
 
     train = [
-        Shard(**made(f"train/{i:05d}.parquet", rng.randbytes(64)[:size] + base[64:]), num_rows=1) for i in range(shards)
+        Shard(**made(f"train/{i:05d}.parquet", rng.randbytes(64)[:size] + base[64:]), **rows) for i in range(shards)
     ]
     manifest = Manifest(
         name=NAME, task="masked-lm", vocab_size=100, tokenizer=DataFile(**made("tokenizer.json", b"{}")),
-        train=tuple(train), evaluation=(Shard(**made("evaluation.parquet", b"x"), num_rows=1),),
+        train=tuple(train), evaluation=(Shard(**made("evaluation.parquet", b"x"), **rows),),
     )  # fmt: skip
     (root / "manifest.json").write_bytes(canonical_json(manifest.to_json()))
     return manifest

@@ -182,7 +182,7 @@ class Bench:
             "exact": exact and answer.verdict == case.verdict, "wrong_accusations": sorted(innocent),
             "sentences": list(answer.sentences), "trials": len(trainings), "log2_n": round(math.log2(len(changes)), 2),
             "seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(_cpu_seconds() - cpu, 1),
-            "not_trained": len(answer.not_trained), "notes": list(answer.notes),
+            "not_opened": len(answer.not_opened), "notes": list(answer.notes),
         }  # fmt: skip
 
 

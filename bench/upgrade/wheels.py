@@ -43,7 +43,7 @@ def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()
         files = [one.root / file for file in one.files]
         has_record = any(file.endswith(".dist-info/RECORD") for file in one.files)
         size = sum(path.stat().st_size for path in files if path.is_file())
-        is_plain = has_record and not one.has_startup_hook and "post" not in one.version
+        is_plain = has_record and not any(name.endswith(".pth") for name in one.files) and "post" not in one.version
         if name not in exact and is_plain and size <= _MOST_BYTES:
             found.append(name)
     return [name for name in wanted if name in found] + [name for name in found if name not in wanted]

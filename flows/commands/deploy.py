@@ -97,7 +97,7 @@ def _plan_at(client: SyncPrefectClient, suite: str, items: list[Item]) -> tuple[
 
 
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
-    """Return the items of the requested kinds; a deployment's automation belongs to it."""
+    """Return the items of the requested kinds. A deployment's automation belongs to it."""
     kinds = args.only or _KINDS
     owned = [item for item in wanted if item.kind == "automation" and item.fields["action"]["type"] == "run-deployment"]
     of_kind = [item for item in wanted if item.kind in kinds]

@@ -51,7 +51,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one round; return the verdict's exit code."""
+    """Run one round. Return the verdict's exit code."""
     args.suite = args.suite or resource("deployments/suites/local.toml")
     suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     if args.local and not is_local(suite):
@@ -100,7 +100,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
 
 
 def _command(stack: Stack, name: str, options: list[str], display: Display) -> None:
-    """Run a Plumbline command with the stack's environment; raise its error."""
+    """Run a Plumbline command with the stack's environment. Raise its error."""
     display.phase(name)
     child = stack.start_command(name, options, log=name)
     if code := _follow(stack, child):
@@ -123,7 +123,7 @@ def _follow(stack: Stack, child: Child) -> int:
 
 
 def _follow_round(stack: Stack, child: Child) -> tuple[int, bool]:
-    """Wait for the round's command; return its exit code, and whether it was interrupted."""
+    """Wait for the round's command. Return its exit code, and whether it was interrupted."""
     try:
         code = _follow(stack, child)
     except KeyboardInterrupt:

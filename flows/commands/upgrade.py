@@ -47,7 +47,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate here or on every platform; return the verdict's exit code."""
+    """Judge the candidate here or on every platform. Return the verdict's exit code."""
     if not args.api:
         return on_this_machine.run(args)
     for name in _HERE_ONLY:
@@ -72,7 +72,7 @@ def _new_id() -> str:
 
 
 def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Display) -> UpgradeOutcome:
-    """Start the deployed flow, and return its outcome; an interruption cancels it."""
+    """Start the deployed flow, and return its outcome. An interruption cancels it."""
     from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
     from plumbline.tasks.prefect_client.round_run import API_SECONDS, UpgradeRun
 

@@ -88,12 +88,19 @@ resource "aws_launch_template" "worker" {
   }
 }
 
+resource "aws_placement_group" "worker" {
+  count    = var.compact ? 1 : 0
+  name     = "${var.name}-worker"
+  strategy = "cluster"
+}
+
 resource "aws_autoscaling_group" "worker" {
   name                = "${var.name}-worker"
   min_size            = 0
   max_size            = var.max_machines
   desired_capacity    = 0
-  vpc_zone_identifier = aws_subnet.worker[*].id
+  vpc_zone_identifier = var.compact ? slice(aws_subnet.worker[*].id, 0, 1) : aws_subnet.worker[*].id
+  placement_group     = one(aws_placement_group.worker[*].id)
 
   launch_template {
     id      = aws_launch_template.worker.id

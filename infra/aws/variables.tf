@@ -62,6 +62,13 @@ variable "spot" {
   description = "Use spare capacity, which AWS may take back at any time."
 }
 
+variable "compact" {
+  type        = bool
+  default     = false
+  nullable    = false
+  description = "Put all machines next to each other in the first zone, for trainings on several machines."
+}
+
 variable "reservation" {
   type        = string
   default     = null

@@ -127,6 +127,30 @@ def zones(tree: Tree) -> Iterator[str]:
         yield "infra/aws: subnets: are in zones without the machine"
 
 
+def driver(tree: Tree) -> Iterator[str]:
+    """Yield a choice of Google's driver that may be older than CUDA 13 needs."""
+    variable = tree.modules["gcp"].named("variable")["driver"]
+    if (
+        _text(variable["default"]) == "DEFAULT"
+        or not variable.get("validation")
+        or "DEFAULT" in str(variable["validation"])
+    ):
+        yield "infra/gcp: driver: DEFAULT is of a branch before 580"
+
+
+def placement(tree: Tree) -> Iterator[str]:
+    """Yield machines of one training that may stand far from each other."""
+    (pool,) = [pool for pool in tree.bodies("gcp", "google_container_node_pool") if _blocks(pool, "guest_accelerator")]
+    if '"placement_policy"' not in str(pool.get("dynamic")):
+        yield "infra/gcp: placement_policy: machines of one training are anywhere in a zone"
+    for group in tree.bodies("aws", "aws_autoscaling_group"):
+        if "aws_placement_group." not in str(group.get("placement_group")):
+            yield "infra/aws: placement_group: machines of one training are in several zones"
+    for machines in tree.bodies("azure", "azurerm_linux_virtual_machine_scale_set"):
+        if machines.get("single_placement_group") in (None, False):
+            yield "infra/azure: single_placement_group: machines of one training are in several groups"
+
+
 def propagation(tree: Tree) -> Iterator[str]:
     """Yield uses of a right or of a service right after it was given."""
     for secret in tree.bodies("azure", "azurerm_key_vault_secret"):
@@ -204,7 +228,11 @@ def choices(tree: Tree) -> Iterator[str]:
     """Yield a team's choices that are no key of `terraform.tfvars`."""
     variables = tree.modules["three-clouds"].named("variable")
     common = {"machine_type", "accelerator", "max_machines", "spot", "reservation"}
-    for cloud, own in (("aws", {"image", "vcpu_quota"}), ("azure", {"image"}), ("gcp", {"accelerator_type", "driver"})):
+    for cloud, own in (
+        ("aws", {"image", "vcpu_quota", "compact"}),
+        ("azure", {"image"}),
+        ("gcp", {"accelerator_type", "driver", "compact"}),
+    ):
         given = set(re.findall(r"(\w+) = optional", str(variables.get(cloud, {}).get("type"))))
         call = tree.modules["three-clouds"].named("module")[cloud]
         for name in sorted((common | own) - (given & call.keys())):
@@ -257,8 +285,8 @@ def state(tree: Tree) -> Iterator[str]:
 
 
 ROWS: tuple[Row, ...] = (
-    library_path, one_python, source, address, user, quota, zones, propagation, services, teardown, hours, balancer,
-    rotation, choices, network, encryption, rights, state,
+    library_path, one_python, source, address, user, quota, zones, driver, placement, propagation, services, teardown,
+    hours, balancer, rotation, choices, network, encryption, rights, state,
 )  # fmt: skip
 
 

@@ -104,8 +104,16 @@ resource "google_container_node_pool" "gpu" {
   project            = var.project
   cluster            = google_container_cluster.this.name
   location           = var.region
-  node_locations     = var.gpu_zones
+  node_locations     = var.compact ? slice(var.gpu_zones, 0, 1) : var.gpu_zones
   initial_node_count = 0
+
+  dynamic "placement_policy" {
+    for_each = var.compact ? ["COMPACT"] : []
+
+    content {
+      type = placement_policy.value
+    }
+  }
 
   # Of these zones, the autoscaler takes one that has a machine.
   autoscaling {

@@ -69,7 +69,13 @@ variable "driver" {
   type        = string
   default     = "LATEST"
   nullable    = false
-  description = "The GPU's driver: LATEST or DEFAULT of the nodes' image, or INSTALLATION_DISABLED where a DaemonSet installs a certain version."
+  description = "The GPU's driver: LATEST of the nodes' image, or INSTALLATION_DISABLED where a DaemonSet installs a certain version."
+
+  # The image's DEFAULT is of an older branch than 580, which the lock's CUDA 13 needs.
+  validation {
+    condition     = contains(["LATEST", "INSTALLATION_DISABLED"], var.driver)
+    error_message = "LATEST or INSTALLATION_DISABLED."
+  }
 }
 
 variable "spot" {
@@ -77,6 +83,13 @@ variable "spot" {
   default     = false
   nullable    = false
   description = "Use spare capacity, which Google may take back at any time."
+}
+
+variable "compact" {
+  type        = bool
+  default     = false
+  nullable    = false
+  description = "Put all machines next to each other in the first zone, for trainings on several machines."
 }
 
 variable "reservation" {

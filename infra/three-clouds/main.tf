@@ -78,6 +78,7 @@ module "gcp" {
   accelerator         = var.gcp.accelerator
   max_machines        = var.gcp.max_machines
   spot                = var.gcp.spot
+  compact             = var.gcp.compact
   reservation         = var.gcp.reservation
   deletion_protection = var.deletion_protection
 }
@@ -96,6 +97,7 @@ module "aws" {
   max_machines       = var.aws.max_machines
   vcpu_quota         = var.aws.vcpu_quota
   spot               = var.aws.spot
+  compact            = var.aws.compact
   reservation        = var.aws.reservation
 
   deletion_protection = var.deletion_protection

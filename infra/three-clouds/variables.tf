@@ -72,6 +72,7 @@ variable "aws" {
     max_machines = optional(number)
     vcpu_quota   = optional(number)
     spot         = optional(bool)
+    compact      = optional(bool)
     reservation  = optional(string)
   })
   default = {}
@@ -97,6 +98,7 @@ variable "gcp" {
     accelerator      = optional(string)
     max_machines     = optional(number)
     spot             = optional(bool)
+    compact          = optional(bool)
     reservation      = optional(string)
   })
   default = {}

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
-    """Return the round of this id, or the suite's last; raise if absent."""
+    """Return the round of this id, or the suite's last. Raise if absent."""
     if wanted:
         return read_round(central, suite, wanted, "--round")
     if (newest := latest_round(central, suite)) is not None:
@@ -119,7 +119,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
 
 
 def _note(args: argparse.Namespace, suite: Suite) -> DecisionNote:
-    """Return author, time and reason of the decision; raise if a required reason is missing."""
+    """Return author, time and reason of the decision. Raise if a required reason is missing."""
     forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
     if (forced or as_anchor) and not args.reason.strip():
         option = "--force" if forced else "--anchor"

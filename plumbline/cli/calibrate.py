@@ -124,7 +124,7 @@ def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite, prob
 
 
 def _write(path: Path, limits: Mapping[str, float], floors: Mapping[str, NoiseFloor]) -> None:
-    """Write each platform's limit into the suite file; keep its comments."""
+    """Write each platform's limit into the suite file. Keep its comments."""
     text = path.read_text(encoding="utf-8")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     for name, limit in limits.items():

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judgement:
-    """Judge the candidate; records of a store are downloaded below `folder`."""
+    """Judge the candidate. Records of a store are downloaded below `folder`."""
     reference, candidate = (_record(name, suite, folder) for name in (args.reference, args.candidate))
     confirms: SpeedEvidence | None = None
     problem: Statement = ""
@@ -135,7 +135,7 @@ def _received(store: Store, record_id: str, into: Path) -> Path:
 
 
 def _confirming(loaded: LoadedRecord, where: str, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, Statement]:
-    """Return the second run's speed evidence, or why it cannot confirm; raise for a different platform."""
+    """Return the second run's speed evidence, or why it cannot confirm. Raise for a different platform."""
     record = loaded.record
     if record.platform != candidate.record.platform:
         text = f"is a record of {record.platform!r}, the candidate is one of {candidate.record.platform!r}"

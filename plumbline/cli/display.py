@@ -91,7 +91,7 @@ class Display:
         self.stop()
 
     def stop(self) -> None:
-        """Remove the live display; messages still print."""
+        """Remove the live display. Messages still print."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -118,7 +118,7 @@ class Display:
     def platform(
         self, name: str, phase: str, *, run: str = "", title: str = "", text: str = "", percent: float = 0.0
     ) -> None:
-        """Show the progress of a platform's training run; `phase` is a key of `PHASES`.
+        """Show the progress of a platform's training run. `phase` is a key of `PHASES`.
 
         A line is printed when the run moves on. `title` names a run beside the platform's first one.
         """

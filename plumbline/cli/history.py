@@ -36,8 +36,9 @@ _MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _MOVED = frozenset({"lasting", "open-call", "improved"})
 """Reasons of a level that stays moved until a person accepts it."""
+_SERIES = 12
+"""Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong."""
 _LOOKS_A_YEAR = 12.0
-"""Nights a year on which a detector may be wrong, as a person has to look where no experiment can."""
 
 
 def register(subparsers: Any) -> None:
@@ -168,21 +169,21 @@ def _external(args: argparse.Namespace) -> int:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
-    platforms = {line.platform for line in lines}
-    allowed = allowed_for(
-        num_platforms=len(platforms),
-        num_series=len(lines),
-        detections_a_year=_LOOKS_A_YEAR,
-        has_experiments=False,
-    )
+    # A series is judged alike, whatever others its file has.
+    allowed = allowed_for(num_platforms=1, num_series=_SERIES, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
-    words = f"without experiments, at most one false drift a year over all {len(lines)} series"
+    words = f"without experiments, at most one false drift of a series in {_SERIES} years"
     _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))
     if args.json:
         receipt = external.receipt.to_json()
         lines_json = [summary.to_json() for summary in summaries]
-        document = {"from": str(args.source), "verdict": verdict, "false_alarms_a_year": 1.0, "receipt": receipt}
+        document = {
+            "from": str(args.source),
+            "verdict": verdict,
+            "false_alarms_a_year": 1.0 / _SERIES,
+            "receipt": receipt,
+        }
         print(json.dumps({**document, "lines": lines_json}, indent=2))
     else:
         _print_receipt(args.source, external.receipt)
@@ -225,7 +226,7 @@ def _accepted(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:
-    """Return the directions that the options name; raise if one metric has both."""
+    """Return the directions that the options name. Raise if one metric has both."""
     named: dict[str, Worse] = dict.fromkeys(args.lower_is_worse, "lower")
     for name in args.higher_is_worse:
         if name in named:
@@ -278,8 +279,12 @@ def _print_nights(platform: str, nights: Sequence[Night]) -> None:
 
 
 def _print_lines(lines: Sequence[LineSummary]) -> None:
+    new: dict[str, list[str]] = {}
     for line in lines:
         about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
+        if line.reason == "learning" and not line.segments and not line.changes:
+            new.setdefault(level_sentence(line), []).append(about)
+            continue
         say(f"  {about}: {level_sentence(line)}")
         for start in line.segments:
             say(f"    {start.since} {start.round}: {start.what} changed: {start.before} → {start.after}")
@@ -287,3 +292,6 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
             say(f"    {change_sentence(change)}")
         if line.reason not in ("quiet", "learning"):
             say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
+    for level, names in new.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        say(f"  {', '.join(names[:_MOST_NAMED])}{more}: {level}")

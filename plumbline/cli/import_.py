@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> RoundVerdict:
-    """Return the round of an imported record; judge and store it once."""
+    """Return the round of an imported record. Judge and store it once."""
     record = loaded.record
     name = bounded_name(f"import-{record.record_id}")
     with suppress(ObjectMissingError):

@@ -1,4 +1,4 @@
-"""`plumbline init [FILE]`: write a commented suite that runs at once on this machine, and later on the real platforms.
+"""`plumbline init [FILE]`: write a commented suite that runs on this machine.
 
 Without --platform the suite has two platforms on this machine. Questions are asked only on a terminal, for what no
 option says. `plumbline run FILE --local` rehearses a suite of real platforms here, without a second file.
@@ -72,7 +72,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the suite and its JSON Schema; print the next commands."""
+    """Write the suite and its JSON Schema. Print the next commands."""
     check_file(args.file, option="FILE", parents=True)
     if args.file.exists() and not args.force:
         raise ConfigurationError("exists", where=str(args.file), hint="name a different file, or pass --force")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_choices(suite: NewSuite) -> None:
-    """Open what the suite names on this machine; raise for rows, a model or a recipient that no run could use."""
+    """Raise if a run could not use the suite's rows, model or recipient."""
     from plumbline.data.datasets.spec import checkpoint_folder
 
     if "@" not in suite.model:  # a Hub model is asked for when it is needed
@@ -109,7 +109,7 @@ def _check_choices(suite: NewSuite) -> None:
 
 
 def _check_rows(suite: NewSuite) -> None:
-    """Read a row of local training and evaluation files; raise `PlumblineError` if there is none, or no such column."""
+    """Raise `PlumblineError` unless local files have a row and the named columns."""
     from plumbline.data.datasets.files import is_file_source, locate
     from plumbline.data.datasets.readers import read_rows
     from plumbline.data.datasets.rows import ColumnOptions
@@ -154,7 +154,7 @@ _QUESTIONS = (
 
 
 def _ask(args: argparse.Namespace) -> None:
-    """Fill in on a terminal what no option says; an empty answer keeps the default."""
+    """Fill in on a terminal what no option says. An empty answer keeps the default."""
     for question in _QUESTIONS:
         if getattr(args, question.option) or (question.option in ("store", "cron", "alert") and not args.platforms):
             continue

@@ -162,7 +162,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code."""
+    """Run one command. Return the exit code."""
     text = sys.argv[1:] if argv is None else list(argv)
     clean_variables()
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -59,7 +59,7 @@ _HERE = {name: NewPlatform.of_bucket(name, f"s3://plumbline-{name}", "cpu", kind
 
 
 def suite_text(suite: NewSuite, schema: str) -> str:
-    """Return the suite as TOML; editors find its JSON Schema by the first line."""
+    """Return the suite as TOML. Editors find its JSON Schema by the first line."""
     blocks = [
         _head(suite, schema),
         _dataset(suite),

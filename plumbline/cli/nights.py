@@ -35,7 +35,7 @@ class Night(Model):
 
 
 def open_central(url: str) -> CentralStore:
-    """Return the central store of a command that only reads; raise if its relative folder does not exist.
+    """Return the central store of a command that only reads. Raise if its relative folder does not exist.
 
     An empty answer would pass for the suite's: a relative URL means a different folder in each working directory.
     """
@@ -48,7 +48,7 @@ def open_central(url: str) -> CentralStore:
 
 
 def read_round(central: CentralStore, suite: str | None, wanted: str, where: str) -> RoundVerdict:
-    """Return the round of this id, of the suite if given; raise `ConfigurationError` if absent or ambiguous."""
+    """Return the round of this id, of the suite if given. Raise `ConfigurationError` if absent or ambiguous."""
     check_round_id(wanted, where=where)
     suites = [of for of, name in central.list_rounds(suite) if name == wanted]
     if len(suites) > 1:
@@ -61,7 +61,7 @@ def read_round(central: CentralStore, suite: str | None, wanted: str, where: str
 
 
 def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | None:
-    """Return the newest round of one suite, or of all; `None` without a round.
+    """Return the newest round of one suite, or of all. `None` without a round.
 
     An unreadable one raises `InvalidInputError`: an older verdict would pass for it.
     """
@@ -75,7 +75,7 @@ def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | Non
 
 
 def _latest_first(central: CentralStore, suite: str) -> Iterator[RoundVerdict]:
-    """Yield the rounds of one suite; report and skip unreadable ones."""
+    """Yield the rounds of one suite. Report and skip unreadable ones."""
     for name in sorted(central.list_rounds(suite), key=lambda name: by_time(name[1]), reverse=True):
         try:
             verdict = central.get_round(*name)
@@ -91,7 +91,7 @@ def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdi
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:
-    """Return the series of each platform; raise `InvalidInputError` if damaged."""
+    """Return the series of each platform. Raise `InvalidInputError` if damaged."""
     return {name: read_series(central, suite.name, name) for name in platforms}
 
 

@@ -20,14 +20,14 @@ def is_quiet() -> bool:
 
 
 def at_least(option: str, value: int, least: int) -> int:
-    """Return the value; raise `ConfigurationError` if below `least`."""
+    """Return the value. Raise `ConfigurationError` if below `least`."""
     if value < least:
         raise ConfigurationError(f"{value} is less than {least}", where=option)
     return value
 
 
 def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> None:
-    """Raise unless a file can be written at `path`; with `parents`, create its folders."""
+    """Raise unless a file can be written at `path`. With `parents`, create its folders."""
     if path.is_dir():
         raise _refusal(path, option, "is a folder", "name a file")
     if path.exists():

@@ -1,4 +1,4 @@
-"""`plumbline store prune SUITE`: remove old rounds from the central store; accepted and drifted rounds stay.
+"""`plumbline store prune SUITE`: remove old rounds from the central store. Accepted and drifted rounds stay.
 
 Without --apply the command only shows what it would remove. Series, baselines and anchors always stay.
 """
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what is removed and why the rest stays; with --apply, remove it."""
+    """Show what is removed and why the rest stays. With --apply, remove it."""
     if not args.keep_days >= 1:
         raise ConfigurationError(f"{args.keep_days:g} is less than 1", where="--keep-days")
     suite = read_suite(args.suite)

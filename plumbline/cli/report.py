@@ -155,7 +155,7 @@ def _baselines(central: CentralStore, result: PlatformResult, into: Path) -> lis
 
 
 def _loaded(central: CentralStore, record_id: str, into: Path) -> LoadedRecord | None:
-    """Return a record; report and skip a missing or damaged one."""
+    """Return a record. Report and skip a missing or damaged one."""
     try:
         return load_record(central.get_record(record_id, into))
     except ObjectMissingError:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page_server(central: CentralStore, report_url: str, port: int) -> PageServer:
-    """Return the server of the pages; at `report_url`, if it is an address of this machine and no port is given."""
+    """Return the server of the pages. At `report_url`, if it is an address of this machine and no port is given."""
     parts = urlsplit(report_url)
     is_here = parts.scheme == "http" and parts.hostname in _OWN_NAMES and not port
     try:
@@ -91,7 +91,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/{self.root}".rstrip("/")
 
     def page(self, path: str) -> tuple[str, bytes] | None:
-        """Return type and content of a page; `None` if it does not exist or is not public."""
+        """Return type and content of a page. `None` if it does not exist or is not public."""
         wanted, root = unquote(urlsplit(path).path).lstrip("/"), f"{self.root}/".lstrip("/")
         key = wanted[len(root) :]
         folder, _, name = key.partition("/")

@@ -1,4 +1,4 @@
-"""`plumbline train SPEC --out DIR`: run one training here, without Prefect; `--selfcheck` needs neither."""
+"""`plumbline train SPEC --out DIR`: run one training here, without Prefect. `--selfcheck` needs neither."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
 
 
 def _summary_of(out: Path, code: int) -> dict[str, Any]:
-    """Return the record's summary; a training that failed early may have no record."""
+    """Return the record's summary. A training that failed early may have no record."""
     try:
         return _summary(read_record(out), out)
     except InvalidInputError:
@@ -96,7 +96,7 @@ def _summary_of(out: Path, code: int) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; return the trainer's exit code."""
+    """Train. Return the trainer's exit code."""
     if args.processes < 1:
         raise ConfigurationError("must be at least 1", key="--processes")
     if args.timeout is not None and not args.timeout > 0:  # NaN is above nothing

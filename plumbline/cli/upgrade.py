@@ -70,7 +70,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate, write the reports; the verdict's exit code."""
+    """Judge the candidate, write the reports. The verdict's exit code."""
     from plumbline.environments.installed import base_of
     from plumbline.environments.package_store import claimed
     from plumbline.upgrade.campaign import UpgradeOptions

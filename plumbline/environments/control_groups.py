@@ -13,7 +13,7 @@ _UNLIMITED = 2.0**60
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """Tightest quota and throttled time; `None` where the kernel does not say."""
+    """Tightest quota and throttled time. `None` where the kernel does not say."""
 
     cores: float | None = None
     """`None` without a quota, too."""
@@ -35,7 +35,7 @@ def quota_use(process: Path = _SELF) -> QuotaUse:
 
 
 def memory_kills(process: Path = _SELF) -> int | None:
-    """Return how many processes of this process's own group were killed for memory; `None` if unknown.
+    """Return how many processes of this process's own group were killed for memory. `None` if unknown.
 
     The kernel counts a process at its own group, whichever limit was reached: the group's, one above, or the machine's.
     """
@@ -46,7 +46,7 @@ def memory_kills(process: Path = _SELF) -> int | None:
 
 
 def memory_limit(process: Path = _SELF) -> int | None:
-    """Return the tightest memory limit of this process's groups in bytes; `None` if there is none."""
+    """Return the tightest memory limit of this process's groups in bytes. `None` if there is none."""
     files = [folder / name for folder in _groups(process, "memory") for name in ("memory.max", "memory.limit_in_bytes")]
     limits = [int(number) for file in files if (number := _number(file)) is not None and number < _UNLIMITED]
     return min(limits, default=None)
@@ -60,7 +60,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path, key: str = "") -> float | None:
-    """Return the first number of a line; the line begins with `key`, if there is one."""
+    """Return the first number of a line. The line begins with `key`, if there is one."""
     rows = (line.split() for line in _text(path).splitlines())
     fields = next((row[1:] if key else row for row in rows if row and (not key or row[0] == key)), [])
     try:
@@ -100,7 +100,7 @@ def _mounts(process: Path, version: str, controller: str) -> Iterator[tuple[str,
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a group's quota in cores; `None` if it has none."""
+    """Return a group's quota in cores. `None` if it has none."""
     limit = _text(folder / "cpu.max").split()
     if not limit:
         microseconds, period = (_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import sysconfig
@@ -26,8 +25,6 @@ from plumbline.environments.locks.model import OWN_NAME, Pin
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.variables import variable
-
-_STARTUP = re.compile(r"^([^/]+\.pth|(site|user)customize(\.py|/.*))$")
 
 _LOCKS_FOLDER = "locks"
 _MOST_LOCKS = 30
@@ -79,7 +76,7 @@ def this_base() -> Base:
 
 
 def base_of(given: str) -> Base:
-    """Return the interpreter of a team's environment; of "", this process's own.
+    """Return the interpreter of a team's environment. Of "", this process's own.
 
     Raise `ConfigurationError` for one that cannot train.
     """
@@ -129,11 +126,6 @@ class Installed:
     def pin(self) -> Pin:
         """Return the pin that a lock would have for it."""
         return Pin(name=self.name, version=self.version)
-
-    @property
-    def has_startup_hook(self) -> bool:
-        """Return whether it runs code when Python starts."""
-        return any(_STARTUP.match(file) for file in self.files)
 
 
 def installed_packages(
@@ -240,7 +232,7 @@ def keep_lock(root: Path, path: Path) -> None:
 
 
 def hashed_pins(root: Path) -> dict[tuple[str, str], Pin]:
-    """Return the pins with hashes of all kept locks by (name, canonical version); a newer lock's pin counts.
+    """Return the pins with hashes of all kept locks by (name, canonical version). A newer lock's pin counts.
 
     A lock that can no longer be read is skipped.
     """

@@ -67,7 +67,7 @@ class Installer:
         return (self._kind, *self._arguments, *(line for line in ours if "INDEX" in line or "FIND_LINKS" in line))
 
     def install(self, pins: Sequence[Pin], target: Path) -> str | None:
-        """Install exactly these pins into `target`; all of them have hashes, or none.
+        """Install exactly these pins into `target`. All of them have hashes, or none.
 
         Return `None`, or the installer's message if it fails.
         """
@@ -137,7 +137,7 @@ def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
 
 
 def choose_installer(arguments: Sequence[str] = (), python: Path | None = None) -> Installer:
-    """Return uv's installer if it acts like pip's; it installs for `python`, by default this process's interpreter.
+    """Return uv's installer if it acts like pip's. It installs for `python`, by default this process's interpreter.
 
     uv has to be on the path, and neither arguments nor pip's settings decide what is installed. Otherwise return pip's.
     """

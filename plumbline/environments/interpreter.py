@@ -88,7 +88,7 @@ def _minor(installed: str) -> tuple[int, int] | None:
 
 
 def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
-    """Return a note for each library that is newer than tested; `found` has versions by name, "" for a missing one.
+    """Return a note for each library that is newer than tested. `found` has versions by name, "" for a missing one.
 
     Raise `UnfitLibraryError` for a library that is missing or older: it may lack what the trainer calls, or compute
     something else. By default this process is checked, and whether its libraries were built for this machine.

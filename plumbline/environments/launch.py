@@ -116,7 +116,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 def started_child(
     command: list[str], environment: Mapping[str, str], folder: Path | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a child in a session of its own; end it with all of its processes."""
+    """Yield a child in a session of its own. End it with all of its processes."""
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -144,7 +144,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, *, echo: bool) -> None:
-    """Pass progress events and other lines on; `echo` writes the other lines to stderr, too."""
+    """Pass progress events and other lines on. `echo` writes the other lines to stderr, too."""
     for line in stream:
         event = _event(line)
         if event is not None and on_progress:
@@ -178,7 +178,7 @@ def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], 
 
 
 def _outcome(code: int, out: Path) -> int:
-    """Return the exit code; after a crash or torchrun, derive it from the record."""
+    """Return the exit code. After a crash or torchrun, derive it from the record."""
     if code != ExitCode.DRIFT and code in {int(record) for record in ExitCode}:
         return code
     try:
@@ -197,7 +197,7 @@ def run_training(
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
     trainer: str = "", nodes: Nodes = ONE_NODE,
 ) -> int:  # fmt: skip
-    """Run one training in its own process, under torchrun if several; return its exit code.
+    """Run one training in its own process, under torchrun if several. Return its exit code.
 
     A trainer killed by a signal gives 3: training was not judged; 4 if the kernel says that it was for memory, as every
     repetition would end so. One line then says in which part. A library whose import a signal ends is a
@@ -259,7 +259,7 @@ class _Last:
 
 
 def _death(code: int, num_kills: int, last: _Last) -> PlumblineError | None:
-    """Return the error of a trainer that was killed, by a signal or for memory; torchrun's exit code hides a signal."""
+    """Return the error of a trainer that was killed, by a signal or for memory. Torchrun's exit code hides a signal."""
     hint = f"{memory_hint(last.part)}, or raise the memory limit of the pod, container or job"
     if num_kills > 0 and code not in {int(known) for known in ExitCode if known is not ExitCode.DRIFT}:
         limit = memory_limit()
@@ -298,7 +298,7 @@ def _followed(
     child: subprocess.Popen[str], on_progress: Callable[[dict[str, Any]], None] | None, deadline: float | None,
     should_stop: Callable[[], bool], *, echo: bool,
 ) -> int:  # fmt: skip
-    """Relay the output of a trainer until its end; return its exit code."""
+    """Relay the output of a trainer until its end. Return its exit code."""
     streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
     readers = [
         threading.Thread(target=_relay, args=(stream, on_progress), kwargs={"echo": echo}, daemon=True)
@@ -310,7 +310,7 @@ def _followed(
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
-    """Make a model's initial weights in a trainer process; return their SHA-256."""
+    """Make a model's initial weights in a trainer process. Return their SHA-256."""
     for module in ("torch", "transformers"):
         require(module)
     with scratch_folder() as folder:

@@ -1,8 +1,8 @@
 """Record of the packages that a process loaded code or opened files from, for upgrades.
 
 The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported, the
-files it opened and the shared libraries it mapped, as the first two parts of their path below `site-packages`, and the
-library that could not be loaded.
+files that Python opened and the shared libraries that it mapped, as the first two parts of their path below
+`site-packages`, and the library that could not be loaded. What a library in C opens stays unseen.
 """
 
 from __future__ import annotations
@@ -15,23 +15,14 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import Field
 
+from plumbline.environments import opened
+from plumbline.environments.opened import LOADED
 from plumbline.schema.base import Model, read_model
 
-LOADED = "PLUMBLINE_LOADED_FOLDER"
 _SITE = ("site-packages", "dist-packages")
 _PARTS = 2
 _METADATA = (".dist-info", ".egg-info")
 """Ends of folders that every training reads, of all packages: their versions are part of its fingerprint."""
-_opened: set[str] = set()
-
-
-def _note_opened(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open" and isinstance(arguments[0], str):
-        _opened.add(arguments[0])
-
-
-if LOADED in os.environ:
-    sys.addaudithook(_note_opened)
 
 
 class BrokenLibrary(Model):
@@ -61,7 +52,7 @@ def _files() -> Iterator[str]:
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
             yield file
-    yield from list(_opened)
+    yield from list(opened.files)
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -97,6 +88,6 @@ def loaded_places(folder: Path) -> frozenset[str]:
 
 
 def broken_library(folder: Path) -> BrokenLibrary | None:
-    """Return the library that the processes of one training could not load; `None` where all were loaded."""
+    """Return the library that the processes of one training could not load. `None` where all were loaded."""
     files = (read_model(LoadedFiles, path) for path in sorted(folder.glob("*.json")))
     return next((file.broken for file in files if file.broken is not None), None)

@@ -24,7 +24,7 @@ class Nodes:
     """Address of the first machine, where all meet, as `HOST:PORT`."""
 
     def launcher(self, num_processes: int) -> list[str]:
-        """Return torchrun's command for so many processes on this machine; none for a single process."""
+        """Return torchrun's command for so many processes on this machine. None for a single process."""
         if num_processes * self.count == 1:
             return []
         place = {"nnodes": self.count, "node-rank": self.rank, "rdzv-endpoint": self.first}

@@ -44,7 +44,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Return `folder`; if it is missing, build it first.
+    """Return `folder`. If it is missing, build it first.
 
     `build(PART)` fills a folder that is then renamed. A part left by a killed process is removed.
     """
@@ -154,7 +154,7 @@ class PackageStore:
         return self._root / f"{pin.name}-{pin.version or 'url'}-{key[:24]}"
 
     def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
-        """Install missing packages; return a failure for each failed one.
+        """Install missing packages. Return a failure for each failed one.
 
         Raise `UnavailableError` if the index does not answer: then nothing is known of the packages. Raise
         `ConfigurationError` for a missing package without a hash, unless the store allows it.

@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS = 90.0
 
 
 def installed_torch() -> str:
-    """Return the version of this interpreter's torch; "" without torch."""
+    """Return the version of this interpreter's torch. "" without torch."""
     try:
         return version("torch")
     except PackageNotFoundError:
@@ -45,7 +45,7 @@ def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]
 def _check_stack(
     python: Path, variables: dict[str, str], folder: Path | None = None
 ) -> tuple[SelfcheckEvidence | None, str]:
-    """Train the first step of the shipped training; a trainer that ends without an answer cannot train."""
+    """Train the first step of the shipped training. A trainer that ends without an answer cannot train."""
     command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
     try:
         done = subprocess.run(

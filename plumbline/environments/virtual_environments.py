@@ -18,6 +18,7 @@ import plumbline
 from plumbline.environments.changes import PackageChange
 from plumbline.environments.installed import Base, Installed, installed_packages, this_base
 from plumbline.environments.locks.model import Lock
+from plumbline.environments.opened import START
 from plumbline.environments.package_store import PackageStore, build_once, link_files
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import ConfigurationError
@@ -75,7 +76,7 @@ class Environments:
         return packages
 
     def build(self, changes: Sequence[PackageChange]) -> Environment:
-        """Return the environment with these changes; build it if missing."""
+        """Return the environment with these changes. Build it if missing."""
         packages = self.packages(changes)
         sha256 = digest_json([
             self.base.abi, self.base.minor, str(_CODE), plumbline.__version__,
@@ -124,6 +125,8 @@ def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
     for _, package in sorted(packages.items()):
         link_files(package.root, site, package.files)
     shutil.copytree(_CODE, site / "plumbline", dirs_exist_ok=True)
+    name, text = START
+    (site / name).write_text(text, encoding="utf-8")
 
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:

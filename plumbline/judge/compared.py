@@ -19,6 +19,8 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Finding
 
+_MAX_PAIRS = 256
+"""Maximum number of pairs whose comparison is in memory: those of one workload on a large fleet."""
 _OTHER_TASK = fact("compared.one-spec")
 
 
@@ -92,7 +94,7 @@ def curve_formula(pair: Pair) -> Mismatch | None:
 
 
 class Comparisons:
-    """The comparisons of a round: a pair of records is compared once, and every question reads the result."""
+    """The last comparisons of a round: while it is here, no pair of records is compared again."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], Compared] = {}
@@ -106,9 +108,11 @@ class Comparisons:
         """Return the comparison of two records."""
         left, right = self.whole(reference), self.whole(candidate)
         key = (id(left), id(right))
-        if key not in self._pairs:
-            self._pairs[key] = Compared(left, right)
-        return self._pairs[key]
+        found = self._pairs.pop(key) if key in self._pairs else Compared(left, right)
+        self._pairs[key] = found
+        if len(self._pairs) > _MAX_PAIRS:
+            del self._pairs[next(iter(self._pairs))]
+        return found
 
     def whole(self, record: LoadedRecord) -> WholeRecord:
         """Return the record with its completeness."""

@@ -18,7 +18,7 @@ from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
 from plumbline.judge.curves import Window
 from plumbline.judge.experiments import interventions, steps_of
-from plumbline.judge.intervention import Intervention, Kept, forward_of, only_trained
+from plumbline.judge.intervention import Intervention, Kept, only_trained
 from plumbline.judge.mismatches import (
     Mismatch,
     Suspicion,
@@ -28,20 +28,16 @@ from plumbline.judge.mismatches import (
     without,
 )
 from plumbline.judge.native import rounds_differently
-from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
 from plumbline.judge.rungs.portable import portable
 from plumbline.judge.suspects import differences
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.experiment import Experiment, Replay
+from plumbline.schema.experiment import Experiment
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
-
-_TO_WIDEN = 2
-"""Experiments that a wider intervention costs: the reference's capture, and the candidate with it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,6 @@ class Confirmation:
     candidate: LoadedRecord
     base: Judgement
     budget: int
-    most: int
-    """The budget of the start; `budget` ends the tests of causes earlier."""
     pending_mismatches: tuple[Mismatch, ...] = ()
     suspicions: tuple[Suspicion, ...] = ()
     """Suspicions of the first pending mismatch that are not refuted yet."""
@@ -69,7 +63,6 @@ class Confirmation:
     settled: Attribution = field(default_factory=Attribution)
     spent: int = 0
     lost: int = 0
-    own: OwnEvaluation = field(default_factory=OwnEvaluation)
     window: Window | None = None
     """Steps of the learning curve that both records trace; `None` is the probe."""
     subject: str = ""
@@ -88,7 +81,7 @@ class Confirmation:
     ) -> Confirmation:
         """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
         beside = tuple(cause for cause in judgement.causes if cause.code in SPEED)
-        start = cls(reference, candidate, judgement, budget, budget, beside=beside)
+        start = cls(reference, candidate, judgement, budget, beside=beside)
         if judgement.verdict != "drift" or budget < 1:
             return start
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
@@ -116,7 +109,17 @@ class Confirmation:
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        return self._next_of_causes() or self._next_of_evaluation()
+        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
+            return None
+        if self.rerun is None:
+            # A difference of portable bits shows in nothing else.
+            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
+            text = "control experiment: unchanged rerun"
+            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
+        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
+        if lacking is not None:
+            return self._capture(lacking)
+        return self._tested(self.ways[0])
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
@@ -126,8 +129,6 @@ class Confirmation:
         spent = replace(self, spent=self.spent + 1)
         if record is not None and (problem := unanswered(request, record, self.window)):
             record, why = None, problem
-        if self._next_of_causes() is None:
-            return spent._evaluated(record)
         if record is None:
             return spent._lost(request, why)
         if record.record.exit.status != "completed":
@@ -136,25 +137,13 @@ class Confirmation:
             return spent._reran(record)
         return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
 
-    def _evaluated(self, record: LoadedRecord | None) -> Confirmation:
-        """Evaluate a run of either side that evaluates by the definition."""
-        closed = replace(self, own=OwnEvaluation(is_closed=True))
-        if record is None or record.record.exit.status != "completed" or self.rerun is None:
-            return closed
-        codes = [cause.code for cause in self.settled.causes]
-        if not self.own.found:
-            return replace(self, own=self.own.after_candidate(deviation(self.rerun, record, codes)))
-        if deviation(self.reference, record, codes) != "":
-            return closed
-        return replace(closed, settled=self.settled.settled(self.own.cause()))
-
     def _prepared(self, record: LoadedRecord) -> Confirmation:
         """Keep the reference's record for the candidate's next experiment."""
         for place, each in enumerate(self.kept):
             if each.lacks_capture:
                 captured = replace(each, captured=record.record.record_id)
                 return replace(self, kept=(*self.kept[:place], captured, *self.kept[place + 1 :]))
-        if self.ways[0].method in ("exact", "locate"):
+        if self.ways[0].method == "exact":
             return replace(self, exact=record)
         return replace(self, captured=record.record.record_id)
 
@@ -162,9 +151,6 @@ class Confirmation:
         """Evaluate the candidate's run with the suspect's value restored."""
         way, mismatch = self.ways[0], self.pending_mismatches[0]
         rounding = ("fp64",) if self.in_fp64 is not None else ()
-        if self.exact is not None and way.method == "locate":
-            ways = tuple(each.way for each in self.kept)
-            return self._located(located(self.exact, record, way.steps, ways, rounding=rounding, in_fp64=self.in_fp64))
         known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
         if self.exact is not None:
             before = Pair(self.reference, self.candidate)
@@ -176,14 +162,14 @@ class Confirmation:
         reference, before_it = (exact.reference, exact.candidate) if exact is not None else (self.reference, rerun)
         outcome = check_restored(
             reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
-            measured=None if exact is not None else self.candidate, in_fp64=exact,
+            in_fp64=exact,
         )  # fmt: skip
         return self._learn(outcome)
 
     def _lost(self, request: Request, why: Statement) -> Confirmation:
         """Repeat a lost experiment once, without charging the budget."""
         if self.lost < limits.MOST_LOST:
-            return replace(self, budget=self.budget + 1, most=self.most + 1, lost=self.lost + 1)
+            return replace(self, budget=self.budget + 1, lost=self.lost + 1)
         return self._failed(request, why)
 
     def _failed(self, request: Request, why: Statement) -> Confirmation:
@@ -278,32 +264,14 @@ class Confirmation:
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
     def _learn(self, outcome: RestoredOutcome) -> Confirmation:
-        way, mismatch = self.ways[0], self.pending_mismatches[0]
+        way = self.ways[0]
         tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
         learned = replace(self, tried=tried, exact=None)
         if way.method == "exact" and not outcome.restored:
             learned = replace(learned, in_fp64=None)
         if outcome.restored:
             return learned._confirmed(way, outcome)
-        if outcome.further and outcome.further not in way.kinds and self._may_widen(way):
-            probe = self.reference.record.evidence.probe
-            wider = forward_of(probe.taps if probe else (), mismatch.at.step or 0, (*way.kinds, outcome.further))
-            wider = only_trained(wider, self._trained(), self.reference)
-            return replace(learned, ways=(wider, *self.ways[1:]), captured="")
         return replace(learned, ways=self.ways[1:], captured="")._settled()
-
-    def _may_widen(self, way: Intervention) -> bool:
-        """Return whether one more kind of module leaves budget for every other suspicion."""
-        left_over = self.budget - self.spent - _TO_WIDEN
-        return len(way.kinds) < limits.MOST_KINDS and left_over >= len(self.suspicions) - 1
-
-    def _located(self, mismatch: Mismatch | None) -> Confirmation:
-        """Continue with the first module that differs, or without any."""
-        if mismatch is None:
-            return self._learn(RestoredOutcome(restored=False, text=fact("experiment.no-module")))
-        tried = (*self.tried, fact("experiment.tapped", step=mismatch.at.step, at=mismatch.at.at))
-        pending_mismatches = (without("nondeterminism", mismatch), *self.pending_mismatches[1:])
-        return replace(self, pending_mismatches=pending_mismatches, tried=tried, exact=None)._opened()
 
     def _confirmed(self, way: Intervention, outcome: RestoredOutcome) -> Confirmation:
         mismatch = self.pending_mismatches[0]
@@ -313,15 +281,11 @@ class Confirmation:
         hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in left)
         hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
         kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
-        compared = (
-            way.method in ("replay", "exact") and way.steps >= self.probe_steps() and "evaluation" not in way.rungs
-        )
         pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
         is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
         settled = self.settled if is_trace else self.settled.confirmed(cause, self.suspicions[0].names)
         learned = replace(
             self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=(),
-            own=OwnEvaluation(is_closed=self.own.is_closed or compared),
         )  # fmt: skip
         # A value that cannot stay restored hides later differences: later causes keep their certainty.
         return learned._opened() if way.method in ("replay", "exact") else replace(learned, budget=self.spent)
@@ -373,7 +337,7 @@ class Confirmation:
 
     def _reach(self) -> int | None:
         """Return the number of steps covered by restored captures, if any."""
-        return min((each.way.steps for each in self.kept if each.way.kinds), default=None)
+        return min((each.way.steps for each in self.kept if each.way.kind), default=None)
 
     def _trained(self) -> frozenset[str]:
         """Return the parameters whose gradients both records contain."""
@@ -383,33 +347,6 @@ class Confirmation:
 
     def _suspects(self) -> tuple[str, ...]:
         return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
-
-    def _next_of_causes(self) -> Request | None:
-        """Return the next experiment on a mismatch."""
-        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
-            return None
-        if self.rerun is None:
-            # A difference of portable bits shows in nothing else.
-            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
-            text = "control experiment: unchanged rerun"
-            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
-        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
-        if lacking is not None:
-            return self._capture(lacking)
-        return self._tested(self.ways[0])
-
-    def _next_of_evaluation(self) -> Request | None:
-        """Return the next run that evaluates by the definition, where the settled causes may hide a fault of it."""
-        causes = self.settled.causes
-        if self.own.is_closed or self.spent >= self.most or self.pending_mismatches:
-            return None
-        if any(cause.sure != "confirmed" for cause in causes):
-            return None
-        if not may_hide(self.reference, self.candidate, [cause.code for cause in causes]):
-            return None
-        side: Literal["reference", "candidate"] = "reference" if self.own.found else "candidate"
-        description = "the evaluation by its definition"
-        return self._request(side, description, self.probe_steps(), replays=(Replay(rung="evaluation"),))
 
     def _capture(self, way: Intervention) -> Request:
         return self._request(
@@ -421,13 +358,9 @@ class Confirmation:
 
     def _tested(self, way: Intervention) -> Request:
         """Return the next experiment that restores the suspect's value."""
-        if way.method in ("exact", "locate"):
+        if way.method == "exact":
             side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            if way.method == "exact":
-                return self._request(side, way.description, way.steps, precision="fp64")
-            return self._request(
-                side, way.description, way.steps, **(_imposed(self.kept, way.steps) if self.exact else {})
-            )
+            return self._request(side, way.description, way.steps, precision="fp64")
         if way.captures and not self.captured:
             return self._capture(way)
         kept = (*self.kept, Kept(way, self.captured))

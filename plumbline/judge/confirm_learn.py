@@ -208,7 +208,7 @@ class WindowSearch:
         """Return the tests of two complete traces; the candidate's is its own unchanged rerun."""
         tests = Confirmation.of_traces(
             with_envelope(other, self.reference), own, self.base, self.tried, window=self.window, budget=self.budget,
-            most=self.budget, spent=self.spent, lost=self.lost, subject=self.candidate.record.record_id,
+            spent=self.spent, lost=self.lost, subject=self.candidate.record.record_id,
             beside=self._others(),
         )  # fmt: skip
         return tests or self._close(fact("trace.agree"))

@@ -156,9 +156,7 @@ def _forward(
     step = mismatch.at.step or 0
     taps = probe.taps if probe else ()
     kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
-    if not kind:
-        return (Intervention(f"every module tapped at step {step}", step + 1, "locate"),)
-    return (forward_of(taps, step, (kind,)),)
+    return (forward_of(taps, step, kind),) if kind else ()
 
 
 def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:

@@ -13,7 +13,7 @@ from plumbline.schema.experiment import Rung as ReplayRung
 
 CAPTURED = "capture.safetensors"
 
-Method = Literal["replay", "exact", "observed", "locate"]
+Method = Literal["replay", "exact", "observed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Intervention:
     """Rungs that are equal by construction afterwards, and so are no evidence."""
     by_definition: bool = False
     """Whether the value follows from its definition instead of the reference's bits: equal up to rounding only."""
-    kinds: tuple[str, ...] = ()
-    """Classes of the modules whose outputs are imposed."""
+    kind: str = ""
+    """Class of the modules whose outputs are imposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Kept:
 
     def reaching(self, taps: tuple[Tap, ...], steps: int) -> Kept:
         """Return the intervention over `steps` steps, with a new capture where needed."""
-        if not self.way.kinds or self.way.steps >= steps:
+        if not self.way.kind or self.way.steps >= steps:
             return self
         first = min(each.step for each in self.way.captures)
-        return Kept(forward_of(taps, first, self.way.kinds, until=steps), "")
+        return Kept(forward_of(taps, first, self.way.kind, until=steps), "")
 
     @property
     def _key(self) -> str:
@@ -80,38 +80,38 @@ class Kept:
             yield Source(self._key, self.captured, CAPTURED)
 
 
-def forward_of(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...], *, until: int | None = None) -> Intervention:
-    """Impose the outputs and gradients of all modules of `kinds`.
+def forward_of(taps: tuple[Tap, ...], step: int, kind: str, *, until: int | None = None) -> Intervention:
+    """Impose the outputs and gradients of all modules of the class `kind`.
 
     At `step` alone, or at all steps from `step` to before `until`.
     """
     first = min((tap.step for tap in taps), default=0)
-    names = _same_kind(taps, step, kinds) or _same_kind(taps, first, kinds)
+    names = _same_kind(taps, step, kind) or _same_kind(taps, first, kind)
     steps = range(step, until or step + 1)
     rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
     when = f"step {step}" if len(steps) == 1 else f"steps {step} to {steps[-1]}"
     return Intervention(
-        f"the reference's outputs of every {' and '.join(kinds)} at {when}",
+        f"the reference's outputs of every {kind} at {when}",
         steps[-1] + 1,
         replays=tuple(Replay(rung=rung, step=each, source=CAPTURED) for each in steps for rung in rungs),
         captures=tuple(
             Capture(rung=rung, names=names if rung == "forward" else (), step=each) for each in steps for rung in rungs
         ),
         rungs=frozenset({"gradient"}),
-        kinds=kinds,
+        kind=kind,
     )
 
 
-def _same_kind(taps: tuple[Tap, ...], step: int, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules of these classes that were tapped at `step`."""
-    return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind in kinds)
+def _same_kind(taps: tuple[Tap, ...], step: int, kind: str) -> tuple[str, ...]:
+    """Return the modules of this class that were tapped at `step`."""
+    return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind == kind)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
     """Limit imposed gradients to the parameters that both sides train."""
     names = tuple(sorted(trained))
     taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
-    if way.kinds and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
+    if way.kind and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
         way = replace(way, rungs=way.rungs | {"clipped", "optimizer"})
     replays = tuple(
         replay.replace(fields=names) if replay.rung in ("gradient", "clipped") and names else replay

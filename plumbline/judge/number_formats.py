@@ -5,6 +5,8 @@ differ in the formats between their products, which are no output of a module. S
 between kernels, with two exceptions. Devices and versions of the software differ in what autocast leaves in fp32, but
 never in linear layers. A compiled model leaves out the rounding between operations that it fuses, as it chooses by
 machine, so that only the outputs of two compiled models are comparable.
+
+Without formats by bits in use, 6 of 216 names are lost (ADR 0036).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Distance of one run's tensors from its own portable leg, which tells rounding from signal."""
+"""Distance of one run's tensors from its own portable leg, which tells rounding from signal.
+
+Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
+"""
 
 from __future__ import annotations
 

@@ -64,8 +64,6 @@ class Pair:
     """Rungs that an experiment imposed: equal by construction, and so no evidence."""
     rounding: tuple[Statement, ...] = ()
     """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
-    measured: LoadedRecord | None = None
-    """Record of the candidate's training, whose distances from its own fp64 run also hold for its experiments."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
     scale: float = 1.0
@@ -95,10 +93,6 @@ class Pair:
     @cached_property
     def _places(self) -> dict[tuple[int, str, str], int]:
         return _places_of(self.probes[1] if self.probes else None)
-
-    @cached_property
-    def _measured_places(self) -> dict[tuple[int, str, str], int]:
-        return _places_of(self.measured.record.evidence.probe if self.measured else None)
 
     @cached_property
     def _finite(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -151,7 +145,7 @@ class Pair:
             candidate=right_tap,
             error=error,
             limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
-            own=(self._own[0].exact(left), self._candidates_own(right)),
+            own=(self._own[0].exact(left), self._own[1].exact(right)),
             places=(left, right),
         )
 
@@ -159,15 +153,6 @@ class Pair:
         """Return whether a tap's norm and sketch are finite; a record without sketches is judged by its norms."""
         tap, finite = (self.probes or ())[side].taps[index], self._finite[side]
         return tap.norm is not None and (index >= len(finite) or bool(finite[index]))
-
-    def _candidates_own(self, index: int) -> float | None:
-        """Return the candidate's error against its own fp64 run, which an experiment does not have."""
-        assert self.probes is not None  # noqa: S101 - only reached with both
-        own = self._own[1].exact(index)
-        if own is not None or self.measured is None or self.measured.record.evidence.probe is None:
-            return own
-        tap = self.probes[1].taps[index]
-        return self._of_training.exact(self._measured_places.get((tap.step, tap.stage, tap.name), -1))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
         """Return the sketch of a tap of the reference (0) or candidate (1)."""
@@ -206,10 +191,6 @@ class Pair:
     @cached_property
     def _own(self) -> tuple[OwnDistances, OwnDistances]:
         return whole(self.reference).own, whole(self.candidate).own
-
-    @cached_property
-    def _of_training(self) -> OwnDistances:
-        return whole(self.measured or self.candidate).own
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:

@@ -1,4 +1,7 @@
-"""Decision whether a difference disappears once a suspect has the reference's value."""
+"""Decision whether a difference disappears once a suspect has the reference's value.
+
+Without any experiment, 15 of 216 names are lost, and of 129 confirmed faults 104 are less certain (ADR 0036).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,6 @@ class RestoredOutcome:
     text: Statement
     left: tuple[Mismatch, ...] = ()
     """Mismatches that appear now and that no known cause explains: second causes, hidden until now."""
-    further: str = ""
-    """Class of a module that still differs."""
     scale: float = 1.0
     """Factor of every limit in later comparisons of the same two sides, see `Pair.scale`."""
 
@@ -38,7 +39,6 @@ def _pair(
     *,
     exact: bool,
     rounding: tuple[Statement, ...] = (),
-    measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> Pair:
     probe = reference.record.evidence.probe
@@ -47,7 +47,7 @@ def _pair(
     if not exact:
         rounding = (*rounding, fact("restored.imposed"))
     noise, scale = (in_fp64.noise, in_fp64.scale) if in_fp64 is not None else (frozenset[tuple[str, str]](), 1.0)
-    return Pair(reference, other, steps, imposed, rounding, measured, noise, scale)
+    return Pair(reference, other, steps, imposed, rounding, noise, scale)
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
@@ -65,20 +65,18 @@ def check_restored(
     ways: tuple[Intervention, ...],
     known: frozenset[str],
     rounding: tuple[Statement, ...] = (),
-    measured: LoadedRecord | None = None,
     in_fp64: Pair | None = None,
 ) -> RestoredOutcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
     `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
-    are reasons for other bits beside the ways themselves. `measured` is the candidate's record with its distances from
-    fp64, which tell number formats from formulas. `in_fp64` is the comparison of both sides' fp64 runs, if the
-    experiment is one of fp64: its noise and its limits hold here too.
+    are reasons for other bits beside the ways themselves. `in_fp64` is the comparison of both
+    sides' fp64 runs, if the experiment is one of fp64: its noise and its limits hold here too.
     """
     way = ways[-1]
     rungs = frozenset[str]().union(*(each.rungs for each in ways))
     exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, measured=measured, in_fp64=in_fp64)
+    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
     left = walk(pair).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
@@ -91,18 +89,10 @@ def check_restored(
         fact("place.at-step", stage=first.at.stage, step=first.at.step) if first.at.step is not None else first.at.stage
     )
     text = fact("restored.still-differs", place=place, at=first.at.at)
-    if way.kinds and first.rung == "forward" and first.at.step == mismatch.at.step:
-        return RestoredOutcome(restored=False, text=text, further=_kind(reference, first))
     later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
     if later and not (mismatch.rung == "forward" and first.rung == "forward"):
         return RestoredOutcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
     return RestoredOutcome(restored=False, text=text)
-
-
-def _kind(reference: LoadedRecord, mismatch: Mismatch) -> str:
-    probe = reference.record.evidence.probe
-    taps = probe.taps if probe else ()
-    return next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
 
 
 def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
@@ -167,22 +157,3 @@ def _gap(mismatch: Mismatch, pair: Pair) -> float:
     left, right = pair.common[shown]
     name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(mismatch.rung)
     return relative(*(getattr(side, name or "loss_reference") for side in (left, right)))
-
-
-def located(
-    reference: LoadedRecord,
-    candidate: LoadedRecord,
-    steps: int,
-    ways: tuple[Intervention, ...] = (),
-    *,
-    rounding: tuple[Statement, ...] = (),
-    in_fp64: Pair | None = None,
-) -> Mismatch | None:
-    """Return the first different module of two short, tapped runs."""
-    rungs = frozenset[str]().union(*(each.rungs for each in ways))
-    exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, candidate, steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
-    mismatches = walk(pair).mismatches
-    return next(
-        (mismatch for mismatch in mismatches if mismatch.rung == "forward" and mismatch.at.at != "logits"), None
-    )

@@ -1,4 +1,7 @@
-"""Bits of mantissa that operators kept, against those of the spec's precision and of the other side."""
+"""Bits of mantissa that operators kept, against those of the spec's precision and of the other side.
+
+Without them, 3 of 216 names and 5 places are lost (ADR 0036).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What a record states, against its spec and against its own numbers.
 
-It needs no reference: platforms that share a fault agree with each other.
+It needs no reference: platforms that share a fault agree with each other. Without it, 8 of 77 shared faults pass
+(ADR 0036).
 """
 
 from __future__ import annotations

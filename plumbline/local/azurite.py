@@ -46,7 +46,7 @@ def node_binary(name: str) -> str:
 
 
 def install_azurite() -> Path:
-    """Return Azurite's main script; install it if missing."""
+    """Return Azurite's main script. Install it if missing."""
     source = resource("infra/local/azurite")
     # A checkout keeps it beside its lock. An installed package's folder may be read-only: use the user's cache.
     folder = source if (source.parents[2] / "pyproject.toml").is_file() else _cache_folder(source)
@@ -109,7 +109,7 @@ def npm_environment() -> dict[str, str]:
 
 
 def _pip_certificates() -> str:
-    """Return the file of certificates that pip and requests use; "" without one."""
+    """Return the file of certificates that pip and requests use. "" without one."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     configured = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     candidates = [*map(variable, _CERTIFICATE_VARIABLES), *reversed(_PIP_CERTIFICATE.findall(configured))]
@@ -131,7 +131,7 @@ def _reason(output: str) -> str:
 
 
 def main() -> int:
-    """Install Azurite; return the exit code."""
+    """Install Azurite. Return the exit code."""
     try:
         install_azurite()
     except PlumblineError as error:

@@ -20,7 +20,7 @@ _GRACE_SECONDS = 3.0
 
 
 def start_guard(mark: str, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the guard of all processes with this mark; closing its stdin ends them."""
+    """Start the guard of all processes with this mark. Closing its stdin ends them."""
     return subprocess.Popen(
         [sys.executable, "-m", "plumbline.local.guard", mark, str(folder)],
         stdin=subprocess.PIPE,

@@ -125,7 +125,7 @@ def find_by_mark(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = lambda: None) -> list[int]:
-    """End every process with the mark; return the survivors, normally none.
+    """End every process with the mark. Return the survivors, normally none.
 
     `reap` collects this process's own children, which would otherwise stay visible as zombies.
     """

@@ -20,7 +20,7 @@ _SIZES = {"mini", "small", "medium", "base", "large"}
 
 
 def rehearsal(suite: Suite, state: Path, variables: Container[str]) -> Suite:
-    """Return the suite with small trainings on the local stack's stores; `state` keeps its central store.
+    """Return the suite with small trainings on the local stack's stores. `state` keeps its central store.
 
     Gates and data sources stay, and the recipients whose address is in one of the set `variables`. Named sizes become
     `tiny`; a checkpoint stays, as it has a size of its own.
@@ -69,7 +69,7 @@ def _here(platform: Platform) -> Platform:
 
 
 def _local_url(url: str) -> str:
-    """Return the URL of the same place in a store that the local stack serves; there is none for Google's."""
+    """Return the URL of the same place in a store that the local stack serves. There is none for Google's."""
     address = parse_store_url(url)
     if address.scheme == "az":
         return "/".join(part for part in (f"az://{_ACCOUNT}", address.container, address.prefix) if part)
@@ -86,7 +86,7 @@ def _few_rows(source: DatasetSource) -> DatasetSource:
 
 
 def to_toml(content: dict[str, Any]) -> str:
-    """Return the JSON values as TOML, one line a key; keys without a value are left out."""
+    """Return the JSON values as TOML, one line a key. Keys without a value are left out."""
     return "".join(f"{_text(key)} = {_value(value)}\n" for key, value in content.items() if value is not None)
 
 

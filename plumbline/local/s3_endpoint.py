@@ -21,7 +21,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def guarded(application: Application, key: str) -> Application:
-    """Return `application` for requests with this access key; every other is answered 403."""
+    """Return `application` for requests with this access key. Every other is answered 403."""
 
     def respond(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         given = _KEY.search(f"{environ.get('HTTP_AUTHORIZATION', '')} {environ.get('QUERY_STRING', '')}")

@@ -28,7 +28,7 @@ atexit.register(_reserved.close)
 
 
 def reserve_port(wanted: int | None = None) -> int:
-    """Return a free loopback port, reserved for this process's children; raise if the wanted port is in use.
+    """Return a free loopback port, reserved for this process's children. Raise if the wanted port is in use.
 
     A port that is only looked up may belong to an outgoing connection seconds later, when the server wants it. A bound
     socket that does not listen keeps it: Linux gives the port to no connection and to no request for any free port, yet
@@ -83,7 +83,7 @@ class Servers:
 
     @property
     def _endpoints(self) -> services.Endpoints:
-        """Return the stores' endpoints and the stack's secrets; they are made at the first use."""
+        """Return the stores' endpoints and the stack's secrets. They are made at the first use."""
         if self._stores is None:
             s3, blob = (f"http://127.0.0.1:{reserve_port()}" for _ in range(2))
             self._stores = services.Endpoints(s3, blob, StackSecrets(read_login(self._state)))

@@ -42,7 +42,7 @@ class StackSecrets:
 
 
 def read_login(state: Path) -> str:
-    """Return the login of the Prefect server in this state folder; write it, for this user alone, at the first use."""
+    """Return the login of the Prefect server in this state folder. Write it, for this user alone, at the first use."""
     path = state / LOGIN_NAME
     if not path.is_file():
         path.touch(mode=0o600)
@@ -67,7 +67,7 @@ def prefect_server_command(port: int) -> list[str]:
 
 
 def moto_command(port: int) -> list[str]:
-    """Return the command of the in-memory S3 endpoint; it takes its key from the variable `S3_KEY`."""
+    """Return the command of the in-memory S3 endpoint. It takes its key from the variable `S3_KEY`."""
     require("moto")
     return [sys.executable, "-m", "plumbline.local.s3_endpoint", str(port)]
 
@@ -144,7 +144,7 @@ def answers(url: str) -> bool:
 
 
 def create_bucket(url: str, endpoints: Endpoints) -> None:
-    """Create the bucket or container of the store at `url`; do nothing for files."""
+    """Create the bucket or container of the store at `url`. Do nothing for files."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
         scope = f"{endpoints.secrets.s3}/20260101/us-east-1/s3/aws4_request"

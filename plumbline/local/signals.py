@@ -26,7 +26,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP act like Ctrl-C; a signal that is ignored, as under `nohup`, stays ignored."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C. A signal that is ignored, as under `nohup`, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -34,7 +34,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def lock_in_use() -> Path:
-    """Return this environment's lock file; the GPU lock if torch has CUDA."""
+    """Return this environment's lock file. The GPU lock if torch has CUDA."""
     return resource("locks/trainer-cuda.txt" if cuda_of_torch() else "locks/all.txt")
 
 
@@ -100,7 +100,7 @@ class Stack:
         self.servers.wait_for_api()
 
     def start_workers(self, names: Iterable[str] | None = None) -> None:
-        """Start workers for the platforms and the controllers; their pools must exist."""
+        """Start workers for the platforms and the controllers. Their pools must exist."""
         for name in (*self.suite.platforms, CONTROLLERS) if names is None else names:
             self._start_worker(name)
 
@@ -125,7 +125,7 @@ class Stack:
         return self.servers.credentials(platform.data, platform.outbox)
 
     def check(self) -> None:
-        """Restart dead processes, like systemd; raise `UnavailableError` after too many."""
+        """Restart dead processes, like systemd. Raise `UnavailableError` after too many."""
         reap_orphans(self._own_pids())
         for name, child in list(self.servers.children.items()):
             if not child.alive:
@@ -222,7 +222,7 @@ class Stack:
         return [*guard, *(child.process.pid for child in self._children())]
 
     def _end(self) -> None:
-        """End all processes: clients first, then servers; ignore a second Ctrl-C."""
+        """End all processes: clients first, then servers. Ignore a second Ctrl-C."""
         with undisturbed():
             stop([*self._commands, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
             # The database waits for its clients to leave.

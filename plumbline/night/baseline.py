@@ -156,7 +156,7 @@ class BaselineBook:
         self._central = central
 
     def read(self, spec_sha256: str, platform: str) -> Baseline | None:
-        """Return the baseline; `None` without accepted records."""
+        """Return the baseline. `None` without accepted records."""
         key = baseline_key(spec_sha256, platform)
         data = self._central.read_document(key)
         baseline = self._parsed(key, data) if data is not None else None
@@ -180,7 +180,7 @@ class BaselineBook:
         return tuple(baselines), damaged
 
     def accept(self, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
-        """Approve a record; raise `InvalidInputError` if it is unfit as a reference."""
+        """Approve a record. Raise `InvalidInputError` if it is unfit as a reference."""
         problem = _unfit(record)
         if problem:
             raise InvalidInputError(problem, where=record.record_id, hint="accept a record of a completed training")
@@ -225,7 +225,7 @@ class BaselineBook:
         return read_model(Baseline, data, where=f"{self._central.store.url}/{key}")
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
-        """Change a baseline; one that is damaged counts as none, so that accepting a record repairs it."""
+        """Change a baseline. One that is damaged counts as none, so that accepting a record repairs it."""
         changed: list[Baseline] = []
 
         def apply(data: bytes | None) -> bytes:

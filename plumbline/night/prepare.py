@@ -40,7 +40,7 @@ class _Built(NamedTuple):
 
 
 def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
-    """Build and publish everything; return each workload's RunSpec."""
+    """Build and publish everything. Return each workload's RunSpec."""
     specs: dict[str, RunSpec] = {}
     built: dict[str, _Built] = {}
     for name, workload in suite.workloads.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,8 @@ from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec
 
+_MAX_IN_MEMORY = 128
+"""Maximum number of a round's records in memory: those of one workload on a large fleet."""
 _MAX_ROW_GROUPS = 1024
 _MAX_FOOTER_BYTES = 1 << 20
 _MAX_FOOTER_ENTRIES = 4096
@@ -32,11 +36,21 @@ _ROW_SCHEMA = pa.schema([("row_id", pa.int64()), ("text", pa.uint64()), ("label"
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """One record; `arrays` replaces the folder's parts for a record in memory."""
+    """One record. `arrays` replaces the folder's parts for a record in memory."""
 
     record: RunRecord
     folder: Path
     arrays: dict[str, Arrays] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # mypy would accept every name
+
+        def __getattr__(self, name: str) -> RunRecord:
+            """Read a record again that memory had no room for."""
+            if name != "record" or "folder" not in vars(self):
+                raise AttributeError(name)
+            vars(self)["record"] = record = read_record(self.folder, verify=False)
+            limit_memory(self)
+            return record
 
     @cached_property
     def batches(self) -> Arrays:
@@ -65,7 +79,7 @@ class LoadedRecord:
 
     @cached_property
     def answers(self) -> Arrays:
-        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation; may be empty."""
+        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation. May be empty."""
         return self._part("answers", _check_answers)
 
     @cached_property
@@ -74,7 +88,7 @@ class LoadedRecord:
         return self._part("capture", _no_check)
 
     def read_parts(self) -> None:
-        """Read every part; raise `CorruptDataError` for a malformed one, now instead of on first use.
+        """Read every part. Raise `CorruptDataError` for a malformed one, now instead of on first use.
 
         Of captured tensors, which may have gigabytes, only the header is read.
         """
@@ -97,7 +111,7 @@ class LoadedRecord:
         return content
 
     def _path(self, name: str) -> Path | None:
-        """Return the file of a part, of a size that the spec explains; `None` without that part."""
+        """Return the file of a part, of a size that the spec explains. `None` without that part."""
         key = PART_FILES[name]
         part = next((part for part in self.record.parts if part.key == key), None)
         if part is None:
@@ -107,6 +121,21 @@ class LoadedRecord:
             text = f"{part.size} bytes, more than the {most} that the spec explains"
             raise CorruptDataError(text, where=str(self.folder / key))
         return self.folder / key
+
+
+R = TypeVar("R", bound=LoadedRecord)
+_in_memory: deque[weakref.ref[LoadedRecord]] = deque()
+
+
+def limit_memory(record: R) -> R:
+    """Return a record on disk, which may leave the memory once others are read, and is read again on its next use."""
+    _in_memory.append(weakref.ref(record))
+    while len(_in_memory) > _MAX_IN_MEMORY:
+        oldest = _in_memory.popleft()()
+        if oldest is not None and oldest is not record:
+            for name in vars(oldest).keys() - {"folder", "arrays"}:
+                del vars(oldest)[name]
+    return record
 
 
 def load_record(folder: Path) -> LoadedRecord:

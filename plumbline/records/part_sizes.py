@@ -93,7 +93,7 @@ _MAX_VARINT_BYTES = 10
 
 
 def unpacked_bytes(data: bytes, start: int, end: int) -> int:
-    """Return the bytes that all pages in `data[start:end]` unpack to; raise `ValueError` if malformed."""
+    """Return the bytes that all pages in `data[start:end]` unpack to. Raise `ValueError` if malformed."""
     if not 0 <= start <= end <= len(data):
         raise ValueError("a column is outside of the file")
     total, at = 0, start

@@ -62,7 +62,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """One point; `series` selects its shape and colour."""
+    """One point. `series` selects its shape and colour."""
 
     x: float
     y: float

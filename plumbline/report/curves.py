@@ -198,7 +198,7 @@ def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[
 
 
 def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
-    """Yield a rule per change; only the first have text."""
+    """Yield a rule per change. Only the first have text."""
     middle = (frame.left + frame.right) / 2
     for place, change in enumerate(content.changes):
         at = x(change.index)

@@ -170,21 +170,19 @@ def change_sentence(change: ChangeSummary) -> str:
             after=f"{change.after:.4g}",
             size="" if change.change is None else f" ({change.change:+.1%})",
             way="worse" if change.worse else "better",
-            p_value=f"{change.p_value:.2g}",
+            p_value="" if change.p_value is None else f", p = {change.p_value:.2g}",
             beside=f", with a change of {change.with_boundary}" if change.with_boundary else "",
         )
     )
 
 
 def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, factor: float) -> Chart | None:
-    """Draw the nights, their reference and their limit; `None` for fewer than two nights."""
+    """Draw the nights, their reference and their limit. `None` for fewer than two nights."""
     values = [None if value is None else value * factor for value in history.values[first:]]
     lines: dict[str, Sequence[float | None]] = {"measured": values}
-    levels = {"reference": (summary.lost, summary.reference), "limit": (None, summary.limit)}
-    for name, (before, now) in levels.items():
-        if now is not None:
-            level = [before if first + index < summary.level else now for index in range(len(values))]
-            lines[name] = [None if value is None else value * factor for value in level]
+    for name, level in {"reference": summary.reference, "limit": summary.limit}.items():
+        if level is not None:
+            lines[name] = [level * factor if first + index >= summary.level else None for index in range(len(values))]
     decided = {call.place - first: call.entry.verdict for call in history.calls}
     signs = [SYMBOLS[decided[index]] if decided.get(index, "pass") != "pass" else "" for index in range(len(values))]
     rounds = {name: index for index, name in enumerate(history.rounds[first:])}

@@ -66,7 +66,7 @@ def _coded(text: str) -> Markup:
 
 
 def _unbroken(text: str) -> Markup:
-    """Escape text; keep numbers such as 3.0e-4 on one line.
+    """Escape text. Keep numbers such as 3.0e-4 on one line.
 
     Browsers break lines after a hyphen.
     """

@@ -100,7 +100,7 @@ def _part_seconds(finding: Finding, result: PlatformResult) -> float:
 
 
 def _total_seconds(result: PlatformResult) -> float:
-    """Return the seconds of a platform's trainings; waiting for data is a share of their parts."""
+    """Return the seconds of a platform's trainings. Waiting for data is a share of their parts."""
     if "total" in result.timings:
         return max(0.0, result.timings["total"])
     return sum(max(0.0, took) for name, took in result.timings.items() if not name.endswith("data_wait"))

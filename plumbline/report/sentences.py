@@ -26,7 +26,7 @@ SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?
 
 
 def sentence_of(statement: Statement) -> str:
-    """Return the sentence of a statement; words from elsewhere stay as they are.
+    """Return the sentence of a statement. Words from elsewhere stay as they are.
 
     A code that this release does not know, from a verdict of a later one, is shown with its values.
     """

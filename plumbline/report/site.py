@@ -90,7 +90,7 @@ class MatrixRow:
 
 
 def report_href(root: str, suite: str, round_id: str) -> str:
-    """Return the relative link of a round's report; `root` leads to the store's root."""
+    """Return the relative link of a round's report. `root` leads to the store's root."""
     return f"{root}/rounds/{quote(suite)}/{quote(round_id)}/report.html"
 
 
@@ -222,12 +222,21 @@ def history_page(source: str, verdict: Outcome, words: str, lines: Sequence[tupl
         name = " ".join(part for part in (history.platform, history.workload) if part)
         sections.setdefault(clean(name, 130), []).append(metric_view(history, summary, NIGHTS))
     lost = [summary for _, summary in ranked if summary.verdict == verdict]
-    named = some_of([" ".join(filter(None, (line.platform, line.workload, line.metric))) for line in lost])
+    named = some_of([_with_size(line) for line in lost])
     sentence = sentence_of(fact("site.external", names=named, verdict=verdict))
     return rendered(
         "history.html.j2", source=clean(source, 120), verdict=verdict, sentence=sentence, words=words,
         sections=sections, left_out=max(0, len(lines) - MOST_CHARTS),
     )  # fmt: skip
+
+
+def _with_size(line: LineSummary) -> str:
+    """Name a series, with the size and the date of its open loss."""
+    name = " ".join(filter(None, (line.platform, line.workload, line.metric)))
+    losses = [change for change in line.changes if change.worse and change.change is not None]
+    if line.verdict != "drift" or not losses:
+        return name
+    return f"{name} {losses[-1].change:+.1%} since {losses[-1].since}"
 
 
 def with_nights(page: str, suite: str, earlier: str, later: str) -> str:

@@ -36,7 +36,7 @@ _GATES = ("learn.", "speed.", "history.")
 
 
 def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
-    """Return the round as a table; `colour` adds terminal colours."""
+    """Return the round as a table. `colour` adds terminal colours."""
     from rich.console import Console
     from rich.text import Text
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
@@ -16,7 +17,7 @@ from plumbline.report.sentences import clean, note_line, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.workloads import WorkloadView, workload_views
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
 Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
@@ -53,7 +54,11 @@ class RecordLink:
     """One record, with the location of its parts."""
 
     platform: str
-    record: RunRecord
+    record_id: str
+    spec_sha256: str
+    started_at: datetime
+    seconds: float
+    exit: Exit
     href: str
 
 
@@ -201,4 +206,8 @@ def _cut(title: str, columns: tuple[str, ...], rows: tuple[FingerprintDifference
 
 
 def _link(platform: str, record: RunRecord, base: str, links: Mapping[str, str]) -> RecordLink:
-    return RecordLink(platform, record, links.get(record.record_id, f"{base}/{record.record_id}/record.json"))
+    href = links.get(record.record_id, f"{base}/{record.record_id}/record.json")
+    # Not the record itself: a page names thousands, which memory does not hold.
+    return RecordLink(
+        platform, record.record_id, record.spec_sha256, record.started_at, record.seconds, record.exit, href
+    )

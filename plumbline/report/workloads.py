@@ -85,14 +85,12 @@ def workload_views(
     marked: frozenset[str] = frozenset(),
 ) -> tuple[WorkloadView, ...]:  # fmt: skip
     """Return the evidence of each workload, in the records' order."""
-    names = list(dict.fromkeys(record.record.spec.workload for loaded in lists.values() for record in loaded))
+    by_workload: dict[str, dict[str, LoadedRecord]] = {}
+    for platform, loaded in lists.items():
+        for record in loaded:  # once: memory may not hold all of them
+            by_workload.setdefault(record.record.spec.workload, {}).setdefault(platform, record)
     views = []
-    for workload in names:
-        chosen = {
-            platform: next(record for record in loaded if record.record.spec.workload == workload)
-            for platform, loaded in lists.items()
-            if any(record.record.spec.workload == workload for record in loaded)
-        }
+    for workload, chosen in by_workload.items():
         ordered = {name: chosen[name] for name in order if name in chosen}
         base = ordered.get(reference)
         pairs = {name: Pair(base, record) for name, record in ordered.items() if base is not None and name != reference}

@@ -42,7 +42,7 @@ Scalar = bool | Whole | Number | Text | None
 
 
 def _bounded_json(value: JsonValue) -> JsonValue:
-    """Return `value`; raise `ValueError` for a number outside the bounds, or a long text."""
+    """Return `value`. Raise `ValueError` for a number outside the bounds, or a long text."""
     open_values = [value]
     while open_values:
         current = open_values.pop()
@@ -81,7 +81,7 @@ _REASONS = {
 
 
 class Model(BaseModel):
-    """Frozen model without unknown keys, NaN or infinity; missing numbers are `None`."""
+    """Frozen model without unknown keys, NaN or infinity. Missing numbers are `None`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -114,7 +114,7 @@ def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -
 
 
 def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_bytes: int = 64 << 20) -> M:
-    """Parse `kind` from untrusted JSON; raise `InvalidInputError` with file and key."""
+    """Parse `kind` from untrusted JSON. Raise `InvalidInputError` with file and key."""
     where = where or (str(source) if isinstance(source, Path) else "")
     if isinstance(source, Path):
         try:

@@ -71,7 +71,7 @@ class Refusal(str, Enum):  # StrEnum from Python 3.11 on
 
 
 class AccessError(ConfigurationError):
-    """Refused credentials or permissions; a retry will not help."""
+    """Refused credentials or permissions. A retry will not help."""
 
     def __init__(
         self, what: str, *, where: str = "", key: str = "", hint: str = "", refusal: Refusal = Refusal.UNKNOWN
@@ -128,7 +128,7 @@ class CorruptDataError(InvalidInputError):
 
 
 class TrainingError(InvalidInputError):
-    """Failed training; `where` contains step and place."""
+    """Failed training. `where` contains step and place."""
 
 
 RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -157,7 +157,7 @@ def memory_hint(part: str) -> str:
 
 
 def record_code(error: Exception) -> str:
-    """Return the record's code of `error`; an unknown class is `error`."""
+    """Return the record's code of `error`. An unknown class is `error`."""
     if isinstance(error, OSError) and not isinstance(error, PlumblineError):
         return "disk-full" if error.errno in DISK_FULL else "unavailable"
     return next((code for kind, code in RECORD_CODES if isinstance(error, kind)), "error")

@@ -68,7 +68,7 @@ def clean(text: object, limit: int = MAX_CHARS) -> str:
 
 
 def shorten(text: str, fits: Callable[[str], bool]) -> str:
-    """Return `text` cut so that it `fits`; lines with an address stay, and the last line, which has the alert's id."""
+    """Return `text` cut so that it `fits`. Lines with an address stay, and the last line, which has the alert's id."""
     if fits(text):
         return text
     kept: list[str] = []

@@ -97,7 +97,7 @@ class OptimizerGroup(Model):
 
 
 class StepEvidence(Model):
-    """Rungs 3, 5 and 7 to 9 at one step; `None` is a missing number, equal to nothing."""
+    """Rungs 3, 5 and 7 to 9 at one step. `None` is a missing number, equal to nothing."""
 
     step: ProbeStep
     batch: dict[Label, Sha256] = Field(max_length=64)
@@ -194,7 +194,7 @@ class NativeOperation(Model):
 
 
 class PortableStep(Model):
-    """Digests of one step of the portable leg; `None` if not finite, equal to nothing."""
+    """Digests of one step of the portable leg. `None` if not finite, equal to nothing."""
 
     step: ProbeStep
     loss: Label | None
@@ -260,7 +260,7 @@ class ProbeEvidence(Model):
 
 
 class SpeedEvidence(Model):
-    """Throughput of a run, with explaining measurements; times in seconds."""
+    """Throughput of a run, with explaining measurements. Times in seconds."""
 
     steps: Step
     warmup_steps: Step

@@ -28,7 +28,7 @@ _PACKAGES = {
 
 
 def missing_package(error: ImportError) -> ConfigurationError | None:
-    """Return the one-line error of a package that is missing or does not fit; `None` if it is none of Plumbline's."""
+    """Return the one-line error of a package that is missing or does not fit. `None` if it is none of Plumbline's."""
     package = _package(error)
     extras = _extras().get(package)
     if extras is None:
@@ -54,7 +54,7 @@ def _package(error: ImportError) -> str:
 
 
 def require(module: str) -> ModuleSpec:
-    """Return where `module` is installed, before a process is started that needs it; raise its one-line error."""
+    """Return where `module` is installed, before a process is started that needs it. Raise its one-line error."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         error = ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -83,7 +83,7 @@ def resource(name: str) -> Path:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return the extras of each required package; "" where every environment needs it."""
+    """Return the extras of each required package. "" where every environment needs it."""
     extras: dict[str, list[str]] = {}
     for line in _requirements():
         name, extra = _NAME.match(line), _EXTRA.search(line)

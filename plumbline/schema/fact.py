@@ -1,4 +1,4 @@
-"""A statement as a code with its values; `report.sentences` makes the sentence."""
+"""A statement as a code with its values. `report.sentences` makes the sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Fact.model_rebuild()
 
 
 def fact(code: str, **values: Any) -> Fact:
-    """Return a fact; a number that is not finite becomes its name, since JSON has none."""
+    """Return a fact. A number that is not finite becomes its name, since JSON has none."""
     return Fact(code=code, values={name: _plain(value) for name, value in values.items()})
 
 

@@ -28,7 +28,7 @@ def suite_schema() -> dict[str, Any]:
 
 
 def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of `kind`; a property's description is its field's docstring."""
+    """Return the schema of `kind`. A property's description is its field's docstring."""
     schema = kind.model_json_schema()
     kinds = {model.__name__: model for model in _models(kind)}
     for name, definition in ((kind.__name__, schema), *schema.get("$defs", {}).items()):

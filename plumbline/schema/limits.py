@@ -141,9 +141,6 @@ VANISHED = 0.01
 CLOSER = 0.25
 """A difference below the envelope has disappeared if at most this share is left."""
 
-MOST_KINDS = 3
-"""Maximum number of module classes whose outputs are imposed at once; more are most of the forward pass."""
-
 MOST_LOST = 1
 """Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
 

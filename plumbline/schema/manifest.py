@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from typing_extensions import Self
@@ -15,9 +15,7 @@ from plumbline.schema.task import Task, has_row_labels
 MAX_FILE_BYTES = 1 << 40
 MAX_SHARDS = 100_000
 _MAX_SHOWN = 300
-_NEWER = {"classes", "pairs", "pad_token_id", "origins", "receipt"}
 _ABOUT_THE_IMPORT = ("origins", "receipt")
-_SPLITS, _ROWS = ("train", "evaluation"), "rows_sha256"
 
 
 Key = Annotated[str, AfterValidator(safe_key)]
@@ -39,13 +37,12 @@ class Shard(DataFile):
     """
 
     num_rows: int = Field(ge=1, le=1 << 48)
-    rows_sha256: Sha256 | None = None
-    """SHA-256 of the rows, however a Parquet file stores them; `None` if they are known by their file alone."""
+    rows_sha256: Sha256
+    """SHA-256 of the rows, however a Parquet file stores them."""
 
     def holds_the_rows_of(self, other: Shard) -> bool:
-        """Return whether both shards are known to contain the same rows in the same order."""
-        known = self.rows_sha256 is not None and self.rows_sha256 == other.rows_sha256
-        return self.num_rows == other.num_rows and (known or self.sha256 == other.sha256)
+        """Return whether both shards contain the same rows in the same order."""
+        return (self.num_rows, self.rows_sha256) == (other.num_rows, other.rows_sha256)
 
 
 class ClassRows(Model):
@@ -73,7 +70,7 @@ class ImportReceipt(Model):
     """Labels merged, files without a row, and rows of several lines."""
 
     def differences(self, other: ImportReceipt | None) -> tuple[str, ...]:
-        """Return what this import did differently than `other`; nothing if the latter is unknown."""
+        """Return what this import did differently than `other`. Nothing if the latter is unknown."""
         if other is None:
             return ()
         texts = []
@@ -89,7 +86,7 @@ class ImportReceipt(Model):
 
 
 class Manifest(Model):
-    """Dataset: ordered shards per split, and a tokenizer; its digest is its identity.
+    """Dataset: ordered shards per split, and a tokenizer. Its digest is its identity.
 
     The number of a row counts from 0 through `train`, then through `evaluation`, in the order given here.
     """
@@ -120,26 +117,15 @@ class Manifest(Model):
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON, the dataset's identity.
 
-        How the rows were read is not part of it: a dataset that is imported again trains as before. Neither are the
-        digests of rows, which the digests of the files imply.
+        How the rows were read is not part of it: a dataset that is imported again trains as before.
         """
-        content = {key: value for key, value in self.to_json().items() if key not in _ABOUT_THE_IMPORT}
-        for split in _SPLITS:
-            content[split] = [{k: v for k, v in shard.items() if k != _ROWS} for shard in content[split]]
-        return digest_json(content)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, without new keys at their defaults, so that digests stay."""
-        content = {key: value for key, value in super().to_json().items() if key not in _NEWER or value}
-        for split in _SPLITS:
-            content[split] = [{k: v for k, v in shard.items() if k != _ROWS or v} for shard in content[split]]
-        return content
+        return digest_json({key: value for key, value in self.to_json().items() if key not in _ABOUT_THE_IMPORT})
 
     @property
     def content_sha256(self) -> str:
         """Return the SHA-256 of tokenizer, rows, order and classes."""
         names = [entry.name for entry in self.classes]
-        splits = ([s.rows_sha256 or s.sha256 for s in split] for split in (self.train, self.evaluation))
+        splits = ([shard.rows_sha256 for shard in split] for split in (self.train, self.evaluation))
         files = [self.tokenizer.sha256, *splits]
         return digest_json([self.task, self.num_labels, names, self.pairs, *files])
 

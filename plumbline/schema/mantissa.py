@@ -25,7 +25,7 @@ _OF_TYPES = {
 
 
 def _sorted(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return `counts`; raise `ValueError` for counts that no sample has."""
+    """Return `counts`. Raise `ValueError` for counts that no sample has."""
     if counts and (len(counts) != NUM_COUNTS or counts[0] > SAMPLED):
         raise ValueError(f"has not {NUM_COUNTS} counts of at most {SAMPLED} values")
     if any(more > most for most, more in pairwise(counts)):

@@ -23,7 +23,7 @@ _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
 
 
 def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
-    """Return the steps before which a leg runs; `epoch` is the number of steps of an epoch.
+    """Return the steps before which a leg runs. `epoch` is the number of steps of an epoch.
 
     These are, as far as the curve's length allows: the first and the last step, the first step of the second epoch, the
     first step of the schedule's decay, and steps behind an evaluation.
@@ -90,7 +90,7 @@ def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple
 
 
 def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference of one step; `clipped` names clipped gradients that differ."""
+    """Yield (stage, name) of each difference of one step. `clipped` names clipped gradients that differ."""
     yield from (("forward", name) for name in differing(ours.outputs, theirs.outputs))
     if ours.loss is None or ours.loss != theirs.loss:
         # Without outputs, a different loss may be the loss function's or the model's.

@@ -21,7 +21,7 @@ Marks = Annotated[tuple[Mark, ...], Field(max_length=MAX_TRAIL), FailFast()]
 
 
 class SpeedTrail(Model):
-    """What `speed` trained, step by step from its first warm-up step; `None` is a missing number."""
+    """What `speed` trained, step by step from its first warm-up step. `None` is a missing number."""
 
     num_rows: tuple[Count, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     """Rows of the global batch that reached the model."""

@@ -104,7 +104,7 @@ class RunRecord(Model):
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
-    """Read the record in `folder`; with `verify`, check its parts' digests.
+    """Read the record in `folder`. With `verify`, check its parts' digests.
 
     Raises `InvalidInputError` for a partial or malformed record, and `CorruptDataError` for a part with wrong bytes.
     """
@@ -171,7 +171,7 @@ def night_time(round_id: str, started_at: datetime, now: datetime | None = None)
 
 
 def named_time(round_id: str) -> datetime | None:
-    """Return the time in the round's name; `None` if a user named it."""
+    """Return the time in the round's name. `None` if a user named it."""
     named = _NAMED.match(round_id)
     try:
         return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=timezone.utc) if named else None

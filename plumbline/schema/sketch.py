@@ -50,7 +50,7 @@ def block_salt(block: int) -> int:
 
 
 class RunningSketch:
-    """Sketch of a tensor whose values arrive in pieces, in C order; equal to the sketch of the whole."""
+    """Sketch of a tensor whose values arrive in pieces, in C order. Equal to the sketch of the whole."""
 
     def __init__(self) -> None:
         self._signed = np.zeros(_SIGNED)

@@ -1,4 +1,4 @@
-"""RunSpec: the frozen description of one training; its digest is its identity."""
+"""RunSpec: the frozen description of one training. Its digest is its identity."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class LearnSpec(Model):
 
 
 class RunSpec(Model):
-    """One training; identical tasks have equal digests."""
+    """One training. Identical tasks have equal digests."""
 
     schema_version: Literal[1] = 1
     workload: Name
@@ -315,7 +315,7 @@ class SpecFile(Model):
 
 
 def read_spec(path: Path) -> RunSpec:
-    """Read the RunSpec in `path`; raise `InvalidInputError` if malformed or edited."""
+    """Read the RunSpec in `path`. Raise `InvalidInputError` if malformed or edited."""
     file = read_model(SpecFile, path)
     if file.spec.digest != file.digest:
         raise InvalidInputError(

@@ -23,7 +23,7 @@ _MAX_NAME_BYTES = 255
 
 
 def safe_key(key: str) -> str:
-    """Return `key` if it is a safe relative path; raise `ValueError` if not."""
+    """Return `key` if it is a safe relative path. Raise `ValueError` if not."""
     bad = (
         not key
         or len(key) > 512
@@ -43,7 +43,7 @@ def safe_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Parts of a store URL; `container` is set for `az://` only, with the account in `bucket`."""
+    """Parts of a store URL. `container` is set for `az://` only, with the account in `bucket`."""
 
     scheme: str
     bucket: str
@@ -72,7 +72,7 @@ class StoreKind:
 
 
 def kind_at(url: str) -> StoreKind:
-    """Return the kind of the store at `url`; raise `ValueError` for an unknown scheme."""
+    """Return the kind of the store at `url`. Raise `ValueError` for an unknown scheme."""
     scheme, separator, _ = url.partition("://")
     *forms, last = (kind.form for kind in KINDS.values())
     hint = f"{', '.join(forms)} or {last}"
@@ -103,7 +103,7 @@ def parse_store_url(url: str) -> StoreAddress:
 
 
 def relation(url: str, other: str) -> str:
-    """Return how the place of `url` lies to that of `other`; "" if neither contains the other."""
+    """Return how the place of `url` lies to that of `other`. "" if neither contains the other."""
     here, there = (_place(parse_store_url(each)) for each in (url, other))
     if here == there:
         return "is the same place as"

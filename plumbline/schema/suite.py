@@ -433,7 +433,7 @@ def read_workloads(path: Path) -> Workloads:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read the suite in `path`; raise `ConfigurationError` with key and hint."""
+    """Read the suite in `path`. Raise `ConfigurationError` with key and hint."""
     suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
     # Checked for files only: a validated suite stays valid on a machine with fewer time zones.
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
@@ -465,7 +465,7 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
-    """Validate a suite's values; raise `ConfigurationError` with key and hint."""
+    """Validate a suite's values. Raise `ConfigurationError` with key and hint."""
     suite = _validated(Suite, content, where=where)
     problems = chain(
         _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite)
@@ -503,7 +503,7 @@ def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:
 
 
 def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
-    """Validate values; raise `ConfigurationError` with every missing key, or the first other problem."""
+    """Validate values. Raise `ConfigurationError` with every missing key, or the first other problem."""
     try:
         # Strict, as TOML and JSON have types: `seed = true` and `steps = "10"` are mistakes.
         return kind.model_validate(content, strict=True)
@@ -518,7 +518,7 @@ def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
 
 
 def _refuse(read: M, problems: Iterable[tuple[str, str]], *, where: str) -> M:
-    """Return what was read; raise `ConfigurationError` for the first problem, as (key, reason)."""
+    """Return what was read. Raise `ConfigurationError` for the first problem, as (key, reason)."""
     for key, reason in problems:
         raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
     return read

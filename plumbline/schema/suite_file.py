@@ -66,7 +66,7 @@ _LONGEST = 200
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return "did you mean `NAME`?" for the closest choice; "" if none is close."""
+    """Return "did you mean `NAME`?" for the closest choice. "" if none is close."""
     known = {choice.casefold(): choice for choice in choices}
     matches = get_close_matches(word.casefold()[:_LONGEST], known, n=1, cutoff=0.6)
     return f"did you mean `{known[matches[0]]}`?" if matches else ""
@@ -121,7 +121,7 @@ A relative `file://` URL (`file://.plumbline/central`) is resolved against the w
 
 
 def without_credentials(url: str) -> str:
-    """Return `url`; raise `ValueError`, without naming it, if it contains a password, a login or a signature.
+    """Return `url`. Raise `ValueError`, without naming it, if it contains a password, a login or a signature.
 
     Only the account of an SSH address is no secret, such as `git@`.
     """
@@ -190,7 +190,7 @@ _OWNED = {
 
 
 def check_job_variables(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return the job variables; raise `ValueError` for one that has no meaning here, or that JSON cannot carry."""
+    """Return the job variables. Raise `ValueError` for one that has no meaning here, or that JSON cannot carry."""
     for name, value in variables.items():
         if name in _OWNED:
             raise ValueError(f"{name}: {_OWNED[name]}")
@@ -203,7 +203,7 @@ def check_job_variables(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_json(value: Any) -> str:
-    """Return why a value of TOML is none of JSON; "" if it is one."""
+    """Return why a value of TOML is none of JSON. "" if it is one."""
     if isinstance(value, Mapping):
         return next(filter(None, map(_no_json, value.values())), "")
     if isinstance(value, (list, tuple)):
@@ -215,7 +215,7 @@ def _no_json(value: Any) -> str:
 
 
 def is_time_zone(name: str) -> bool:
-    """Return whether `name` is a time zone; true without a time zone database."""
+    """Return whether `name` is a time zone. True without a time zone database."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Limits of rounding differences between two runs; `docs/MATH.md` derives every number.
+"""Limits of rounding differences between two runs. `docs/MATH.md` derives every number.
 
 A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that depends on
 the precision and doubles every `DOUBLING_STEPS`.
@@ -71,7 +71,7 @@ def growth(steps: int) -> float:
 
 
 def limit(envelope: float | None, stage: str, precision: Precision, step: int = 0) -> float:
-    """Return the maximum rounding error at `step`; `envelope` was measured there.
+    """Return the maximum rounding error at `step`. `envelope` was measured there.
 
     The floor grows also beside an envelope: in half precision one unit of fp32 moves hardly a number, and SDPA instead
     of eager attention reached 1.5 times the limit after twelve steps.
@@ -93,7 +93,7 @@ def production_limit(envelope: float | None, stage: str, precision: Precision) -
 
 
 def relative(reference: float | None, candidate: float | None) -> float:
-    """Return |candidate - reference| / |reference|; infinite if a number is missing."""
+    """Return |candidate - reference| / |reference|. Infinite if a number is missing."""
     if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):
         return math.inf
     if reference == candidate:

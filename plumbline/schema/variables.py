@@ -25,7 +25,7 @@ _FOREIGN = (
 
 
 def variable(name: str, default: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """Return a variable's value; `default` if it is absent or empty."""
+    """Return a variable's value. `default` if it is absent or empty."""
     return _cleaned(environment.get(name, "")) or default
 
 
@@ -36,7 +36,7 @@ def secret_values(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Clean the variables that libraries read by themselves; remove the empty ones.
+    """Clean the variables that libraries read by themselves. Remove the empty ones.
 
     Called where a command starts, before Prefect is imported, and before an SDK is used, by several threads at once.
     """

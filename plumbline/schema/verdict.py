@@ -88,7 +88,7 @@ NoteCode = Literal[
 
 
 class Note(Model):
-    """Statement for people with a `code`; programs use only `code`."""
+    """Statement for people with a `code`. Programs use only `code`."""
 
     code: NoteCode = "remark"
     text: Statement
@@ -178,7 +178,7 @@ class RoundVerdict(Model):
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """Return the worst outcome; `inconclusive` if empty."""
+    """Return the worst outcome. `inconclusive` if empty."""
     return max(outcomes, key=_SEVERITY.__getitem__, default="inconclusive")
 
 

@@ -30,7 +30,7 @@ def read_any_version(
     where: str = "",
     max_bytes: int = 64 << 20,
 ) -> M:
-    """Parse as `read_model`; of a different minor version, ignore the keys that this version does not know.
+    """Parse as `read_model`. Of a different minor version, ignore the keys that this version does not know.
 
     `version_at` is the dotted key of the version. Below the top-level keys `exact`, every key must be known.
     """
@@ -70,7 +70,7 @@ def _version(content: Any, key: str) -> str:
 
 
 def _read_known(kind: type[M], content: Any, exact: Collection[str]) -> M | None:
-    """Validate `content` without the keys that `kind` refuses as unknown; `None` if anything else is wrong."""
+    """Validate `content` without the keys that `kind` refuses as unknown. `None` if anything else is wrong."""
     for _ in range(_ROUNDS):
         try:
             return kind.model_validate_json(json.dumps(content))
@@ -93,7 +93,7 @@ def _remove(content: Any, place: tuple[int | str, ...]) -> None:
 
 
 def validate_order(kind: type[M], content: Mapping[str, Any]) -> M:
-    """Validate a controller's order on a worker; first refuse one of a different minor version."""
+    """Validate a controller's order on a worker. First refuse one of a different minor version."""
     theirs = content.get("version", "")
     if isinstance(theirs, str) and theirs and _minor(theirs) != _minor(__version__):  # "": not stated
         text = f"comes from plumbline {theirs[:40]} of the controller, this worker has {__version__}"

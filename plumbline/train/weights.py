@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from plumbline.schema.errors import ConfigurationError, InvalidInputError, Plumb
 from plumbline.schema.spec import ModelSpec
 
 _STANDARD_DEVIATION = 0.02
+_RENAMED = (("_orig_mod.", ""), ("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+"""Parts of tensors' names and what they are now: `torch.compile` wraps modules, old releases had other names."""
 _UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}
 
 
@@ -63,18 +66,16 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
     index = folder / "model.safetensors.index.json"
     names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else []
     tensors: dict[str, NDArray[np.float32]] = {}
-    for name in names or ["model.safetensors"]:
-        path = folder / name
+    for part in names or ["model.safetensors"]:
+        path = folder / part
         if not path.is_file():
             hint = "save it with save_pretrained(folder), which writes safetensors"
             raise ConfigurationError("contains no model.safetensors", where=str(folder), hint=hint)
         try:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - not a dict
-                    renamed = key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-                        "LayerNorm.beta", "LayerNorm.bias"
-                    )
-                    tensors[renamed] = file.get_tensor(key).float().numpy()
+                    name = reduce(lambda name, renamed: name.replace(*renamed), _RENAMED, key)
+                    tensors[name] = file.get_tensor(key).float().numpy()
         except SafetensorError as error:
             raise InvalidInputError(f"not a safetensors file: {error}", where=str(path)) from error
     return tensors

@@ -19,8 +19,8 @@ from plumbline.schema.errors import ExitCode
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
 
 Effect = Literal["cannot-install", "cannot-train", "inputs", "numerics", "speed", "memory"]
-Others = Literal["pass", "loaded pass", "other culprits", "not judged", "not loaded", "none"]
-"""`loaded pass`: those that training loads pass, and the rest is not trained."""
+Others = Literal["pass", "other culprits", "not judged", "none"]
+UNTIMED = "throughput and memory: not tried, for no training opens a file of the changes"
 _MANY = 10_000
 
 TrialPart = Literal["environment", "releases", "reference", "inputs", "numerics", "speed"]
@@ -60,8 +60,6 @@ class Package(Model):
     links: dict[str, str] = Field(default={}, max_length=200)
     needs: tuple[str, ...] = Field(default=(), max_length=_MANY)
     """Other changes without which this one breaks a requirement: they are tried together."""
-    has_startup_hook: bool = False
-    """Whether it runs code when Python starts, imported or not."""
 
 
 class TrialResult(Model):
@@ -79,8 +77,8 @@ class TrialResult(Model):
     memory_ratios: dict[Memory, tuple[float, ...]] = {}
     """Of `speed`: ln(changed / current) of the peak memory, one value a pair; empty where it was not measured."""
     failures: tuple[Failure, ...] = Field(default=(), max_length=_MANY)
-    imported: tuple[str, ...] | None = Field(default=None, max_length=_MANY)
-    """Packages that the trainer loaded code from, under these changes; `None` where it loaded nothing."""
+    opened: tuple[str, ...] | None = Field(default=None, max_length=_MANY)
+    """Packages of which the trainer opened a file, under these changes; `None` where it did not run."""
     packages: tuple[Package, ...] = Field(default=(), max_length=_MANY)
     """Of `environment`."""
     releases: tuple[Pin, ...] = Field(default=(), max_length=_MANY)
@@ -88,7 +86,7 @@ class TrialResult(Model):
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:
-        """Return a value for each pair; below 0 where the changes are worse."""
+        """Return a value for each pair. Below 0 where the changes are worse."""
         if measure == "throughput":
             return self.log_ratios
         return tuple(-ratio for ratio in self.memory_ratios.get(measure, ()))
@@ -125,7 +123,7 @@ class Culprit(Model):
     is_minimal: bool = True
     """False where a smaller set could not be judged."""
     others: Others = "pass"
-    """All other changes without these; `none` where nothing else changes, `not loaded` where training loads none."""
+    """All other changes without these; `none` where nothing else changes."""
     sentence: str
     judgement: Judgement | None = None
     """Of these changes alone."""
@@ -189,8 +187,8 @@ class UpgradeAnswer(Model):
     image: str = ""
     """The candidate image. Its packages cannot be exchanged one by one: nothing is bisected, and no package accused."""
     changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
-    not_trained: tuple[str, ...] = Field(default=(), max_length=_MANY)
-    """Changed packages that training never loads code from."""
+    not_opened: tuple[str, ...] = Field(default=(), max_length=_MANY)
+    """Changed packages of which no training opened a file."""
     not_from_index: tuple[str, ...] = Field(default=(), max_length=_MANY)
     """Changed packages that no Python index serves: they were not tried."""
     culprits: tuple[Culprit, ...] = Field(default=(), max_length=_MANY)
@@ -225,7 +223,8 @@ class UpgradeAnswer(Model):
             return tuple(culprit.sentence for culprit in self.culprits)
         if self.verdict == "pass" and self.changes and not self.image:
             count = len(self.changes)
-            return (f"training is the same with {'the changed package' if count == 1 else f'all {count} changes'}",)
+            same = f"training is the same with {'the changed package' if count == 1 else f'all {count} changes'}"
+            return ("; ".join((same, *(note for note in self.notes if note == UNTIMED))),)
         return self.notes or (f"the verdict is {self.verdict}",)
 
     def document(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class TrialProgress:
         return self._seconds.get("reference", 0.0) if known is None and trial.part != "releases" else known or 0.0
 
     def estimate(self, num_parts: int, num_loaded: int) -> None:
-        """Print about how long the comparison takes, and a search for one culprit; the reference was just trained."""
+        """Print about how long the comparison takes, and a search for one culprit. The reference was just trained."""
         seconds = self._seconds.get("reference", 0.0)
         searched = (math.ceil(math.log2(max(1, num_loaded))) + 1) * seconds
         search = f", a search for one culprit among {num_loaded} changes about {duration(searched)} more"
@@ -167,13 +167,16 @@ class Campaign:
     say: Callable[[str], None]
     changes: dict[str, PackageChange]
     packages: dict[str, Package] = field(default_factory=dict)
-    imported: set[str] = field(default_factory=set)
+    opened: set[str] = field(default_factory=set)
+    """Packages of which a training opened a file."""
     culprits: list[Culprit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     releases: dict[str, PackageChange] = field(default_factory=dict)
     """By item: a culprit at a release between its two pins."""
     pairs: dict[frozenset[str], list[TrialResult]] = field(default_factory=dict)
     """By set of changes: its trials of speed, of which throughput and memory are read."""
+    same: TrialResult | None = None
+    """The trial of numerics that agrees, with all changes but the culprits."""
     repeats: int = 1
     """How often a set has to pass before it counts as passing."""
     is_flaky: bool = False
@@ -195,15 +198,6 @@ class Campaign:
         """Return the other changes that each change needs."""
         return {name: frozenset(package.needs) for name, package in self.packages.items()}
 
-    def is_relevant(self, name: str) -> bool:
-        """Return whether a change can affect training.
-
-        Its code is loaded, it is new, or Python runs it at startup.
-        """
-        package = self.packages.get(name)
-        is_new = self.changes[name].current is None
-        return is_new or name in self.imported or (package is not None and package.has_startup_hook)
-
     def ask(self, trial: Trial, items: Items | None = None) -> TrialResult:
         """Run one trial.
 
@@ -217,6 +211,9 @@ class Campaign:
         self.progress.begin(trial)
         result = self.trials.run(trial)
         self.progress.add(trial, result)
+        self.opened |= set(result.opened or ())
+        if trial.part == "speed" and result.outcome == "same":
+            self.pairs.setdefault(frozenset(items or ()), []).append(result)
         return result
 
     def paired(
@@ -238,7 +235,6 @@ class Campaign:
                 result = self.ask(Trial(name="x", part="speed", pairs=count - before, pairs_before=before), items)
                 if result.outcome != "same":
                     return drop, result
-                results.append(result)
             drop = paired_drop(
                 [ratio for result in results for ratio in result.ratios(measure)],
                 slower_above=slower_above, fast_below=fast_below, num_looks=len(looks), measure=measure,

@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.environments.changes import PackageChange
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.history.paired import paired_test
@@ -73,13 +72,10 @@ def has_equal_bits(judgement: Judgement) -> bool:
     return any(note.code == "equal-bits" for note in judgement.notes)
 
 
-def rounding_notes(judgement: Judgement, tried: Sequence[PackageChange]) -> list[str]:
-    """Return a sentence about bits that differ within their limit, with the change in `tried` if it is the only one."""
+def rounding_note(judgement: Judgement) -> str:
+    """Return a sentence about bits that differ within their limit; "" if none differ."""
     notes = {note.code: sentence_of(note.text) for note in judgement.notes}
-    code = next((code for code in ("portable-order", "rounding") if code in notes), None)
-    if code is None:
-        return []
-    return [notes[code] + (f"; because of {tried[0]}" if len(tried) == 1 else "")]
+    return notes.get("portable-order") or notes.get("rounding", "")
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
@@ -156,7 +152,7 @@ class PairedDrop:
 
     @property
     def least(self) -> float:
-        """Return the least loss; of memory, the least growth."""
+        """Return the least loss. Of memory, the least growth."""
         return self.low if self.measure == "throughput" else grown(self.low)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from plumbline.environments.changes import PackageChange, has_releases
 from plumbline.environments.locks.model import Pin
@@ -69,51 +69,42 @@ class CulpritSearch:
         return self._results.get(frozenset(items))
 
     def run(self, left: Items) -> Items:
-        """Name the culprits in `left`; return the remaining changes.
+        """Name the culprits in `left`. Return the remaining changes.
 
         All of `left` together show the effect.
         """
         campaign = self._campaign
-        # Who can reach training stands first: if those alone show the effect, the others are never tried.
-        ordered = tuple(sorted(left, key=lambda name: not campaign.is_relevant(name)))
-        relevant = tuple(name for name in ordered if campaign.is_relevant(name))
-        campaign.say(f"{self._effect}: searching {len(ordered)} changes, {len(relevant)} of which training loads")
+        # Packages that training opens stand first: the culprit is likely among them.
+        ordered = tuple(sorted(left, key=lambda name: name not in campaign.opened))
+        num_opened = len(campaign.opened & set(left))
+        campaign.say(f"{self._effect}: searching {len(ordered)} changes, of {num_opened} of which training opens files")
         if self._whole is not None:
             self._results[frozenset(ordered)] = self._whole
         if self._drop is not None:
             self._drops[frozenset(ordered)] = self._drop
-        searched, num_searched = self._search(ordered, relevant)
+        searched = self._search(ordered, num_opened)
         if self._effect == "numerics":
             if _is_doubtful(searched) and self._is_flaky(ordered):
                 self._results.clear()
-                searched, num_searched = self._search(ordered, relevant)
+                searched = self._search(ordered, num_opened)
             if not any(result.outcome == "same" for result in self._results.values()):
                 # Nothing agreed with the current environment so far: it may not agree with itself.
                 self._check_reference()
-        others = _others(searched, num_changes=len(ordered), num_searched=num_searched)
+        others = _others(searched)
         for culprits in searched.culprits:
             self._name(culprits, others)
         campaign.is_complete = campaign.is_complete and searched.is_complete
         accused = {name for culprits in searched.culprits for name in culprits.items}
-        return tuple(name for name in left if not accused & closure([name], campaign.needs))
+        kept = tuple(name for name in left if not accused & closure([name], campaign.needs))
+        if bound := [str(campaign.changes[name]) for name in left if name not in (*kept, *accused)]:
+            campaign.notes.append(f"not tried without the culprits, which they need: {', '.join(bound)}")
+        return kept
 
-    def _search(self, ordered: Items, relevant: Items) -> tuple[SearchResult, int]:
-        """Search the changes that training loads, otherwise all changes.
-
-        All are searched if the loaded ones alone do not show the effect.
-        """
+    def _search(self, ordered: Items, num_opened: int) -> SearchResult:
         campaign = self._campaign
-        options: dict[str, Any] = {
-            "needs": campaign.needs, "budget": max(1, campaign.options.trials - campaign.progress.num_trials),
-        }  # fmt: skip
-        searched = ordered
-        try:
-            if relevant and len(relevant) < len(ordered) and self._ask(relevant) == "fails":
-                searched = relevant
-        except SearchEndedError:
-            return SearchResult((), ordered, "unknown", is_complete=False), len(ordered)
-        found = find_culprits(searched, self._ask, **options)
-        return replace(found, culprits=tuple(map(self._named_by_evidence, found.culprits))), len(searched)
+        budget = max(1, campaign.options.trials - campaign.progress.num_trials)
+        found = find_culprits(ordered, self._ask, needs=campaign.needs, budget=budget, num_first=num_opened)
+        return replace(found, culprits=tuple(map(self._named_by_evidence, found.culprits)))
 
     def _named_by_evidence(self, culprits: CulpritSet) -> CulpritSet:
         """Return the one package that the evidence names, of several that no environment can have apart.
@@ -132,7 +123,7 @@ class CulpritSearch:
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
     def _ask(self, items: Items) -> TrialAnswer:
-        """Judge a set; one that passes is asked again if the candidate is flaky."""
+        """Judge a set. One that passes is asked again if the candidate is flaky."""
         if self._effect in _PAIRED:
             return self._paired_answer(items)
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
@@ -241,15 +232,13 @@ class CulpritSearch:
             return None
 
 
-def _others(searched: SearchResult, *, num_changes: int, num_searched: int) -> Others:
+def _others(searched: SearchResult) -> Others:
     """Return what is known about all changes without the culprits."""
     if searched.rest_answer != "passes" or not searched.is_complete:
         return "not judged"
     if len(searched.culprits) > 1:
         return "other culprits"
-    if not searched.rest:
-        return "none" if num_searched == num_changes else "not loaded"
-    return "pass" if num_searched == num_changes else "loaded pass"
+    return "pass" if searched.rest else "none"
 
 
 def _is_doubtful(searched: SearchResult) -> bool:

@@ -13,12 +13,12 @@ from plumbline.judge.rounds import merge
 from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
-from plumbline.upgrade.answer import MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
-from plumbline.upgrade.campaign import Campaign, Parts, UpgradeOptions
-from plumbline.upgrade.comparison import LEAST_PAIRS, memory_use, rounding_notes, speed_of
+from plumbline.upgrade.answer import UNTIMED, MemoryUse, Speed, Trial, TrialResult, Trials, UpgradeAnswer
+from plumbline.upgrade.campaign import Campaign, Parts, SpentError, UpgradeOptions
+from plumbline.upgrade.comparison import LEAST_PAIRS, memory_use, rounding_note, speed_of
 from plumbline.upgrade.culprits import CulpritSearch, UnsteadyError
 from plumbline.upgrade.report import constraint_lines, culprit_of
-from plumbline.upgrade.search import Items
+from plumbline.upgrade.search import Items, TrialAnswer, find_culprits
 
 _FEW = 4
 """Fewer changes than this are searched in so few trials that making them shorter costs more than it saves."""
@@ -39,7 +39,7 @@ class UpgradeGate:
         self._began = time.monotonic()
 
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
-        """Compare the candidate with the current environment; name all culprits."""
+        """Compare the candidate with the current environment. Name all culprits."""
         known = {change.package: change for change in changes}
         campaign = Campaign(self._trials, self._parts, self._options, self._say, known)
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
@@ -52,8 +52,7 @@ class UpgradeGate:
         reference = campaign.ask(Trial(name="reference", part="reference", probe=numerics.probe, learn=numerics.learn))
         if reference.outcome != "same":
             raise InconclusiveError(f"the current environment does not train: {_why(reference)}")
-        campaign.imported |= set(reference.imported or ())
-        campaign.progress.estimate(self._num_trainings, sum(map(campaign.is_relevant, known)))
+        campaign.progress.estimate(self._num_trainings, len(campaign.opened & known.keys()))
         try:
             return self._compared(campaign)
         except UnsteadyError as error:
@@ -85,43 +84,82 @@ class UpgradeGate:
         judgements: list[Judgement] = []
         if self._parts.probe or self._parts.learn:
             left = self._numerics(campaign, left, judgements)
+        same, rounded = campaign.same, left
         if self._parts.inputs and left:
             left = self._inputs(campaign, left, judgements)
-        speed = self._speed(campaign, left) if self._parts.speed and left else None
+        is_timed = self._parts.speed and bool(left) and self._is_timed(campaign, left)
+        speed = self._speed(campaign, left) if is_timed else None
         memory = self._memory(campaign, left) if speed is not None else ()
         judgement = merge(judgements) if judgements else None
         verdict = self._verdict(campaign, judgement, speed, memory)
+        if same is not None and same.judgement is not None and (note := rounding_note(same.judgement)):
+            rounders = " and ".join(map(str, self._rounders(campaign, rounded)))
+            campaign.notes.append(note + (f"; because of {rounders}" if rounders else ""))
         return self._answer(campaign, verdict, judgement, speed).replace(memory=memory)
 
     def _numerics(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:
         whole = campaign.numerics
         result = campaign.ask(whole, left)
-        campaign.imported |= set(result.imported or ())
         if result.outcome == "cannot-train":
             search = CulpritSearch(campaign, "cannot-train", whole, whole=result)
             left = search.run(left)
             if not left:
                 return left
             result = search.result_of(left) or campaign.ask(whole, left)
-            campaign.imported |= set(result.imported or ())
         judgements += [result.judgement] if result.judgement is not None else []
         while result.outcome == "drift":
             shown, before = self._reduced(campaign, result, left), left
-            left = CulpritSearch(campaign, "numerics", shown, whole=result).run(left)
+            search = CulpritSearch(campaign, "numerics", shown, whole=result)
+            left = search.run(left)
             if shown == whole or left == before or not left:
+                known = search.result_of(left) if shown == whole else None
+                campaign.same = known if known is not None and known.outcome == "same" else None
                 return left
             # A shorter trial does not show the culprits of what comes after its end.
             result = campaign.ask(whole, left)
         if result.outcome != "same":
             self._not_known(campaign, result)
-        elif result.judgement is not None:
-            campaign.notes += rounding_notes(result.judgement, [campaign.changes[name] for name in left])
+        else:
+            campaign.same = result
         return left
+
+    def _rounders(self, campaign: Campaign, left: Items) -> list[PackageChange]:
+        """Return the changes that alone change the bits of the probe; none where trials do not decide."""
+        trial = campaign.numerics.replace(learn=not self._parts.probe)
+
+        def ask(items: Items) -> TrialAnswer:
+            result = campaign.ask(trial, items)
+            return "unknown" if result.outcome != "same" else "passes" if result.has_equal_bits else "fails"
+
+        ordered = sorted(left, key=lambda name: name not in campaign.opened)
+        try:
+            searched = find_culprits(
+                ordered, ask, needs=campaign.needs, num_first=len(campaign.opened & set(left)),
+                budget=campaign.options.trials - campaign.progress.num_trials,
+            )  # fmt: skip
+        except SpentError:
+            return []
+        is_known = searched.is_complete and searched.rest_answer == "passes"
+        return [campaign.changes[name] for found in searched.culprits for name in found.items] if is_known else []
+
+    def _is_timed(self, campaign: Campaign, left: Items) -> bool:
+        """Return whether throughput is compared: unless all bits are equal, and no training opens a file of a change.
+
+        `torch.compile` opens packages that no other part does: one pair of trainings says which.
+        """
+        if campaign.culprits:
+            campaign.notes.append("throughput and memory: the culprits above were not tried")
+        if campaign.opened & set(left) or campaign.same is None or not campaign.same.has_equal_bits:
+            return True
+        pair = campaign.ask(Trial(name="x", part="speed", pairs=1), left)
+        if pair.outcome != "same" or campaign.opened & set(left):
+            return True
+        campaign.notes.append(UNTIMED)
+        return False
 
     def _inputs(self, campaign: Campaign, left: Items, judgements: list[Judgement]) -> Items:
         trial = Trial(name="x", part="inputs")
         result = campaign.ask(trial, left)
-        campaign.imported |= set(result.imported or ())
         judgements += [result.judgement] if result.judgement is not None else []
         if result.outcome == "drift":
             return CulpritSearch(campaign, "inputs", trial, whole=result).run(left)
@@ -147,7 +185,7 @@ class UpgradeGate:
         return speed_of(drop)
 
     def _memory(self, campaign: Campaign, left: Items) -> tuple[MemoryUse, ...]:
-        """Compare the peaks of memory of the same pairs; memory is a cost as time is, and has its limit."""
+        """Compare the peaks of memory of the same pairs. Memory is a cost as time is, and has its limit."""
         limit = self._gates.throughput_drop
         uses = []
         for measure in campaign.memories(left):
@@ -208,7 +246,7 @@ class UpgradeGate:
         return UpgradeAnswer(
             verdict=verdict,
             changes=tuple(campaign.changes.values()),
-            not_trained=tuple(name for name in sorted(campaign.changes) if is_built and not campaign.is_relevant(name)),
+            not_opened=tuple(name for name in sorted(campaign.changes) if is_built and name not in campaign.opened),
             culprits=tuple(campaign.culprits),
             constraints=constraint_lines(campaign.culprits),
             findings=judgement.findings if judgement else (),

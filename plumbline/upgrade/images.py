@@ -62,7 +62,7 @@ class ImageTrainings:
         return self._pairs()
 
     def _pairs(self) -> tuple[Assignment, ...]:
-        """Return the pairs so far; if undecided, also the next."""
+        """Return the pairs so far. If undecided, also the next."""
         if not self.has_speed:
             return ()
         ended = [number for number in range(1, MOST_PAIRS) if self._is_ended(number)]

@@ -58,7 +58,7 @@ def alone(suite: Suite, workload: str, folder: Path) -> Suite:
 
 
 def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
-    """Build dataset, tokenizer and weights below `out`; digest them.
+    """Build dataset, tokenizer and weights below `out`. Digest them.
 
     They are built with the packages of this interpreter.
     """
@@ -107,7 +107,7 @@ def _say(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build and digest the inputs; write `inputs.json` last."""
+    """Build and digest the inputs. Write `inputs.json` last."""
     watch_parent(os.environ)
     suite, workload, out = sys.argv[1:] if argv is None else argv
     try:

@@ -102,9 +102,6 @@ class LocalTrials:
                 package=name,
                 links=dict(new[name].links) if name in new else dict(current[name].links) if name in current else {},
                 needs=tuple(sorted(needs[name])),
-                has_startup_hook=any(
-                    package is not None and package.has_startup_hook for package in (new.get(name), current.get(name))
-                ),
             )
             for name in changes
         )
@@ -128,22 +125,20 @@ class LocalTrials:
             outcome: TrialOutcome = "lost" if run.is_lost else "cannot-train"
             return TrialResult(trial=trial.name, outcome=outcome, failures=(failure,))
         # What the inputs are built with counts as loaded too: a change there is compared with the inputs.
-        return TrialResult(
-            trial=trial.name, outcome="same", imported=self._imported(run.places | self._input_places, ())
-        )
+        return TrialResult(trial=trial.name, outcome="same", opened=self._opened(run.places | self._input_places, ()))
 
     def _compare_inputs(self, trial: Trial, environment: Environment) -> TrialResult:
         ours, _, _ = self._own_inputs()
         theirs, failure, places = self._runs.build_inputs(
             self._suite, self._workload, environment, self._runs.folder("inputs")
         )
-        imported = self._imported(places, trial.changes)
+        opened = self._opened(places, trial.changes)
         if theirs is None:
             failures = (failure,) if failure else ()
-            return TrialResult(trial=trial.name, outcome="cannot-train", failures=failures, imported=imported)
+            return TrialResult(trial=trial.name, outcome="cannot-train", failures=failures, opened=opened)
         judgement = compare_inputs(ours, theirs)
         outcome: TrialOutcome = "drift" if judgement.verdict == "drift" else "same"
-        return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
+        return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, opened=opened)
 
     def _compare_numerics(self, trial: Trial, environment: Environment) -> TrialResult:
         _, spec, _ = self._own_inputs()
@@ -152,16 +147,16 @@ class LocalTrials:
         if reference.record is None:
             raise InconclusiveError("the current environment does not train this part", where=trial.name)
         run = self._train(chosen_spec, environment, limit=max(_LEAST_SECONDS, _PATIENCE * reference.seconds))
-        imported = self._imported(run.places, trial.changes)
+        opened = self._opened(run.places, trial.changes)
         if run.record is None:
             failures = (run.failure,) if run.failure else ()
             outcome: TrialOutcome = "lost" if run.is_lost else "cannot-train"
-            return TrialResult(trial=trial.name, outcome=outcome, failures=failures, imported=imported)
+            return TrialResult(trial=trial.name, outcome=outcome, failures=failures, opened=opened)
         judgement = compare_training(reference.record, run.record, self._suite.gates)
         outcomes: dict[str, TrialOutcome] = {"pass": "same", "drift": "drift"}
         return TrialResult(
             trial=trial.name, outcome=outcomes.get(judgement.verdict, "lost"), judgement=judgement,
-            has_equal_bits=has_equal_bits(judgement), imported=imported,
+            has_equal_bits=has_equal_bits(judgement), opened=opened,
         )  # fmt: skip
 
     def _compare_speed(self, trial: Trial, environment: Environment) -> TrialResult:
@@ -171,6 +166,7 @@ class LocalTrials:
         current = self._current_environment()
         ratios: list[float] = []
         memory: dict[Memory, list[float]] = {}
+        opened: set[str] = set()
         for pair in range(trial.pairs):
             is_current_first = (trial.pairs_before + pair) % 2 == 0
             order = (current, environment) if is_current_first else (environment, current)
@@ -179,6 +175,7 @@ class LocalTrials:
             for place, trained in enumerate(order):
                 is_ours = (place == 0) == is_current_first
                 run = self._train(speed_spec, trained, limit=MOST_SECONDS)
+                opened |= {*self._opened(run.places, () if is_ours else trial.changes)}
                 speed = run.record.record.evidence.speed if run.record else None
                 if run.record is None or speed is None or not speed.samples_per_second:
                     failures = (run.failure,) if run.failure else ()
@@ -190,7 +187,7 @@ class LocalTrials:
             for name in peaks[True].keys() & peaks[False].keys():
                 memory.setdefault(name, []).append(math.log(peaks[False][name] / peaks[True][name]))
         return TrialResult(
-            trial=trial.name, outcome="same", log_ratios=tuple(ratios),
+            trial=trial.name, outcome="same", log_ratios=tuple(ratios), opened=tuple(sorted(opened)),
             memory_ratios={name: tuple(values) for name, values in sorted(memory.items())},
         )  # fmt: skip
 
@@ -238,8 +235,8 @@ class LocalTrials:
         _, _, data = self._own_inputs()
         return self._runs.train(spec, environment, data, limit=limit, current=self._current_environment())
 
-    def _imported(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
-        """Return the packages from which a process loaded code.
+    def _opened(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
+        """Return the packages of which a process opened a file.
 
         The environment is the one with these changes.
         """

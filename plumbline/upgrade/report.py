@@ -38,8 +38,8 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield f"  throughput: {speed.outcome}; lost: {interval}"
     for use in answer.memory:
         yield f"  peak {use.kind}: {use.outcome}; grown: {use.low:+.1%} to {use.high:+.1%}, {use.num_pairs} pairs"
-    if answer.not_trained:
-        yield f"  training loads no code of: {', '.join(answer.not_trained)}"
+    if answer.not_opened:
+        yield f"  training opens no file of: {', '.join(answer.not_opened)}"
     if answer.not_from_index:
         yield f"  not tried, for no Python index serves them: {', '.join(answer.not_from_index)}"
     if answer.notes != answer.sentences:
@@ -77,8 +77,8 @@ def summary_report(answer: UpgradeAnswer) -> str:
     if answer.constraints:
         lines += ["", "Keep the current versions meanwhile:", "", "```", *map(_plain, answer.constraints), "```"]
     lines += ["", *_links(answer.culprits), *_trials(answer)]
-    if answer.not_trained:
-        lines += ["", f"Training loads no code of {safe(', '.join(answer.not_trained), 2000)}."]
+    if answer.not_opened:
+        lines += ["", f"Training opens no file of {safe(', '.join(answer.not_opened), 2000)}."]
     if answer.not_from_index:
         lines += ["", f"Not tried, for no Python index serves them: {safe(', '.join(answer.not_from_index), 2000)}."]
     return "\n".join(lines) + "\n"
@@ -231,8 +231,6 @@ def _shown(
         return "a smaller set could not be judged"
     rest = {
         "pass": f"all others without {pronoun} pass",
-        "loaded pass": f"all others that training loads pass without {pronoun}",
-        "not loaded": "training loads none of the others",
         "none": "nothing else changes",
         "other culprits": "all changes without the culprits pass",
         "not judged": f"what the others do without {pronoun} is not known",

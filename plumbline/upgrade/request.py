@@ -42,7 +42,7 @@ _MAX_TEXT = 400_000
 
 
 class Candidate(Model):
-    """Parameter of a flow: a lock, by its text or by address and digest, or a container image; may be empty."""
+    """Parameter of a flow: a lock, by its text or by address and digest, or a container image. May be empty."""
 
     name: str = Field(default="requirements.txt", max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
     """The file name: it decides the format."""

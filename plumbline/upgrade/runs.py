@@ -19,7 +19,8 @@ from typing import Literal
 
 from plumbline.environments.changes import Failure
 from plumbline.environments.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
-from plumbline.environments.loaded import LOADED, BrokenLibrary, broken_library, loaded_places
+from plumbline.environments.loaded import BrokenLibrary, broken_library, loaded_places
+from plumbline.environments.opened import LOADED
 from plumbline.environments.parent_watch import PARENT_WATCH
 from plumbline.environments.virtual_environments import Environment
 from plumbline.records import LoadedRecord, load_record
@@ -97,7 +98,7 @@ class Runs:
     def train(
         self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
     ) -> Run:
-        """Train in a new process; repeat a failure once.
+        """Train in a new process. Repeat a failure once.
 
         Machines fail, too. A training that takes more than `limit` seconds is the changes' fault only if `current` does
         not take as many.

@@ -104,11 +104,11 @@ class _AnswerCache:
 
 def find_culprits(
     items: Sequence[str], ask: Callable[[Items], TrialAnswer], *, needs: Mapping[str, frozenset[str]] | None = None,
-    budget: int = 200,
+    budget: int = 200, num_first: int = 0,
 ) -> SearchResult:  # fmt: skip
     """Return every minimal failing set of `items`.
 
-    All `items` together fail. `ask` judges one whole set.
+    All `items` together fail. `ask` judges one whole set. The first `num_first` items are asked before any half.
     """
     everything = tuple(items)
     cache = _AnswerCache(everything, ask, needs or {}, budget)
@@ -120,7 +120,7 @@ def find_culprits(
             answer = cache.ask(rest)
             if answer != "fails":
                 return SearchResult(tuple(culprit_sets), rest, answer)
-            culprits, is_minimal = _minimal(cache, rest)
+            culprits, is_minimal = _minimal(cache, rest, len({*rest} & {*everything[:num_first]}))
         except SearchEndedError:
             return SearchResult(tuple(culprit_sets), rest, "unknown", is_complete=False)
         chosen = _tops(cache, culprits)
@@ -144,12 +144,12 @@ def _tops(cache: _AnswerCache, items: Items) -> Items:
     )
 
 
-def _minimal(cache: _AnswerCache, items: Items) -> tuple[Items, bool]:
+def _minimal(cache: _AnswerCache, items: Items, num_first: int = 0) -> tuple[Items, bool]:
     """Return a minimal failing set without needless companions.
 
     The second value is whether it is minimal.
     """
-    failing, is_minimal = _without_each(cache, _explain(cache, (), items), items)
+    failing, is_minimal = _without_each(cache, _explain(cache, (), items, num_first), items)
     current = cache.complete(failing)
     while len(current) > 1:
         tops = _tops(cache, current)
@@ -165,7 +165,7 @@ def _minimal(cache: _AnswerCache, items: Items) -> tuple[Items, bool]:
     return current, is_minimal
 
 
-def _explain(cache: _AnswerCache, background: Items, candidates: Items) -> Items:
+def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_first: int = 0) -> Items:
     """Return candidates that are likely to fail with `background`, and not without one of them.
 
     The second half is not asked for: it is searched with the first as background, and an item of it that fails by
@@ -173,7 +173,7 @@ def _explain(cache: _AnswerCache, background: Items, candidates: Items) -> Items
     """
     if len(candidates) == 1:
         return candidates
-    half = math.ceil(len(candidates) / 2)
+    half = num_first if 0 < num_first < len(candidates) else math.ceil(len(candidates) / 2)
     first, second = candidates[:half], candidates[half:]
     if cache.ask((*background, *first)) == "fails":
         return _explain(cache, background, first)

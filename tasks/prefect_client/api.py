@@ -59,7 +59,7 @@ _DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} 20\d\d \d\d:\d\d:\d\d GMT")
 
 
 def paged(read: Callable[..., list[T]]) -> list[T]:
-    """Return all objects of a request, page by page; `read` takes `limit` and `offset`."""
+    """Return all objects of a request, page by page. `read` takes `limit` and `offset`."""
     found: list[T] = []
     while len(page := read(limit=PAGE, offset=len(found))) == PAGE:
         found += page
@@ -67,7 +67,7 @@ def paged(read: Callable[..., list[T]]) -> list[T]:
 
 
 def check_answer(response: Response) -> None:
-    """Raise `NotPrefectError` for an answer that is not of the API that was asked; a hook of the HTTP client.
+    """Raise `NotPrefectError` if an HTTP response is not from Prefect's API.
 
     A redirect to a different address is not followed: it may lead to a machine that only this one reaches.
     """
@@ -103,7 +103,7 @@ def server_errors(
     setting: str = "PREFECT_API_URL",
     key_hint: str = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own",
 ) -> Iterator[None]:
-    """Convert what answers instead of Prefect, a refusal and a failure to the errors of a user.
+    """Convert the errors of Prefect's client to errors for a user.
 
     Raises `ConfigurationError` if Prefect's API is not there or refuses a request, `AccessError` for refused
     credentials, and `UnavailableError` if it does not answer. `setting` has the address.
@@ -136,7 +136,7 @@ def _away_hint(text: str, setting: str) -> str:
 
 
 def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) -> None:
-    """Wait until the Prefect API answers; say once that it does not yet.
+    """Wait until the Prefect API answers. Say once that it does not yet.
 
     Raises the errors of `server_errors`: `UnavailableError` after `seconds`, any other one at once, also if
     PREFECT_API_URL is not set, or for a version of Prefect that does not fit.
@@ -163,7 +163,7 @@ def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) ->
 
 
 def check_api(client: SyncPrefectClient) -> None:
-    """Send a request that requires credentials, unlike the health check; raise what `server_errors` converts."""
+    """Send a request that requires credentials, unlike the health check."""
     try:
         client.hello()
     except PrefectHTTPStatusError as error:
@@ -193,7 +193,7 @@ class ClockReading:
 
 
 def read_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> ClockReading | None:
-    """Return the reading of the server's clock that differs least; `None` if the server sends no date.
+    """Return the server's time beside this machine's. `None` without a Date header.
 
     The Date header of a busy server is old, as the server renews it once a second, and a proxy may add a header of its
     own clock. So the server is asked again if the clocks seem to differ.
@@ -226,13 +226,19 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
     return lambda: start + timedelta(seconds=time.monotonic() - at)
 
 
+def server_time() -> datetime:
+    """Return the server's time. This machine's if the server does not answer."""
+    with open_client() as client:
+        return server_clock(client)()
+
+
 _SEVERAL = 2
 _MOST_NAMES = 5
 _TAG = suite_tag("")
 
 
 def database_remark(client: SyncPrefectClient) -> str:
-    """Return advice if several suites are deployed; "" if not, or if the database is known to be PostgreSQL.
+    """Return advice if several suites are deployed. "" if not, or if the database is known to be PostgreSQL.
 
     The API shows the database's driver only if the server was given its address in parts.
     """
@@ -262,7 +268,7 @@ def check_schedule(schedule: Schedule, where: str) -> None:
 
 
 def read_planned(client: SyncPrefectClient, name: str, since: datetime) -> Planned | None:
-    """Return the flow runs of a deployment that are due since `since`; `None` if it does not exist.
+    """Return the flow runs of a deployment that are due since `since`. `None` if it does not exist.
 
     A deployment without a schedule counts as active: nobody has paused it.
     """

@@ -37,7 +37,7 @@ from plumbline.tasks.prefect_client.notifications import Blocks, block_id, store
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
-    """Return the plan; raise if a deployment's name belongs to a different suite."""
+    """Return the plan. Raise if a deployment's name belongs to a different suite."""
     pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
     changes = compare_items(wanted, observe(client, suite, pools, blocks))
     for change in changes:
@@ -99,7 +99,7 @@ def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
 
 
 def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
-    """Return the scheduled rounds of differently named suites with this suite's store: it may have been renamed."""
+    """Return scheduled rounds of renamed suites: a different name, the same store."""
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", "plumbline-round"]))
     found = paged(partial(client.read_deployments, deployment_filter=tagged))
     return [
@@ -112,7 +112,7 @@ def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
 
 
 def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
-    """Create a deployment with its flow's parameter schema; return its id."""
+    """Create a deployment with its flow's parameter schema. Return its id."""
     flow_name, _, name = item.name.partition("/")
     fields, strategy = item.fields, item.fields["collision_strategy"]
     return client.create_deployment(
@@ -135,7 +135,7 @@ def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
 
 
 def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
-    """Change the fields that differ; keep people's job variables, limits and pauses."""
+    """Change the fields that differ. Keep people's job variables, limits and pauses."""
     item, fields = change.item, change.item.fields
     found = client.read_deployment_by_name(item.name)
     names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "work_queue": "work_queue_name",
@@ -192,7 +192,7 @@ def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: lis
         ),
         *(
             Item("automation", automation.name, _automation_fields(client, automation, names))
-            for automation in paged(client.read_automations)
+            for automation in _read_automations(client)
             if automation.name.startswith(f"plumbline {suite}: ")
         ),
     )
@@ -255,9 +255,19 @@ def _replace_automation(client: SyncPrefectClient, item: Item) -> None:
 
 def _delete_automation(client: SyncPrefectClient, item: Item) -> None:
     # All are read: a server of Prefect 3.6 refuses the newer client's question for a name.
-    for found in paged(client.read_automations):
+    for found in _read_automations(client):
         if found.name == item.name:
             client.delete_automation(found.id)
+
+
+def _read_automations(client: SyncPrefectClient) -> list[Automation]:
+    """Return all automations, page by page, which the client of Prefect 3.6 cannot ask for."""
+
+    def read(limit: int, offset: int) -> list[Automation]:
+        page = client.request("POST", "/automations/filter", json={"limit": limit, "offset": offset}).json()
+        return [Automation.model_validate(item) for item in page]
+
+    return paged(read)
 
 
 def _automation(client: SyncPrefectClient, item: Item) -> AutomationCore:

@@ -80,7 +80,7 @@ class PoolHealth:
 
 
 def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
-    """Return the health of a work pool; `None` if it does not exist."""
+    """Return the health of a work pool. `None` if it does not exist."""
     try:
         found = client.read_work_pool(pool)
         if found.is_push_pool or found.is_managed_pool:
@@ -96,7 +96,7 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
 
 
 def read_online(client: SyncPrefectClient, pools: Collection[str]) -> dict[str, bool]:
-    """Return for each pool that exists whether a run in it can start now; one request for all of them.
+    """Return for each existing pool whether a run can start now.
 
     Only a pool that is paused is asked for its workers, which its status hides.
     """
@@ -116,7 +116,7 @@ def start_run(
     apis: PlatformApis, platform: str, deployment: str, *, parameters: dict[str, Any], name: str,
     tags: Sequence[str] = (), key: str = "", due: datetime | None = None, job_variables: dict[str, Any] | None = None,
 ) -> UUID:  # fmt: skip
-    """Start a deployment on the platform's API; return the run's id.
+    """Start a deployment on the platform's API. Return the run's id.
 
     On the controller's own API the run is a child of this flow run. A different API knows nothing of this one.
     """
@@ -241,13 +241,13 @@ def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress, hindered
 
 
 def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:
-    """Return whether a person was the first to cancel; `None` if unknown."""
+    """Return whether a person was the first to cancel. `None` if unknown."""
     asked = [state for state in client.read_flow_run_states(run.id) if state.type is StateType.CANCELLING]
     return min(asked, key=lambda state: state.timestamp).message != CANCELLED_BY_ROUND if asked else None
 
 
 def count_crashes(run_id: UUID) -> int:
-    """Return the number of crashes since a person or the schedule started the run; 0 if the server does not answer."""
+    """Count a run's crashes since it was scheduled; 0 if the server is away."""
     try:
         with open_client() as client:
             states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
@@ -274,7 +274,7 @@ def last_error(client: SyncPrefectClient, run_id: UUID) -> str:
 
 
 def release_deleted_slot(run_id: UUID) -> None:
-    """Release the run's slot if its deployment was deleted meanwhile; do nothing if the server does not answer.
+    """Release the run's slot if its deployment was deleted meanwhile. Do nothing if the server does not answer.
 
     Prefect refuses every final state of a run that holds a slot of a concurrency limit that is gone.
     """

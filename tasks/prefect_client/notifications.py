@@ -81,7 +81,7 @@ _EXAMPLES: dict[type[Block], str] = {
 
 
 class Blocks:
-    """Blocks with addresses in the environment; addresses are never shown."""
+    """Blocks with addresses in the environment. Addresses are never shown."""
 
     def __init__(self, suite: Suite, environment: Mapping[str, str]) -> None:
         self._blocks: dict[str, NotificationBlock] = {}
@@ -101,7 +101,7 @@ class Blocks:
         return {name: _fingerprint(_address(block.model_dump())) for name, block in self._blocks.items()}
 
     def get(self, block: str) -> NotificationBlock | None:
-        """Return the local block, for an unreachable server; `None` without address."""
+        """Return the local block, for an unreachable server. `None` without address."""
         return self._blocks.get(block)
 
     def save(self, block: str) -> None:
@@ -110,7 +110,7 @@ class Blocks:
 
 
 def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
-    """Return the fingerprint of a block on the server; `None` if absent."""
+    """Return the fingerprint of a block on the server. `None` if absent."""
     kind, _, name = block.partition("/")
     try:
         stored = client.read_block_document_by_name(name, kind, include_secrets=True)
@@ -120,7 +120,7 @@ def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
 
 
 def block_id(client: SyncPrefectClient, block: str) -> UUID:
-    """Return the id of `TYPE/NAME`; raise `ObjectNotFound` if absent."""
+    """Return the id of `TYPE/NAME`. Raise `ObjectNotFound` if absent."""
     kind, _, name = block.partition("/")
     return client.read_block_document_by_name(name, kind).id
 
@@ -146,7 +146,7 @@ def _quiet_apprise() -> Iterator[None]:
 
 
 def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
-    """Return the block `TYPE/NAME` for an address; raise if it does not fit."""
+    """Return the block `TYPE/NAME` for an address. Raise if it does not fit."""
     kind, where = block.partition("/")[0], f"the address in {variable}"
     if kind == _PAGER:
         return _pager(block, address, where)
@@ -178,7 +178,7 @@ def _pager(block: str, address: str, where: str) -> PagerDutyWebHook:
 def send(
     block: str, subject: str, body: str, known: Blocks, *, event: AlertEvent | None = None, about: str = ""
 ) -> str:
-    """Send one message through a Prefect block; return the reason of a failure, or "".
+    """Send one message through a Prefect block. Return the reason of a failure, or "".
 
     Without an `event` the message is a test. `about` is the incident key for services that group messages.
     """
@@ -209,7 +209,7 @@ def _level(event: AlertEvent | None) -> Level:
 
 
 def _services(block: NotificationBlock) -> list[NotifyBase]:
-    """Return the services of Apprise that the block's address resolves to; the general one if none is known."""
+    """Return the services of Apprise that the block's address resolves to. The general one if none is known."""
     from apprise import Apprise, NotifyBase
 
     examples = [address for kind, address in _EXAMPLES.items() if isinstance(block, kind)]
@@ -274,7 +274,7 @@ def _load(block: str, known: Blocks) -> Block:
 
 
 def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent | None, about: str) -> None:
-    """Open or resolve an incident by PagerDuty's Events API; raise `HTTPError` on failure.
+    """Open or resolve an incident by PagerDuty's Events API. Raise `HTTPError` on failure.
 
     Prefect's block and Apprise only open incidents: a recovery would page again.
     """

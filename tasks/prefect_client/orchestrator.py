@@ -34,7 +34,7 @@ _NOT_DEPLOYED = ConfigurationError("its training is not deployed", hint="run `pl
 
 
 class WorkerOrder(Protocol):
-    """Order for a worker; its `record_id` names the attempt."""
+    """Order for a worker. Its `record_id` names the attempt."""
 
     @property
     def record_id(self) -> str:
@@ -129,7 +129,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         return answers
 
     def observe(self, runs: Sequence[DispatchedRun]) -> Mapping[DispatchedRun, ChildRun]:
-        """Read the state of each run; leave out those whose server does not answer."""
+        """Read the state of each run. Leave out those whose server does not answer."""
         children: dict[DispatchedRun, ChildRun] = {}
         started = [run for run in runs if run in self._ids]
         for client, platforms in self._apis.groups(dict.fromkeys(self._platforms[run] for run in started)):

@@ -48,7 +48,7 @@ class PlatformApis:
     def ask(
         self, client: SyncPrefectClient, request: Callable[[SyncPrefectClient], T], seconds: float | None = None
     ) -> T:
-        """Return the result of a request; raise `TimeoutError` if a platform's API does not answer in time.
+        """Return the result of a request. Raise `TimeoutError` if a platform's API does not answer in time.
 
         That API is not asked again before it has answered or failed. A platform's API decides what it answers: an
         error that Prefect's client does not declare is a `NotPrefectError`.
@@ -71,7 +71,7 @@ class PlatformApis:
         return answer.result(ANSWER_SECONDS if seconds is None else seconds)
 
     def of(self, platform: str) -> SyncPrefectClient:
-        """Return the client of a platform's API; of the controller's own for any other name."""
+        """Return the client of a platform's API. Of the controller's own for any other name."""
         return self._others.get(platform, self.own)
 
     def is_own(self, platform: str) -> bool:
@@ -115,7 +115,7 @@ def platform_errors(suite: Suite, name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def open_apis(suite: Suite) -> Iterator[PlatformApis]:
-    """Yield the clients of the suite's APIs; an API that two platforms share has one client for each key."""
+    """Yield the clients of the suite's APIs. An API that two platforms share has one client for each key."""
     with ExitStack() as stack:
         own = stack.enter_context(open_client())
         opened: dict[tuple[str, str], SyncPrefectClient] = {}

@@ -1,4 +1,4 @@
-"""Recovery of a round whose process is gone, from its run's real state on the server and the stored verdict.
+"""Recovery of crashed rounds, from the run's state and the stored verdict.
 
 No event is trusted: Prefect holds events back for up to 15 minutes, and loses them with its process. Each step reads
 everything again, so that it may be repeated, and may come after any gap.
@@ -45,7 +45,7 @@ _RECENT = timedelta(days=1)
 
 
 def final_state(code: ExitCode, text: str) -> State[None]:
-    """Return the final state of a controller; its name is the verdict, or the kind of the error."""
+    """Return the final state of a controller. Its name is the verdict, or the kind of the error."""
     message = escape(text, "log")
     return Completed(message=message) if code is ExitCode.PASS else Failed(name=STATE_NAMES[code], message=message)
 
@@ -80,7 +80,7 @@ def name_of_round(suite: Suite, run: FlowRun) -> str:
 
 
 def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
-    """Return exit code and headline of a round's verdict or an upgrade's outcome; `None` if neither is stored."""
+    """Return exit code and headline of a round's verdict or an upgrade's outcome. `None` if neither is stored."""
     central = CentralStore(open_store(suite.store))
     if (upgraded := upgrade_outcome.read_outcome(central, suite.name, round_id)) is not None:
         return upgraded.exit_code, upgrade_outcome.headline(upgraded)
@@ -94,7 +94,7 @@ def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
 def recover(
     client: SyncPrefectClient, suite: Suite, run: FlowRun, progress: RunProgress | None, now: datetime
 ) -> State | None:
-    """Crash, resume or end a run if that is due; return its new state, or `None` if it keeps its own.
+    """Crash, resume or end a run if due. Return its new state, if any.
 
     `progress` is the controller's last sign of life, `now` the server's time.
     """

@@ -57,8 +57,9 @@ def make_dataset(shards: int = 4, size: int = 200_000, *, seed: int = 7, name: s
         return _file(key, data)
 
     tokenizer = made("tokenizer.json", 1000)
-    train = [Shard(**made(f"train/{i:05d}.parquet", size).to_json(), num_rows=1) for i in range(shards)]
-    evaluation = Shard(**made("evaluation/00000.parquet", size // 2).to_json(), num_rows=1)
+    files = [made(f"train/{i:05d}.parquet", size) for i in range(shards)]
+    files.append(made("evaluation/00000.parquet", size // 2))
+    *train, evaluation = [Shard(**file.to_json(), num_rows=1, rows_sha256=file.sha256) for file in files]
     manifest = Manifest(
         name=name, task="masked-lm", tokenizer=tokenizer, vocab_size=100, train=tuple(train), evaluation=(evaluation,)
     )

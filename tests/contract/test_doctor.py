@@ -32,7 +32,7 @@ FILES = ("train-0.parquet", "evaluation-0.parquet", "tokenizer.json")
 
 
 def manifest() -> bytes:
-    shard = Shard(key="train-0.parquet", size=1 << 20, sha256="0" * 64, num_rows=8)
+    shard = Shard(key="train-0.parquet", size=1 << 20, sha256="0" * 64, num_rows=8, rows_sha256="0" * 64)
     evaluation = shard.replace(key="evaluation-0.parquet")
     tokenizer = DataFile(key="tokenizer.json", size=10, sha256="0" * 64)
     shape = {"tokenizer": tokenizer, "train": (shard,), "evaluation": (evaluation,), "vocab_size": 64, "num_labels": 2}

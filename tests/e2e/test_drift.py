@@ -10,7 +10,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_the_cause_is_named_and_the_flow_fails(folder, start):
-    suite = shipped("local-drift", folder, {"steps = 20": "steps = 20\nportable_steps = 2\nenvelope_seeds = 1"})
+    suite = shipped("local-drift", folder, {
+        "train_rows = 4096": "train_rows = 1024", "evaluation_rows = 1024": "evaluation_rows = 128",
+        "rows_per_shard = 512": "rows_per_shard = 256", "sequence_length = 64": "sequence_length = 32",
+        "steps = 20": "steps = 40\nportable_steps = 2\nenvelope_seeds = 1",
+    })  # fmt: skip
     running = start(suite, "--keep")
     running.wait_for("trains probe")
     # Prefect starts the flow run again, which goes on with the trainings that it finds.

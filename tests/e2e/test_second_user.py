@@ -59,13 +59,14 @@ def online(machine: Path, name: str, command: list[str]) -> Iterator[None]:
 
 
 def test_the_workers_of_a_second_user_start_beside_those_of_the_first(machine: Path) -> None:
-    """Prefect's worker keeps a folder for all users in the temporary folder, closed by the first one's umask."""
-    with online(machine, "first", []), online(machine, "second", AS_NOBODY):
-        pass
-    assert list((machine / "tmp").iterdir()) == []
+    """Prefect's worker keeps a folder for all users in the temporary folder, closed by the first one's umask.
 
-
-def test_nobody_stops_the_stacks_of_others_by_making_that_folder_first(machine: Path) -> None:
-    (machine / "tmp" / "runner_storage").touch()
+    A person who makes that folder first stops nobody.
+    """
+    storage = machine / "tmp" / "runner_storage"
     with online(machine, "first", []):
-        pass
+        assert not storage.exists()
+        storage.touch()
+        with online(machine, "second", AS_NOBODY):
+            pass
+    assert list((machine / "tmp").iterdir()) == [storage]

@@ -35,6 +35,7 @@ class Doors:
         world = World(root / "world")
         self._spec, self._data, self.trainer = spec_of(world), world.data, trainer
         self.equal, self.other = self._train("equal", AVX2), self._train("other", {})
+        self._faults: dict[str, LoadedRecord] = {}
 
     def side(self, inject: str, environment: dict[str, str]) -> Side:
         return Side(self._spec, self._data, "here", inject, environment)
@@ -46,7 +47,9 @@ class Doors:
         return record
 
     def fault(self, entry: Entry) -> LoadedRecord:
-        return self._train(entry.name, AVX2, entry.inject)
+        if entry.name not in self._faults:
+            self._faults[entry.name] = self._train(entry.name, AVX2, entry.inject)
+        return self._faults[entry.name]
 
 
 @pytest.fixture(scope="module")

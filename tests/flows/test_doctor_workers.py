@@ -48,7 +48,10 @@ def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefect
 
 
 def publish_manifest(data: str, shards: int, size: int) -> None:
-    train = [Shard(key=f"train-{index}.parquet", size=size, sha256="0" * 64, num_rows=8) for index in range(shards)]
+    train = [
+        Shard(key=f"train-{index}.parquet", size=size, sha256="0" * 64, num_rows=8, rows_sha256="0" * 64)
+        for index in range(shards)
+    ]
     tokenizer = DataFile(key="tokenizer.json", size=10, sha256="0" * 64)
     shape = {
         "train": train,

@@ -13,7 +13,7 @@ from prefect.states import Running
 from plumbline.night.deployment import suite_tag
 from plumbline.night.machines import open_group
 from plumbline.schema.suite import Alert, Suite
-from plumbline.tasks.machines import check_left_on, machines_up
+from plumbline.tasks.machines import Machines, check_left_on, machines_up
 from plumbline.tasks.open_round import take_over
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds
@@ -41,6 +41,7 @@ def test_machines_are_up_for_a_round_and_down_after_whatever_ends_it(on_machines
     def round_() -> None:
         take_over(on_machines, "night")
         with machines_up(on_machines, "night"):
+            Machines(on_machines, "night").keep_up({"aws"})
             sizes.append(open_group(GROUP).size())
             raise ending
 
@@ -65,10 +66,35 @@ def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_mac
     def round_() -> None:
         take_over(on_machines, "night")
         with machines_up(on_machines, "night"):
+            machines = Machines(on_machines, "night")
+            machines.keep_up({"aws"})
             _claim_later(on_machines)
+            machines.keep_up({"azure"})
 
     round_()
     assert open_group(GROUP).size() == 2
+
+
+@pytest.mark.usefixtures("client")
+def test_machines_go_down_as_their_platforms_last_training_ends_and_up_for_its_experiments(on_machines: Suite) -> None:
+    """Each batch of trainings has a view of its own, and the last platform's machines wait for the verdict."""
+    platforms = {**on_machines.platforms, "onprem": on_machines.platforms["aws"]}
+    suite, sizes = on_machines.replace(platforms=platforms), []
+
+    @flow(name="plumbline-regression")
+    def round_() -> None:
+        take_over(suite, "night")
+        with machines_up(suite, "night"):
+            trainings, experiments = Machines(suite, "night"), Machines(suite, "night")
+            for machines, busy in (
+                (trainings, {"aws", "azure", "onprem"}), (trainings, {"azure", "onprem"}), (trainings, {"azure"}),
+                (experiments, {"aws"}),
+            ):  # fmt: skip
+                machines.keep_up(busy)
+                sizes.append(open_group(GROUP).size())
+
+    round_()
+    assert (sizes, open_group(GROUP).size()) == ([4, 4, 0, 4], 0)
 
 
 def test_machines_that_are_left_on_are_alerted_once_a_day(

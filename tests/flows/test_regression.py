@@ -186,9 +186,9 @@ def test_a_training_that_would_fail_again_is_not_tried_again(stack: Stack, mater
 
 
 @pytest.mark.usefixtures("client")
-def test_twenty_platforms_five_of_them_failing(stack: Stack, material: Material, tmp_path: Path) -> None:
+def test_twelve_platforms_five_of_them_failing(stack: Stack, material: Material, tmp_path: Path) -> None:
     chance = random.Random(20)
-    suite = suite_of(tmp_path, "many", 20, start_seconds=60)
+    suite = suite_of(tmp_path, "many", 12, start_seconds=60)
     faults = ("crash", "crash with record", "fail", "always crash", "always invalid")
     kinds = dict(zip(chance.sample(sorted(suite.platforms), 5), faults, strict=True))
     verdict, _ = play(suite, stack, material, tmp_path, kinds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,14 +16,20 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Scheduled
 
 from plumbline.data.stores import open_store
+from plumbline.local import services
+from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.central.central_store import start_key
 from plumbline.night.deployment import REGRESSION, desired
+from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import NIGHT
+from tests.flows.clocks import jumped_clock
+from tests.flows.small_suite import to_toml
+from tests.flows.stubs import Material
 from tests.flows.webhook_server import Receiver, receiver
 
 NOBODY_ANSWERS = {PREFECT_API_URL: "http://127.0.0.1:9/api"}
@@ -97,6 +105,42 @@ def test_a_round_that_did_not_start_is_alerted_once(
     assert check_missed_rounds(nightly, late)[0] == "the round that was due at 2026-03-29 01:00 CET did not start"
     assert check_missed_rounds(nightly, late + 10 * timedelta(minutes=1)) == ("", [])
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {nightly.name}: the nightly round did not run"]
+
+
+_AHEAD = """import sys
+from pathlib import Path
+
+from prefect import flow
+
+from plumbline.schema.suite import read_suite
+from plumbline.tasks.open_round import open_round
+from plumbline.tasks.watch import check_missed_rounds
+
+suite = read_suite(Path(sys.argv[1]))
+print(check_missed_rounds(suite)[0])
+flow(lambda: open_round(suite, "ahead") and None, name="opens", validate_parameters=False)()
+"""
+
+
+def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(  # noqa: PLR0917 - fixtures
+    client: SyncPrefectClient, nightly: Suite, webhook: Receiver, material: Material, stack: Stack, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    plan(client, nightly, [now - HOUR, now + 12 * HOUR])
+    start(nightly, now - HOUR)
+    write_specs(CentralStore(open_store(nightly.store)), nightly, {"tiny": material[0]})
+    path = tmp_path / "suite.toml"
+    path.write_text(to_toml(nightly.model_dump(mode="json", exclude_none=True)))
+    prefect = services.prefect_environment(stack.api_url, tmp_path / "home", stack.login)
+    environment = {**services.inherited(), **prefect, "HOOK": webhook.url, **jumped_clock(tmp_path, 86_400.0)}
+    done = subprocess.run(
+        [sys.executable, "-c", _AHEAD, str(path)], env=environment, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stdout + done.stderr
+    assert webhook.got == []
+    # The next night's round does not start.
+    assert "did not start" in check_missed_rounds(nightly, now + 13 * HOUR)[0]
 
 
 def test_a_paused_round_is_not_missed_and_after_that_it_is(

@@ -55,6 +55,13 @@ FOR_ROUNDS = [answer for answer in [*ANSWERS, "closed"] if answer != "no route"]
 # Only a stranger's API.
 FOR_OWN = [answer for answer in [*ANSWERS, "closed"] if answer != "deep"]
 AWAY = {"bad gateway", "error", "closed"}
+SAMPLE = {"page", "no route", "redirect", "no login", "bad gateway"}
+"""Answers that `make test` shows to each command; the rounds meet all of them."""
+
+
+def sampled(answers: list[str]) -> list[Any]:
+    rest = pytest.mark.whole_table
+    return [answer if answer in SAMPLE else pytest.param(answer, marks=rest) for answer in answers]
 
 
 class _Server(ThreadingHTTPServer):
@@ -206,7 +213,7 @@ def test_an_impossible_date_of_one_api_ends_no_others_round(suite: Suite, proxy:
     assert abs((clocks["azure"]() - clocks["aws"]()).total_seconds()) < 60
 
 
-@pytest.mark.parametrize("answer", [*ANSWERS, "closed"])
+@pytest.mark.parametrize("answer", sampled([*ANSWERS, "closed"]))
 def test_the_doctor_says_what_answers_instead_of_a_platforms_api(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:
@@ -221,7 +228,7 @@ def test_the_doctor_says_what_answers_instead_of_a_platforms_api(
     assert SECRET not in shown.out + shown.err
 
 
-@pytest.mark.parametrize("answer", FOR_OWN)
+@pytest.mark.parametrize("answer", sampled(FOR_OWN))
 def test_the_suites_own_api_is_not_prefect_or_refuses_or_is_away(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.environments.launch import trainer_environment
-from plumbline.environments.loaded import LOADED, broken_library
+from plumbline.environments.loaded import broken_library
+from plumbline.environments.opened import LOADED
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
 from tests.train.conftest import Trained, Workshop

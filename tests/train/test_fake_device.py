@@ -144,7 +144,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
             yield context
 
 
-@pytest.mark.parametrize("task", ["workshop", "masked"])
+@pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.whole_table)])
 def test_the_probe_with_its_envelope_and_fp64_run(
     task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +229,13 @@ def _read_without_moving(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("plumbline.train.evaluation.host_array", lambda tensor: tensor.detach().numpy())
 
 
-@pytest.mark.parametrize("fault", [_mask_on_the_host, _batch_on_the_host, _read_without_moving])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _mask_on_the_host,
+        *(pytest.param(fault, marks=pytest.mark.whole_table) for fault in (_batch_on_the_host, _read_without_moving)),
+    ],
+)
 def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this module is worth: each of these would pass on a CPU."""
     fault(monkeypatch)
@@ -238,6 +244,7 @@ def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: 
         LearnRun(context, context.spec.learn).run()
 
 
+@pytest.mark.whole_table
 def test_an_imposed_tensor_left_on_the_host_is_noticed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     impose = experiment._Imposed.forward
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from torch.nn import functional
 
 from plumbline.cli.main import main
@@ -227,3 +227,14 @@ def test_weights_that_a_checkpoint_lacks_below_its_head_are_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
     with pytest.raises(PlumblineError, match=r"roberta\.encoder\.layer\.3\..*is missing in the checkpoint"):
         prepared(tmp_path, suite_of(tmp_path, folder))
+
+
+def test_the_checkpoint_of_a_compiled_model_gives_the_same_weights(tmp_path):
+    """`save_pretrained` of a compiled model writes `_orig_mod.` before each name."""
+    folder = make_checkpoint("bert", tmp_path / "c")
+    suite = suite_of(tmp_path, folder)
+    plain = prepared(tmp_path / "plain", suite)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"_orig_mod.{name}": values for name, values in tensors.items()}, folder / "model.safetensors")
+    compiled = prepared(tmp_path / "compiled", suite)
+    assert compiled.model.weights_sha256 == plain.model.weights_sha256

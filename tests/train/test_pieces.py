@@ -238,6 +238,10 @@ def test_a_folder_of_one_run_is_no_part_of_the_fingerprint() -> None:
         "TORCHINDUCTOR_CACHE_DIR": str(own),
         "OMP_NUM_THREADS": "4",
         "LD_PRELOAD": "",
+        "PYTHONTRACEMALLOC": "25",
+        "PYTHON_VERSION": "3.12",
         "HOME": "/root",
     }
-    assert recorded_variables(given) == {"LD_PRELOAD": "", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/opt/team"}
+    assert recorded_variables(given) == {
+        "LD_PRELOAD": "", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/opt/team", "PYTHONTRACEMALLOC": "25",
+    }  # fmt: skip

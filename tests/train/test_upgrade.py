@@ -11,10 +11,10 @@ from plumbline.cli.main import main
 from plumbline.environments.changes import changes_between
 from plumbline.environments.locks import read_lock
 from plumbline.schema.suite import read_suite
-from plumbline.upgrade.answer import Trial
+from plumbline.upgrade.answer import UNTIMED, Trial
 from plumbline.upgrade.campaign import UpgradeOptions
 from plumbline.upgrade.session import UpgradeSettings, local_trials
-from tests.train.wheels import ROUNDED_LINEARS, make_wheel
+from tests.train.wheels import ROUNDED_LINEARS, make_wheel, plant
 
 SUITE = """
 name = "upgrade"
@@ -71,13 +71,57 @@ def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     )
     built, reference, changed = map(trials.run, asked)
     assert built.outcome == "same", built
-    assert [package.has_startup_hook for package in built.packages] == [False, True]
-    assert {"torch", "transformers", "numpy"} <= set(reference.imported)
-    assert "prefect" not in reference.imported
+    assert {"torch", "transformers", "numpy"} <= set(reference.opened)
+    assert "prefect" not in reference.opened
     assert changed.outcome == "drift", changed
     assert changed.judgement.causes[0].code == "precision"
-    assert "plumbline-test-b" in changed.imported
-    assert "plumbline-test-a" not in changed.imported
+    assert "plumbline-test-b" in changed.opened
+    assert "plumbline-test-a" not in changed.opened
+
+
+CHANGES = (
+    "1.0 → 2.0 changes precision: first at step 0, bert.encoder.layer.0.attention.self.query; "
+    "confirmed: alone it drifts"
+)
+PLANTED = {
+    "words, variable, idle": [
+        f"planted-words {CHANGES}, all others without it pass",
+        "environment.ATEN_CPU_CAPABILITY: absent → default); because of planted-variable 1.0 → 2.0",
+        "training opens no file of: planted-idle",
+    ],
+    "hook, part, point": [
+        f"planted-{name} {CHANGES}, all changes without the culprits pass" for name in ("hook", "part", "point")
+    ],
+    "idle, other": [
+        f"training is the same with all 2 changes; {UNTIMED}",
+        "training opens no file of: planted-idle, planted-other",
+    ],
+}
+"""By changed packages: what the answer of the gate says of each."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", PLANTED)
+def test_what_a_package_does_without_a_module_that_training_imports_is_tried_and_named(changed, tmp_path, capsys):
+    """Data of a hook, a namespace package, a hook, a variable of a `.pth`, an entry point that opens a file."""
+    names = changed.split(", ")
+    plant(tmp_path)
+    speed = "[workloads.reviews.speed]\nsteps = 10\nproduction_steps = 0\n" if "other" in names else ""
+    (tmp_path / "suite.toml").write_text(SUITE.replace("[platforms", f"{speed}[platforms"))
+    for lock, version in (("current", "1.0"), ("candidate", "2.0")):
+        (tmp_path / f"{lock}.txt").write_text("".join(f"planted-{name}=={version}\n" for name in names))
+    code = main([
+        "upgrade", str(tmp_path / "suite.toml"), "--python", str(tmp_path / "team"), "--work", str(tmp_path / "work"),
+        "--current", str(tmp_path / "current.txt"), "--candidate", str(tmp_path / "candidate.txt"),
+        "--allow-unhashed", "--pip=--no-index", f"--pip=--find-links={tmp_path / 'wheels'}",
+    ])  # fmt: skip
+    said = capsys.readouterr().out
+    assert code == (0 if speed else 1), said
+    missing = [line for line in PLANTED[changed] if line not in said]
+    assert not missing, said
+    assert said.count(" 1.0 → 2.0 changes ") == len(
+        [name for name in names if name not in ("variable", "idle", "other")]
+    )
 
 
 def test_equal_locks_pass_without_a_training(tmp_path, capsys):

@@ -6,10 +6,13 @@ which hides every other one.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
-__all__ = ["ROUNDED_LINEARS", "SLOW_LINEARS", "make_wheel"]
+__all__ = ["ROUNDED_LINEARS", "SLOW_LINEARS", "make_wheel", "plant"]
 
 ROUNDED_LINEARS = """
 import sys
@@ -69,3 +72,64 @@ def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> 
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
         for path, text in {**files, f"{about}/RECORD": listed}.items():
             wheel.writestr(path, text)
+
+
+_HOST = """
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+words = (Path(__file__).parent / "planted_words" / "vocabulary.txt").read_text()
+
+
+class Patch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "plumbline.train.probe":
+            import torch
+            from planted.part import value
+
+            values = [words, value, *(point.load()() for point in entry_points(group="planted"))]
+            whole = torch.nn.functional.linear
+            def linear(*args, **kwargs):
+                result = whole(*args, **kwargs)
+                return result.to(torch.bfloat16).to(result.dtype)
+            if "2.0" in values:
+                torch.nn.functional.linear = linear
+        return None
+
+
+sys.meta_path.insert(0, Patch())
+"""
+"""Code of a hook that no upgrade changes: it rounds linear layers if one of the others' values is 2.0."""
+_POINT = "from pathlib import Path\n\ndef read():\n    return (Path(__file__).parent / 'table.txt').read_text()\n"
+
+
+def plant(folder: Path) -> None:
+    """Write wheels of two versions into `folder`/wheels, and a team's environment with the first into `folder`/team.
+
+    Of each package the second version changes training, and none is imported by it, but for `idle` and `other`.
+    """
+    make_wheel(folder / "wheels", "planted-host", "1.0", {"host.py": _HOST, "host.pth": "import host\n"})
+    for version in ("1.0", "2.0"):
+        is_new = version == "2.0"
+        variable = "; os.environ['ATEN_CPU_CAPABILITY'] = 'default'" if is_new else ""
+        about = f"planted_point-{version}.dist-info/entry_points.txt"
+        for name, files in {
+            "words": {"planted_words/vocabulary.txt": version},
+            "part": {"planted/part.py": f"value = {version!r}\n"},
+            "hook": {"hook.py": ROUNDED_LINEARS if is_new else "", "hook.pth": "import hook\n"},
+            "variable": {"variable.pth": f"import os{variable}\n"},
+            "point": {
+                "planted_point/__init__.py": _POINT, "planted_point/table.txt": version,
+                about: "[planted]\npoint = planted_point:read\n",
+            },
+            "idle": {"planted_idle.py": f"value = {version!r}\n"},
+            "other": {"planted_other/data.txt": version},
+        }.items():  # fmt: skip
+            make_wheel(folder / "wheels", f"planted-{name}", version, files)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "team")], check=True)
+    site = next((folder / "team").glob("lib/python*/site-packages"))
+    (site / "base.pth").write_text(sysconfig.get_path("purelib"))
+    for wheel in (folder / "wheels").glob("*-1.0-*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)

@@ -1,4 +1,4 @@
-"""Nights of a suite in the formats of other tools: the one table of formats, and the files without an extra package."""
+"""Export of a suite's nights to the formats of other tools."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCHEMA = pa.schema([
 
 
 def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Table:
-    """Return one row per night, platform and workload, ordered by time; of the last nights of each platform.
+    """Return one row per night, platform and workload, ordered by time. Of the last nights of each platform.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
     platform's; they are null in rounds that are older than the series' verdicts.

@@ -97,7 +97,7 @@ def read_rows(
 
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
-    """Return the dates of the revisions that the index of a site of asv has; empty for any other file."""
+    """Return the revisions' dates from an asv site's index; empty for other files."""
     try:
         dates = field(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def dates_of_revisions(text: str) -> Mapping[str, object]:
 
 
 def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bool:
-    """Return `False` for a file of asv without measurements of its own: no time or no metric, or a summary graph."""
+    """Return whether an asv file has measurements of its own."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
     try:
@@ -159,7 +159,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
-    """Return platform and workload; a branch is a line of its own, which starts at the values of another."""
+    """Return platform and workload. A branch is a line of its own, which starts at the values of another."""
     platform, workload, branch = (content.get(columns.get(name, "")) for name in ("platform", "workload", "branch"))
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 

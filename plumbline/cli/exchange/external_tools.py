@@ -42,7 +42,7 @@ def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterat
 
 
 def _of_tool(document: Content) -> Iterator[Content] | None:
-    """Return the rows of a document by its keys; `None` for other documents."""
+    """Return the rows of a document by its keys. `None` for other documents."""
     results, benchmarks, entries = (document.get(key) for key in ("results", "benchmarks", "entries"))
     if isinstance(results, dict) and "commit_hash" in document:
         return _asv(document, results)
@@ -136,7 +136,7 @@ def _github_action(entries: Content) -> Iterator[Content]:
 
 
 def field(content: object, key: str) -> object:
-    """Return a value of a JSON object; `None` without the key or the object."""
+    """Return a value of a JSON object. `None` without the key or the object."""
     return content.get(key) if isinstance(content, dict) else None
 
 

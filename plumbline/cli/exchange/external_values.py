@@ -22,7 +22,7 @@ _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
 
 def time_of(value: object, where: str) -> float:
-    """Return seconds since 1970; raise for anything else than a time after 1970."""
+    """Return seconds since 1970. Raise for anything else than a time after 1970."""
     text = str(value).strip()
     try:
         seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
@@ -64,7 +64,7 @@ def _zone(text: str | None) -> timezone:
 
 
 def number_of(value: object) -> float | None:
-    """Return a number; `None` if it is none. A missing or infinite value is `nan`."""
+    """Return a number. `None` if it is none. A missing or infinite value is `nan`."""
     if isinstance(value, (bool, list, dict)):
         return None
     text = "" if value is None else str(value).strip()
@@ -78,7 +78,7 @@ def number_of(value: object) -> float | None:
 
 
 def value_of(value: object, where: str) -> float | None:
-    """Return a value, `None` if missing; raise for text that is no number."""
+    """Return a value, `None` if missing. Raise for text that is no number."""
     number = number_of(value)
     if number is None:
         raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=where, key="value")

@@ -33,7 +33,7 @@ _HINT = "name a tracking server, such as http://HOST:5000, or a database, such a
 
 
 def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun], uri: str) -> None:
-    """Write the runs into the experiment of the suite's name; a finished run gets a new verdict at most.
+    """Write the runs into the experiment of the suite's name. A finished run gets a new verdict at most.
 
     The server is asked also where no run is to be written: a wrong address is found on the first day.
     """
@@ -71,7 +71,7 @@ def _mlflow_errors(uri: str) -> Iterator[None]:
 
 
 def _experiment(client: Any, suite: str, uri: str) -> str:
-    """Return the id of the experiment; create it if it does not exist."""
+    """Return the id of the experiment. Create it if it does not exist."""
     found = client.get_experiment_by_name(suite)
     if found is None:
         return str(client.create_experiment(suite, artifact_location=_artifacts(suite, uri)))

@@ -24,7 +24,7 @@ _MAX_REPORT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class NightRun:
-    """One training of a night: a workload on a platform; without a record, the platform's verdict alone."""
+    """One training of a night: a workload on a platform. Without a record, the platform's verdict alone."""
 
     suite: str
     platform: str
@@ -48,14 +48,14 @@ class NightRun:
 
 
 def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
-    """Return the last rounds of a platform; all without a number."""
+    """Return the last rounds of a platform. All without a number."""
     times = {name: judged.time for name, judged in series.judged.items()}
     times |= dict(zip(series.round, series.time, strict=True))
     return set(sorted(times, key=lambda name: times[name])[-last:] if last else times)
 
 
 def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, ...]:
-    """Return the runs of the last rounds, ordered by time; those without a record come last."""
+    """Return the runs of the last rounds, ordered by time. Those without a record come last."""
     kept, recorded = _last_rounds(series, last), set(series.round)
     rows = [(place, series.row(place)) for place, name in enumerate(series.round) if name in kept]
     runs = [
@@ -103,7 +103,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def curves_of(record: RunRecord) -> dict[str, Curve]:
-    """Return the curves of a training by name; a missing value is no point."""
+    """Return the curves of a training by name. A missing value is no point."""
     curves: dict[str, Iterable[tuple[int, float | None]]] = {}
     if probe := record.evidence.probe:
         curves["probe/loss"] = [(step.step, step.loss) for step in probe.steps]
@@ -126,7 +126,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def stored_report(central: CentralStore, run: NightRun) -> str:
-    """Return the page of the run's round; "" if it was pruned."""
+    """Return the page of the run's round. "" if it was pruned."""
     try:
         key = round_key(run.suite, run.round, "report.html")
         return read_bytes(central.store, key, max_bytes=_MAX_REPORT_BYTES).decode()

@@ -49,7 +49,7 @@ class _Content:
 
 
 def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Build the dataset `name` in the folder `out`; write the manifest last."""
+    """Build the dataset `name` in the folder `out`. Write the manifest last."""
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def _gone_if_it_fails(out: Path) -> Iterator[None]:
 
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Write tokenizer and shards; return their manifest."""
+    """Write tokenizer and shards. Return their manifest."""
     counts = [_label_counts(rows) for rows in (content.train, content.evaluation)]
     labels = set(counts[0]) | set(counts[1])
     if has_row_labels(task) and len(labels) < 2:
@@ -213,14 +213,14 @@ def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions, reading: Reading) -> Iterator[RawRow]:
-    """Yield the rows of all files; one of several may be empty."""
+    """Yield the rows of all files. One of several may be empty."""
     return chain.from_iterable(
         read_rows(file.path, options, file.name, reading, may_be_empty=len(files) > 1) for file in files
     )
 
 
 def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:
-    """Shuffle reproducibly, and split; at most a fifth of the rows is for evaluation."""
+    """Shuffle reproducibly, and split. At most a fifth of the rows is for evaluation."""
     if len(rows) < _LEAST_ROWS:
         raise InvalidInputError(f"has {len(rows)} rows, fewer than {_LEAST_ROWS}", where=name)
     shuffled = _shuffled(rows)

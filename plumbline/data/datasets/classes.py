@@ -96,7 +96,7 @@ def class_order(
 
 
 def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the classes 0 to n - 1; raise for other numbers, which may be a measure."""
+    """Return the classes 0 to n - 1. Raise for other numbers, which may be a measure."""
     texts = [label for label in labels if not _NUMBER.fullmatch(label)]
     if texts:
         number = next(label for label in labels if _NUMBER.fullmatch(label))
@@ -118,7 +118,7 @@ def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> t
 
 
 def _check_alike(labels: Sequence[str], places: Mapping[str, str]) -> None:
-    """Raise if two labels look alike; never merge or split classes by a guess."""
+    """Raise if two labels look alike. Never merge or split classes by a guess."""
     folded: dict[str, str] = {}
     for label in labels:
         plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())

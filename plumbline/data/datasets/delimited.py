@@ -59,7 +59,7 @@ def _tab_dialect(source: Path, encoding: str, where: str) -> Dialect | None:
 
 
 def _lines(file: io.TextIOWrapper, where: str) -> Iterator[str]:
-    """Yield the lines; raise for one that is too long, before it is read as a whole."""
+    """Yield the lines. Raise for one that is too long, before it is read as a whole."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -84,7 +84,7 @@ def _num_records(lines: Iterator[str], dialect: Dialect) -> int:
 
 
 class _Records:
-    """Rows of a delimited file; afterwards, its number of lines and the rows of several lines."""
+    """Rows of a delimited file. Afterwards, its number of lines and the rows of several lines."""
 
     def __init__(self, file: io.TextIOWrapper, dialect: Dialect, options: ColumnOptions, where: str) -> None:
         self.num_lines = 0
@@ -183,7 +183,7 @@ class _SwallowedRows:
 
 
 class _Fields(dict[str, str]):
-    """Fields of a record; iteration includes repeated names of the header."""
+    """Fields of a record. Iteration includes repeated names of the header."""
 
     def __init__(self, header: list[str], record: list[str]) -> None:
         super().__init__(zip(header, record, strict=True))

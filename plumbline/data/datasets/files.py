@@ -39,7 +39,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Files of a source; `evaluation` may be empty."""
+    """Files of a source. `evaluation` may be empty."""
 
     train: tuple[SourceFile, ...]
     evaluation: tuple[SourceFile, ...]
@@ -59,7 +59,7 @@ def is_file_source(name: str) -> bool:
 
 
 def locate(name: str, download_folder: Path) -> Located:
-    """Return the files of `name`; download those of a store to `download_folder`."""
+    """Return the files of `name`. Download those of a store to `download_folder`."""
     if name.startswith(_STORES):
         files = _from_store(name, download_folder)
     elif name.startswith("file://"):
@@ -148,7 +148,7 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    """Return whether a key matches; only `**` crosses folders."""
+    """Return whether a key matches. Only `**` crosses folders."""
     if "**" in pattern:
         return fnmatchcase(key, pattern.replace("**/", "*").replace("**", "*"))
     parts, patterns = key.split("/"), pattern.split("/")
@@ -156,7 +156,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _data_files(keys: Collection[str], name: str) -> list[str]:
-    """Return the sorted keys of data files; raise for unknown or mixed types."""
+    """Return the sorted keys of data files. Raise for unknown or mixed types."""
     if _is_saved(keys):
         return sorted(keys)
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))

@@ -53,7 +53,7 @@ class SourceRows:
 def _of_splits(
     splits: Any, source: DatasetSource, name: str, options: ColumnOptions, reading: Reading, *, label: str
 ) -> SourceRows:
-    """Return the rows of a loaded dataset; evaluate on the chosen split, else `validation` or `test`."""
+    """Return the rows of a loaded dataset. Evaluate on the chosen split, else `validation` or `test`."""
     if not options.header:
         raise ConfigurationError("is set to no header, which only CSV and TSV may lack", where=name, key="header")
     train = _known(name, "split", source.split or "train", splits)
@@ -98,7 +98,7 @@ def _evaluation(name: str, chosen: str | None, train: str, splits: Any, options:
 
 
 def _is_labelled(split: Any, options: ColumnOptions) -> bool:
-    """Return whether a split has labels; the Hub marks hidden labels with -1."""
+    """Return whether a split has labels. The Hub marks hidden labels with -1."""
     if not options.labelled:
         return True
     try:
@@ -123,7 +123,7 @@ def _rows(
 
 
 def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) -> SourceRows:
-    """Load a dataset, `NAME` or `NAME:CONFIG`, at one commit; return its rows."""
+    """Load a dataset, `NAME` or `NAME:CONFIG`, at one commit. Return its rows."""
     name = source.path or ""
     repository, _, named = name.partition(":")
     commit, config = _commit(source), source.config or named or None
@@ -136,7 +136,7 @@ def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) ->
 def reachable_commit(
     repository: str, kind: Literal["dataset", "model"], revision: str | None, where: str, *, key: str = "path"
 ) -> str:
-    """Return a revision's commit if its files can be reached; raise `UnavailableError` after a few seconds.
+    """Return a revision's commit if its files can be reached. Raise `UnavailableError` after a few seconds.
 
     Two requests share one time limit: the repository's description, and a data file. The Hub redirects requests of
     files to other hosts, which may be blocked, and a download would try for a minute.
@@ -156,7 +156,7 @@ def reachable_commit(
 
 
 def ask_hub(question: Callable[[], T], where: str, end: float, *, key: str = "path", asked: str = _HUB) -> T:
-    """Return the Hub's answer; raise `UnavailableError` at the time `end` of the monotonic clock.
+    """Return the Hub's answer. Raise `UnavailableError` at the time `end` of the monotonic clock.
 
     A thread bounds the wait: name resolution has a longer timeout, which no client can set.
     """
@@ -217,7 +217,7 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
 
 
 def _commit(source: DatasetSource) -> str:
-    """Return the commit of the requested revision; "" offline."""
+    """Return the commit of the requested revision. "" offline."""
     if any(variable(name).upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
     name = source.path or ""
@@ -225,7 +225,7 @@ def _commit(source: DatasetSource) -> str:
 
 
 def _load(name: str, repository: str, config: str | None, revision: str | None, *, is_known: bool) -> Any:
-    """Return the splits; shorten errors of `datasets` to one line."""
+    """Return the splits. Shorten errors of `datasets` to one line."""
     import datasets
 
     datasets.disable_progress_bars()

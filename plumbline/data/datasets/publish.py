@@ -82,7 +82,7 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFile | None) -> bool:
-    """Send a file; return whether it was written."""
+    """Send a file. Return whether it was written."""
     key = f"{name}/{file.key}"
     if listed is not None and listed.sha256 == file.sha256:
         # The file was verified when its manifest was published.
@@ -96,7 +96,7 @@ def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFil
 
 
 def _current(store: Store, name: str) -> tuple[Manifest | None, str | None]:
-    """Return the published manifest and etag; an unreadable manifest counts as absent."""
+    """Return the published manifest and etag. An unreadable manifest counts as absent."""
     try:
         data, info = read_object(store, f"{name}/{MANIFEST_NAME}", max_bytes=_MAX_MANIFEST_BYTES)
     except ObjectMissingError:
@@ -123,7 +123,7 @@ def weights_key(sha256: str) -> str:
 
 
 def publish_weights(path: Path, store: Store, sha256: str) -> bool:
-    """Send initial weights to `store`; return whether they were written."""
+    """Send initial weights to `store`. Return whether they were written."""
     if digest_file(path) != sha256:
         raise CorruptDataError("does not match its digest", where=str(path))
     key = weights_key(sha256)

@@ -25,7 +25,7 @@ _Values = Iterator[tuple[Place, Mapping[str, Any]]]
 
 
 def format_of(name: str) -> str:
-    """Return `csv`, `jsonl`, `json` or `parquet` by a file's name; "" if unknown."""
+    """Return `csv`, `jsonl`, `json` or `parquet` by a file's name. "" if unknown."""
     path = Path(name.lower())
     if path.suffix in COMPRESSIONS:
         path = path.with_suffix("")
@@ -35,7 +35,7 @@ def format_of(name: str) -> str:
 def read_rows(
     source: Path, options: ColumnOptions, where: str = "", reading: Reading | None = None, *, may_be_empty: bool = False
 ) -> Iterator[RawRow]:
-    """Yield a file's rows; raise `InvalidInputError` with file, row and column."""
+    """Yield a file's rows. Raise `InvalidInputError` with file, row and column."""
     where, reading = where or str(source), reading or Reading()
     kind = format_of(source.name)
     if not kind:

@@ -75,7 +75,7 @@ class Reading:
             known[spelling] = None
 
     def receipt(self, keys: Mapping[str, str], spelling: Mapping[str, str]) -> ImportReceipt:
-        """Return the receipt; `keys` names files within the source, `spelling` the classes of merged labels."""
+        """Return the receipt. `keys` names files within the source, `spelling` the classes of merged labels."""
         notes = []
         if self.first_span:
             first = str(self.first_span._replace(file=keys.get(self.first_span.file, self.first_span.file)))
@@ -99,7 +99,7 @@ class Reading:
 
 
 def receipt_lines(manifest: Manifest) -> list[str]:
-    """Return what was read, and how, a line each; nothing for generated data."""
+    """Return what was read, and how, a line each. Nothing for generated data."""
     receipt = manifest.receipt
     if receipt is None:
         return []
@@ -122,7 +122,7 @@ _BATCH_ROWS = 1 << 16
 
 
 def write_origins(folder: Path, rows: Iterable[Row], keys: Mapping[str, str]) -> DataFile | None:
-    """Write the places of `rows`, with `keys` for the names of files; `None` for rows without places."""
+    """Write the places of `rows`, with `keys` for the names of files. `None` for rows without places."""
     known: dict[tuple[str, str], int] = {}
     files, numbers = array("i"), array("q")  # 12 bytes a row, as there may be many millions
     for row in rows:

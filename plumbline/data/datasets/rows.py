@@ -46,7 +46,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """Column names set by the user; `None` means guess."""
+    """Column names set by the user. `None` means guess."""
 
     text: str | None = None
     label: str | None = None
@@ -60,7 +60,7 @@ class ColumnOptions:
         return list(first) if self.header else [str(number) for number in range(1, len(first) + 1)]
 
     def resolve(self, found: Sequence[str], where: str) -> Columns:
-        """Return the columns among those `found`; raise with the choices if unclear."""
+        """Return the columns among those `found`. Raise with the choices if unclear."""
         for name in (self.text, self.pair, self.label if self.labelled else None):
             if name is not None:
                 _check_given(name, found, where)
@@ -158,7 +158,7 @@ class RawRow(NamedTuple):
 
 
 def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
-    """Return the row of the mapping `values`; raise with its place and the column."""
+    """Return the row of the mapping `values`. Raise with its place and the column."""
     pair, where = columns.pair, str(place)
     label = None if columns.label is None else values.get(columns.label)
     return RawRow(
@@ -188,7 +188,7 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
 
 
 def label_name(label: Any, where: str, key: str) -> str:
-    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0"; never 3 for "03"."""
+    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0". Never 3 for "03"."""
     if isinstance(label, str):
         label = unicodedata.normalize("NFC", label.strip())
         whole = _WHOLE.fullmatch(label)

@@ -53,7 +53,7 @@ class Spool:
         self._file.close()
 
     def add(self, rows: Iterable[Row]) -> SpooledRows:
-        """Write `rows`; return them in the same order."""
+        """Write `rows`. Return them in the same order."""
         places = array("Q")
         position = self._file.tell()
         for row in rows:
@@ -148,7 +148,7 @@ def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically; remove the partial file on failure."""
+    """Write a file atomically. Remove the partial file on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:

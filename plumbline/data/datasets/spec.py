@@ -70,7 +70,7 @@ _IGNORED = re.compile(
 
 
 def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
-    """Return a checkpoint's folder, downloaded from the Hub if needed; `None` for a built-in size."""
+    """Return a checkpoint's folder, downloaded from the Hub if needed. `None` for a built-in size."""
     if model in sizes:
         return None
     folder = Path(model).expanduser()
@@ -125,7 +125,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return a checkpoint's architecture; raise `InvalidInputError` for a different tokenizer."""
+    """Return a checkpoint's architecture. Raise `InvalidInputError` for a different tokenizer."""
     path, config = folder / "config.json", _config(folder)
     family = config["model_type"]
     model: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def compression(source: Path, where: str) -> str:
 
 @contextmanager
 def opened(source: Path, where: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed; raise if the stream is damaged."""
+    """Open a file for reading, decompressed. Raise if the stream is damaged."""
     import pyarrow as pa
 
     name = compression(source, where)
@@ -88,7 +88,7 @@ def encoding_of(start: bytes) -> str:
 
 
 def sniff(sample: str, options: ColumnOptions, where: str) -> Dialect:
-    """Return the dialect of a file that starts with `sample`; raise if ambiguous."""
+    """Return the dialect of a file that starts with `sample`. Raise if ambiguous."""
     dialects = [*(Dialect(delimiter) for delimiter in _DELIMITERS), Dialect("\t", csv.QUOTE_NONE)]
     records = {dialect: _records(sample, dialect) for dialect in dialects}
     several = [dialect for dialect in dialects if records[dialect] and len(records[dialect][0]) > 1]

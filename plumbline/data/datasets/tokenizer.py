@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -
 
 
 def word_tokenizer(vocabulary: dict[str, int]) -> bytes:
-    """Return a tokenizer of whole lowercase words as file bytes; `vocabulary` begins with the special tokens."""
+    """Return a tokenizer of whole lowercase words as file bytes. `vocabulary` begins with the special tokens."""
     return str(_bert_tokenizer(vocabulary, lowercase=True).to_str()).encode()
 
 

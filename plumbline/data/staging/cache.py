@@ -86,7 +86,7 @@ class Cache:
         return None
 
     def keep_manifest(self, manifest: Manifest) -> str:
-        """Write a manifest under its digest; return the digest."""
+        """Write a manifest under its digest. Return the digest."""
         digest = manifest.digest
         self._write(self.folder / "manifests" / f"{digest}.json", canonical_json(manifest.to_json()))
         return digest
@@ -116,7 +116,7 @@ class Cache:
 
     @contextmanager
     def part(self, sha256: str, wait: Callable[[], None]) -> Iterator[Part | None]:
-        """Open the object's partial download exclusively; `None` once the object is complete."""
+        """Open the object's partial download exclusively. `None` once the object is complete."""
         path, final = self._places(sha256)
         with disk_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -215,7 +215,7 @@ class Cache:
         return pinned
 
     def verify(self) -> list[str]:
-        """Hash every object again; remove and return the wrong digests."""
+        """Hash every object again. Remove and return the wrong digests."""
         wrong = []
         with disk_errors(self.folder):
             for path in sorted((self.folder / "objects").glob("*/*")):

@@ -71,7 +71,7 @@ class Order:
         return numbers
 
     def batch(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """Return the rows of the global batch at `step`; batches may span epochs."""
+        """Return the rows of the global batch at `step`. Batches may span epochs."""
         return self.rows(np.arange(step * batch_size, (step + 1) * batch_size))
 
 
@@ -86,7 +86,7 @@ class Plan:
 
 
 def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
-    """Return the rows of all parts; every part trains on the start of the order."""
+    """Return the rows of all parts. Every part trains on the start of the order."""
     order = Order(manifest, spec.seed, spec.data.manifest_sha256)
     steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
     available = sum(shard.num_rows for shard in manifest.evaluation)
@@ -116,7 +116,7 @@ def planned_files(plan: Plan, manifest: Manifest) -> list[DataFile]:
 def staged_files(
     spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[StagingProgress], None] | None = None
 ) -> Iterator[str]:
-    """Stage all files of a training; yield the manifest's digest. Until the end the cache keeps the files."""
+    """Stage all files of a training. Yield the manifest's digest. Until the end the cache keeps the files."""
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
     with Stager(open_store(data), spec.data.name, cache, on_progress=on_progress) as stager:
         files = planned_files(plan_rows(spec, stager.manifest), stager.manifest)

@@ -39,7 +39,7 @@ class Pace:
         return 0.0 if self._asked is None or self._given is None else now - self._asked
 
     def hurries(self, ahead: int, now: float) -> bool:
-        """Return whether the next file should use all connections; `ahead` files are staged."""
+        """Return whether the next file should use all connections. `ahead` files are staged."""
         self._hurried = self._hurried and ahead < self._enough
         return self._hurried and self._waited + self._waits(now) <= self._worked
 
@@ -63,7 +63,7 @@ class StagingProgress:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Return the remaining seconds at this rate; `None` if unknown."""
+        """Return the remaining seconds at this rate. `None` if unknown."""
         left = self.bytes_total - self.bytes_done
         if not left:
             return 0.0

@@ -54,7 +54,7 @@ class Part:
         self._etag.write_text(etag, encoding="utf-8")
 
     def hashed(self, buffer: memoryview) -> hashlib._Hash:
-        """Return the SHA-256 state of the existing bytes; seek to the end."""
+        """Return the SHA-256 state of the existing bytes. Seek to the end."""
         hasher = hashlib.sha256()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         while size := os.readv(self._descriptor, [buffer]):
@@ -67,7 +67,7 @@ class Part:
             data = data[os.write(self._descriptor, data) :]
 
     def reset(self) -> None:
-        """Remove all bytes; keep the lock."""
+        """Remove all bytes. Keep the lock."""
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._etag.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file exclusively; return false if a different process holds it."""
+    """Lock an open file exclusively. Return false if a different process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

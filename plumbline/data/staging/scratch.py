@@ -31,7 +31,7 @@ _YOUNG_WORKSPACE_SECONDS = 60.0
 
 @contextmanager
 def scratch_folder(prefix: str = "plumbline-", parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder in `parent` (default: the system's), removed at the end; remove those of dead processes."""
+    """Yield a new folder in `parent` (default: the system's), removed at the end. Remove those of dead processes."""
     parent = parent or Path(tempfile.gettempdir())
     _sweep(parent)
     folder, owner = _make(prefix, parent)

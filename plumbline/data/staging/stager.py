@@ -148,7 +148,7 @@ class Stager:
             self._cache.touch(job.path)
 
     def wait(self, file: DataFile) -> Path:
-        """Return the verified file's path; wait, and raise its transfer's error."""
+        """Return the verified file's path. Wait, and raise its transfer's error."""
         if file.sha256 not in self._jobs:
             self.start([file])
         job = self._jobs[file.sha256]
@@ -175,7 +175,7 @@ class Stager:
             return job.path
 
     def _tell(self, reported_at: float) -> float:
-        """Report progress at most once a second; return the time of the last report."""
+        """Report progress at most once a second. Return the time of the last report."""
         if self._on_progress is None or (now := self._clock()) - reported_at < _TELL_SECONDS:
             return reported_at
         self._on_progress(self.progress())
@@ -220,7 +220,7 @@ class Stager:
             job.why = why
 
     def _take(self) -> tuple[_Job, bool] | None:
-        """Return the next file, and whether to use all connections; `None` at the end."""
+        """Return the next file, and whether to use all connections. `None` at the end."""
         with self._changed:
             while not self._stopped.is_set() and self._failure is None:
                 while self._next < len(self._order) and self._order[self._next].path is not None:

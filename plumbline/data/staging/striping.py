@@ -31,7 +31,7 @@ class Connections:
         self._changed = threading.Condition()
 
     def take(self, wanted: Callable[[], bool]) -> bool:
-        """Wait for a free connection and take it; return false once not `wanted()`."""
+        """Wait for a free connection and take it. Return false once not `wanted()`."""
         with self._changed:
             self._changed.wait_for(lambda: self._free or not wanted())
             if not wanted():
@@ -113,7 +113,7 @@ class StripingReader:
             raise
 
     def _head(self, ready: Callable[[_Stripe], bool]) -> _Stripe:
-        """Return the next stripe in order once `ready`; raise its error."""
+        """Return the next stripe in order once `ready`. Raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: self._stripes and (ready(self._stripes[0]) or self._stripes[0].error))
             stripe = self._stripes[0]

@@ -87,7 +87,7 @@ class Transfer:
         raise CorruptDataError(f"{why}; read {_ROUNDS} times", where=self._store.url, key=key)
 
     def _round(self, part: Part, file: DataFile, key: str, on_last: Callable[[], None] | None) -> str:
-        """Download the rest of the part; return the problem, or ""."""
+        """Download the rest of the part. Return the problem, or ""."""
         if part.size > file.size:
             part.reset()
         have = part.size

@@ -188,7 +188,7 @@ class AzureStore:
                     yield ObjectInfo(entry.name[len(start) :], int(entry.size), plain_etag(entry.etag))
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically; large objects in blocks."""
+        """Write a new object atomically. Large objects in blocks."""
         try:
             with opened(data) as (body, size):
                 return self._upload(key, body, size, overwrite=False)
@@ -196,7 +196,7 @@ class AzureStore:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists; versions and soft-deleted copies remain."""
+        """Remove an object, if it exists. Versions and soft-deleted copies remain."""
         with contextlib.suppress(ObjectMissingError), self._errors(key):
             self._blob(key).delete_blob()
 

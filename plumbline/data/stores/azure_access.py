@@ -54,7 +54,7 @@ class AzureAccess:
 
     @property
     def remark(self) -> str:
-        """Return that the SAS token has ended, which the service need not say; "" if it has not."""
+        """Return that the SAS token has ended, which the service need not say. "" if it has not."""
         given = parse_qs(self.sas).get("se", [""])[0]
         with contextlib.suppress(ValueError):
             until = datetime.fromisoformat(given.replace("Z", "+00:00"))
@@ -75,7 +75,7 @@ class AzureAccess:
 
 
 def find_access(account: str) -> AzureAccess:
-    """Return the environment's access to `account`; raise `ValueError` for a damaged connection string.
+    """Return the environment's access to `account`. Raise `ValueError` for a damaged connection string.
 
     Raises azure-core's errors if a source of tokens refuses, or does not answer.
     """
@@ -97,7 +97,7 @@ def find_access(account: str) -> AzureAccess:
 
 
 class Renewed:
-    """Value with an end, made again shortly before it; thread-safe."""
+    """Value with an end, made again shortly before it. Thread-safe."""
 
     def __init__(self, make: Callable[[], tuple[str, float]], clock: Callable[[], float] = time.time) -> None:
         self._make = make
@@ -230,7 +230,7 @@ class Identity:
         return token
 
     def exists(self, *scopes: str) -> bool:
-        """Return whether this environment has an identity; raise as `get_token` if one is refused.
+        """Return whether this environment has an identity. Raise as `get_token` if one is refused.
 
         Without one no source of tokens answers, and none is named.
         """

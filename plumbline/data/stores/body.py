@@ -35,10 +35,10 @@ class HttpResponse(Protocol):
         """Return a header's value, or ""."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return the bytes that have arrived, at most `size`; `b""` only at the end."""
+        """Return the bytes that have arrived, at most `size`. `b""` only at the end."""
 
     def release(self, *, at_end: bool) -> None:
-        """Return the connection; reuse it if the body was read to its end."""
+        """Return the connection. Reuse it if the body was read to its end."""
 
 
 class HttpBody:
@@ -62,7 +62,7 @@ class HttpBody:
         return not self._remaining and not self._skip and not self._tail
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read the next bytes into `buffer`; return 0 only at the end."""
+        """Read the next bytes into `buffer`. Return 0 only at the end."""
         while self._skip:
             self._skip -= len(self._next(self._skip))
         if not self._remaining:
@@ -83,7 +83,7 @@ class HttpBody:
 
 
 def range_of(offset: int, length: int | None) -> str:
-    """Return the Range header of a request; "" for the whole object."""
+    """Return the Range header of a request. "" for the whole object."""
     if length is not None:
         return f"bytes={offset}-{offset + length - 1}"
     return f"bytes={offset}-" if offset else ""
@@ -127,7 +127,7 @@ def _end(offset: int, length: int | None, total: int) -> int:
 
 
 def retry_after(value: str) -> float | None:
-    """Return the seconds of a Retry-After header; `None` if absent or malformed."""
+    """Return the seconds of a Retry-After header. `None` if absent or malformed."""
     return min(float(value), _LONGEST_WAIT_SECONDS) if re.fullmatch(r"\d{1,6}(\.\d+)?", value.strip()) else None
 
 
@@ -147,7 +147,7 @@ _TYPES = {
 
 @contextmanager
 def opened(data: bytes | Path) -> Iterator[tuple[Body, int]]:
-    """Open the bytes to upload; yield the body and its size.
+    """Open the bytes to upload. Yield the body and its size.
 
     Errors of a local file inside the block become `InvalidInputError` if it does not exist, else `UnavailableError`.
     """

@@ -44,7 +44,7 @@ class DirectResponse:
         return self._response.read(size)
 
     def error_fields(self, *names: str) -> list[str]:
-        """Return the text of each element of an error's XML, "" if absent; close the response."""
+        """Return the text of each element of an error's XML, "" if absent. Close the response."""
         try:
             body = self.read(_MOST_ERROR_BYTES).decode(errors="replace")
         except (OSError, http.client.HTTPException):
@@ -75,7 +75,7 @@ class DirectReads:
         self._context = _context(ca_bundle) if base_url.startswith("https://") else None
 
     def get(self, target: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Send a GET of `target`, a quoted path with its query; return the unread response.
+        """Send a GET of `target`, a quoted path with its query. Return the unread response.
 
         Raises:
             AccessError: if a header or the target has a character that is not allowed.
@@ -97,7 +97,7 @@ class DirectReads:
             connection.close()
 
     def _send_kept(self, target: str, headers: Mapping[str, str]) -> DirectResponse | None:
-        """Send on a kept connection; return `None` if the server has closed all of them."""
+        """Send on a kept connection. Return `None` if the server has closed all of them."""
         while True:
             try:
                 connection = self._kept.pop()
@@ -153,7 +153,7 @@ def _context(ca_bundle: str) -> ssl.SSLContext:
 
 
 def _proxy_of(url: str) -> str:
-    """Return the proxy's URL for `url`, or ""; raise `ConfigurationError` for an unsupported kind."""
+    """Return the proxy's URL for `url`, or "". Raise `ConfigurationError` for an unsupported kind."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or urllib.request.proxy_bypass(parts.netloc):

@@ -107,7 +107,7 @@ class FileStore:
             raise self._error(error, key) from error
 
     def _unwritten(self, error: OSError, key: str) -> PlumblineError:
-        """Convert a write error; a path without folder is a configuration error."""
+        """Convert a write error. A path without folder is a configuration error."""
         if error.errno in _NO_FOLDER:
             text = f"the store's folder cannot be created: {error.strerror}"
             return ConfigurationError(text, where=self.url, key=key, hint=_HINT)
@@ -158,7 +158,7 @@ class FileStore:
                     yield self.stat(key)
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; the final hard link never replaces a file."""
+        """Write a new object. The final hard link never replaces a file."""
         path = self._path(key)
         try:
             with self._beside(key, data) as temporary:
@@ -227,7 +227,7 @@ class FileStore:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Link `target`; return false if it exists. A concurrent `delete` may remove its folder."""
+    """Link `target`. Return false if it exists. A concurrent `delete` may remove its folder."""
     for _ in range(_TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

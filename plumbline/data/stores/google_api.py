@@ -29,7 +29,7 @@ _POOL = 64
 
 
 class MediaResponse:
-    """Response with an object's bytes; its etag is the object's generation."""
+    """Response with an object's bytes. Its etag is the object's generation."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -50,7 +50,7 @@ class MediaResponse:
         return chunk
 
     def release(self, *, at_end: bool) -> None:
-        """Return the connection; reuse it if the body was read to its end."""
+        """Return the connection. Reuse it if the body was read to its end."""
         if at_end:
             self._response.raw.release_conn()
         else:
@@ -128,7 +128,7 @@ class GoogleApi:
         return session
 
     def request(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
-        """Send a request; return the `requests` response of an expected status."""
+        """Send a request. Return the `requests` response of an expected status."""
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
@@ -154,12 +154,12 @@ class GoogleApi:
             raise response_error(GOOGLE, answer, self._where, key, is_anonymous=self._is_anonymous)
 
     def json(self, method: str, path: str, *, key: str, **options: Any) -> Any:
-        """Send a request; return the JSON document of the response."""
+        """Send a request. Return the JSON document of the response."""
         response = self.request(method, path, key=key, **options)
         return self.document(response)
 
     def document(self, response: Any) -> Any:
-        """Return a response's JSON document; raise `StoreUnavailableError` if damaged."""
+        """Return a response's JSON document. Raise `StoreUnavailableError` if damaged."""
         try:
             return response.json()
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Google Cloud Storage through its JSON API; see `google_api` for credentials.
+"""Google Cloud Storage through its JSON API. See `google_api` for credentials.
 
 An object's etag is its generation, Google's name of one version of its content, used for preconditions.
 """
@@ -105,7 +105,7 @@ class GoogleStore:
             params["pageToken"] = page["nextPageToken"]
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object (generation 0); large objects in a resumable session."""
+        """Write a new object (generation 0). Large objects in a resumable session."""
         checked_key(key, self.url)
         try:
             with opened(data) as (body, size):
@@ -159,7 +159,7 @@ class GoogleStore:
     def _send_in_chunks(
         self, key: str, body: Body, size: int, metadata: Mapping[str, str], params: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Upload a body in a resumable session; continue an interrupted one."""
+        """Upload a body in a resumable session. Continue an interrupted one."""
         mark = (key, f"{metadata['md5Hash']}/{params['ifGenerationMatch']}", size)
         session = self._sessions.get(mark)
         try:
@@ -200,7 +200,7 @@ class GoogleStore:
     def _put_chunk(
         self, key: str, session: str, chunk: bytes, span: str, position: int
     ) -> tuple[dict[str, Any] | None, int]:
-        """Send a chunk (or an empty status query); return the complete object, or the bytes received."""
+        """Send a chunk (or an empty status query). Return the complete object, or the bytes received."""
         try:
             response = self._api.request(
                 "PUT", session, key=key, expected=(200, 201, _RESUME), headers={"Content-Range": span},

@@ -22,7 +22,7 @@ class Timeouts:
 
 
 def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeouts | None = None) -> Store:
-    """Return the store at `url`, under the retry policy; credentials come from the SDK's chain.
+    """Return the store at `url`, under the retry policy. Credentials come from the SDK's chain.
 
     No request is sent yet, so a wrong bucket or credential fails at the first use.
     """
@@ -46,7 +46,7 @@ class _Signer(Protocol):
 
 
 def presign(store: Store, key: str, seconds: int = LONGEST_SECONDS) -> str | None:
-    """Return a link to the object for `seconds`; `None` if the store has no links.
+    """Return a link to the object for `seconds`. `None` if the store has no links.
 
     With temporary credentials the link ends with them, whatever `seconds` says.
 

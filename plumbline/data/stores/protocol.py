@@ -25,7 +25,7 @@ _DELETE = "delete that object: its bytes do not match the digest in its name"
 
 
 class ObjectMissingError(InvalidInputError):
-    """Error: the object or bucket does not exist; a retry will not help."""
+    """Error: the object or bucket does not exist. A retry will not help."""
 
 
 class BucketMissingError(ObjectMissingError):
@@ -47,7 +47,7 @@ class ObjectExistsError(PlumblineError):
 
 
 class PreconditionFailedError(UnavailableError):
-    """Error: the object has changed since it was read; a new attempt reads the new object."""
+    """Error: the object has changed since it was read. A new attempt reads the new object."""
 
 
 class StoreUnavailableError(UnavailableError):
@@ -60,7 +60,7 @@ class StoreUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Size and etag of an object; the etag changes whenever the bytes may have."""
+    """Size and etag of an object. The etag changes whenever the bytes may have."""
 
     key: str
     size: int
@@ -68,12 +68,12 @@ class ObjectInfo:
 
 
 class ObjectReader(Protocol):
-    """Reader of an object's requested bytes; a short body is an error."""
+    """Reader of an object's requested bytes. A short body is an error."""
 
     info: ObjectInfo
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill `buffer` from its start; return the bytes read, 0 only at the end."""
+        """Fill `buffer` from its start. Return the bytes read, 0 only at the end."""
 
 
 class Store(Protocol):
@@ -90,13 +90,13 @@ class Store(Protocol):
         """
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag; raise `ObjectMissingError` if absent."""
+        """Return size and etag. Raise `ObjectMissingError` if absent."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose key starts with `prefix`, in key order."""
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically; raise `ObjectExistsError` if it exists."""
+        """Write a new object atomically. Raise `ObjectExistsError` if it exists."""
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
         """Replace the object of etag `if_match` (`None`: absent), else raise `PreconditionFailedError`."""
@@ -106,7 +106,7 @@ class Store(Protocol):
 
 
 def checked_key(key: str, where: str) -> str:
-    """Return `key` if it is a plain relative path; raise `InvalidInputError` if not."""
+    """Return `key` if it is a plain relative path. Raise `InvalidInputError` if not."""
     try:
         return safe_key(key)
     except ValueError as error:
@@ -134,7 +134,7 @@ def quoted_etag(etag: str) -> str:
 
 
 def read_object(store: Store, key: str, *, max_bytes: int) -> tuple[bytes, ObjectInfo]:
-    """Return a small object's bytes and info; raise `InvalidInputError` if too large."""
+    """Return a small object's bytes and info. Raise `InvalidInputError` if too large."""
     with store.open(key) as reader:
         if reader.info.size > max_bytes:
             raise InvalidInputError(
@@ -164,7 +164,7 @@ def digest_object(store: Store, key: str) -> tuple[int, str]:
 
 
 def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str = "", verify: bool = True) -> bool:
-    """Create the object of `key` from `source`; return whether it was written.
+    """Create the object of `key` from `source`. Return whether it was written.
 
     An existing object with the same bytes is accepted, with different bytes an error: keys are create-only. With
     `verify`, the written object is read back and hashed.
@@ -182,7 +182,7 @@ def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str =
 
 
 def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) -> bool:
-    """Create the object of a content-addressed `key`; return whether it was written.
+    """Create the object of a content-addressed `key`. Return whether it was written.
 
     Different bytes under such a key were damaged, in transit or since, and would block every writer: they are replaced,
     unless they are too large for memory.

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits of retries; clock, sleep and randomness are injected."""
+    """Limits of retries. Clock, sleep and randomness are injected."""
 
     attempts: int = 6
     first_seconds: float = 0.5
@@ -132,7 +132,7 @@ class ResumingReader:
         return None if self._last is None else self._last - self._offset
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read the next bytes; return 0 only at the end."""
+        """Read the next bytes. Return 0 only at the end."""
         # A store refuses reads at the end: send no request there.
         while self._offset < self._end:
             begin = self._policy.clock()
@@ -195,7 +195,7 @@ class RetryingStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[ResumingReader]:
-        """Read from `offset`; resume after a failure."""
+        """Read from `offset`. Resume after a failure."""
         reader = ResumingReader(self.inner, key, self.policy, offset=offset, length=length, if_match=if_match)
         try:
             yield reader
@@ -212,7 +212,7 @@ class RetryingStore:
         return iter([info for info in infos if not is_folder_marker(info.key, info.size)])
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object; a retry accepts its own earlier write."""
+        """Write a new object. A retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:
@@ -226,7 +226,7 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.create(key, data), again)
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Compare and swap; a retry accepts its own earlier write."""
+        """Compare and swap. A retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:

@@ -159,7 +159,7 @@ class S3Store:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically; above `multipart_bytes` in parts."""
+        """Write a new object atomically. Above `multipart_bytes` in parts."""
         checked_key(key, self.url)
         try:
             with opened(data) as (body, size):
@@ -170,7 +170,7 @@ class S3Store:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists; a versioned bucket keeps its versions."""
+        """Remove an object, if it exists. A versioned bucket keeps its versions."""
         self._call("delete_object", checked_key(key, self.url))
 
     def presign(self, key: str, seconds: int) -> str:

@@ -173,12 +173,12 @@ class S3Reads:
         return str(self._client.generate_presigned_url("get_object", Params=address, ExpiresIn=_LINK_SECONDS))
 
     def renew(self) -> None:
-        """Renew credentials that end soon; raise the errors that `credential_errors` converts."""
+        """Renew credentials that end soon. Raise the errors that `credential_errors` converts."""
         if self._credentials is not None:
             self._credentials.get_frozen_credentials()
 
     def get(self, name: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Request an object; raise the errors that `api_errors` converts."""
+        """Request an object. Raise the errors that `api_errors` converts."""
         payer = variable("PLUMBLINE_S3_REQUEST_PAYER")
         given = {**headers, **({"x-amz-request-payer": payer} if payer else {})}
         # As in the SDK: store operators identify callers by this variable.

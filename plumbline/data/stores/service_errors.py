@@ -225,7 +225,7 @@ def no_credentials(service: Service, where: str, key: str = "", why: str = "", h
 
 
 def unsendable(error: BaseException | None, where: str) -> AccessError | None:
-    """Return the error of a request that cannot be sent; `None` if `error` has a different cause.
+    """Return the error of a request that cannot be sent. `None` if `error` has a different cause.
 
     The HTTP clients refuse a line break, or a character outside Latin-1, in a key or an endpoint by a `ValueError`.
     """

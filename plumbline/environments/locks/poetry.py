@@ -50,7 +50,7 @@ def _groups(entry: dict[str, Any]) -> list[str]:
 
 
 def _markers(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the marker of each group of an entry; none where the entry has none."""
+    """Return the marker of each group of an entry. None where the entry has none."""
     given = entry.get("markers") or {}
     return given if isinstance(given, dict) else dict.fromkeys(_groups(entry), str(given))
 

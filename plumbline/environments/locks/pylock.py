@@ -59,7 +59,7 @@ def pylock_pins(
 
 
 def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
-    """Return the tags of wheels for CPython with these markers; `None` for this interpreter."""
+    """Return the tags of wheels for CPython with these markers. `None` for this interpreter."""
     if not markers:
         return None
     minor = tuple(map(int, markers["python_version"].split(".")))

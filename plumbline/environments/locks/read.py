@@ -65,7 +65,7 @@ def load_lock(path: Path) -> LockFiles:
 
 
 def decode_lock(data: bytes) -> str:
-    """Return the text of a lock; raise `UnicodeDecodeError` if it is none."""
+    """Return the text of a lock. Raise `UnicodeDecodeError` if it is none."""
     return data.decode(next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8"))
 
 

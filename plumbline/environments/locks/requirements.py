@@ -31,6 +31,7 @@ _HASH = re.compile(r"\s+--hash[=\s]\s*(?P<value>[A-Za-z0-9]+:[0-9a-fA-F]+)")
 _OPTION = re.compile(r"\s+--(?:config-settings?|global-option)[=\s]\S+")
 _EDITABLE = re.compile(r"^(?:-e\s*|--editable(?:\s+|=))(?P<target>\S.*)$")
 _FOLDER = re.compile(r"^(?:\.{1,2}(?:$|[/\[;\s])|/)")
+_ADDRESS = re.compile(r"[a-z]+://")
 _EGG = re.compile(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)")
 _HINT = "write NAME==VERSION or NAME @ URL; a lock pins every package"
 _EXACT = ("==", "===")
@@ -145,7 +146,9 @@ def _without_folders(name: str, number: int, line: str) -> str:
         return ""
     editable = _EDITABLE.match(line)
     if editable is None:
-        return line
+        # uv exports an archive by its address alone; pip takes the name from the file's.
+        package = _in_url(line.split(maxsplit=1)[0])[0] if _ADDRESS.match(line) else ""
+        return f"{package} @ {line}" if package else line
     target = editable["target"].strip()
     # As `pip freeze` writes an editable install of a repository.
     egg = _EGG.search(target)
@@ -205,12 +208,15 @@ def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin |
 
 
 def version_in_url(url: str) -> str:
-    """Return the version in an archive's file name.
+    """Return the version in an archive's file name; empty if it contains none."""
+    return _in_url(url)[1]
 
-    Empty if it contains none.
-    """
+
+def _in_url(url: str) -> tuple[str, str]:
+    """Return the name and the version in an archive's file name; both empty if it is no archive."""
     file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
     try:
-        return str(parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1])
+        found = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
     except (InvalidWheelFilename, InvalidSdistFilename):
-        return ""
+        return "", ""
+    return found[0], str(found[1])

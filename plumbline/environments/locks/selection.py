@@ -18,7 +18,7 @@ CHOOSE = "choose with --extra NAME"
 
 
 def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: str) -> frozenset[str]:
-    """Return the chosen extras and groups of those `known`; `None` takes all.
+    """Return the chosen extras and groups of those `known`. `None` takes all.
 
     Raise `ConfigurationError` for a name that the lock does not have.
     """
@@ -65,7 +65,7 @@ def check_excludes_none(marker: str, where: str) -> None:
 
 
 def add_pin(pins: dict[str, Pin], pin: Pin, where: str, hint: str = CHOOSE) -> None:
-    """Add a pin; raise `ConfigurationError` if the lock has a different one of its package."""
+    """Add a pin. Raise `ConfigurationError` if the lock has a different one of its package."""
     known = pins.setdefault(pin.name, pin)
     if known.identity != pin.identity:
         what = f"{pin.name} {known.shown} and {pin.shown} both apply here: extras or groups conflict"

@@ -62,7 +62,7 @@ class _UvLock:
         """Extras, groups and projects that the walk reaches, as uv names them in markers of conflicts."""
 
     def pins(self, conflicts: Sequence[Sequence[Mapping[str, str]]]) -> tuple[dict[str, Pin], dict[str, str]]:
-        """Return the pins, and the project's own packages; raise `ConfigurationError` for chosen conflicts."""
+        """Return the pins, and the project's own packages. Raise `ConfigurationError` for chosen conflicts."""
         num_active = -1
         while len(self._active) != num_active:  # an extra that the walk reaches may open other edges
             num_active = len(self._active)
@@ -75,7 +75,7 @@ class _UvLock:
         pins: dict[str, Pin] = {}
         for entry in entries:
             if not _is_own(entry):
-                add_pin(pins, _pin(entry), self._where)
+                add_pin(pins, _pin(entry, self._where), self._where)
         return pins, {str(entry["name"]): str(entry.get("version", "")) for entry in entries if _is_own(entry)}
 
     def _walk(self) -> list[Entry]:
@@ -141,8 +141,11 @@ def _conflict_name(item: Mapping[str, str]) -> str:
     return f"{kind or 'project'}-{len(package)}-{package}" + (f"-{item[kind]}" if kind else "")
 
 
-def _pin(entry: Entry) -> Pin:
+def _pin(entry: Entry, where: str) -> Pin:
     source = entry.get("source", {})
+    if "path" in source:
+        what = f"{source['path']} is a path of the machine that wrote the lock"
+        raise ConfigurationError(what, where=where, key="package", hint="lock its URL")
     url = str(source.get("url", ""))
     if "git" in source:
         url = referenced_url(str(source["git"]))

@@ -25,8 +25,6 @@ from plumbline.schema.suite import Dispatch, Gates
 NIGHTS_A_YEAR = 365
 _DETECTORS = 2
 _GATES, _DISPATCH = Gates(), Dispatch()
-_LASTING = (limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS)
-_ALONE = (limits.SIDE_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,8 @@ class Allowed:
     """Level of the interleaved A/B."""
     lasting_alpha: float
     """Level of a loss that lasts, judged without an A/B."""
-    lasting_nights: tuple[int, ...]
-    """Numbers of newest nights that show a loss that lasts: the smallest that can reach its level."""
     open_nights: int
-    """Nights after which an open question is drift, if they show the loss."""
+    """Nights after which an open question waits for no experiment: it is drift, if they show the loss."""
     num_reruns: int
     """Number of reruns; 0 for none."""
     num_blocks: int
@@ -140,7 +136,6 @@ def allowed_for(
         detection_chance=min(detections_a_year / _DETECTORS / points, limits.ALPHA),
         software_alpha=min(limits.EXPERIMENT_SHARE * false_alarms_a_year / nights, limits.LEVEL),
         lasting_alpha=min((1 - share) * false_alarms_a_year / points, limits.LEVEL),
-        lasting_nights=_LASTING if has_experiments else _ALONE,
         open_nights=open_nights,
         num_reruns=num_reruns if has_experiments else 0,
         num_blocks=num_blocks if has_experiments else 0,

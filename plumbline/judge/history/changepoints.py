@@ -54,11 +54,11 @@ class ChangePoint:
         return self.after / self.before - 1 if self.before else 0.0
 
 
-def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL) -> tuple[ChangePoint, ...]:
+def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2) -> tuple[ChangePoint, ...]:
     """Return the changes of level of a series, in order.
 
-    `level` is the family-wise error rate. Non-finite values are skipped, but count in indices. A short or constant
-    series has no changes.
+    `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-
+    finite values are skipped, but count in indices. A short or constant series has no changes.
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))

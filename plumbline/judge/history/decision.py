@@ -1,22 +1,20 @@
-"""Types of a decision on one series and one night: past, answers of experiments, decision."""
+"""Types of the engine: state of a series, answers of experiments, event of a night."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.detectors import Detection, Onset
 from plumbline.judge.history.paired import PairedTest
 from plumbline.judge.history.reference import Reference
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
-
-
+Verdict = Literal["pass", "drift", "inconclusive"]
 Reason = Literal[
     "quiet",  # no detector reports a loss
     "learning",  # too few nights for a reference
@@ -25,16 +23,15 @@ Reason = Literal[
     "too-soon",  # too few nights show it, and no experiment can be run
     "went-away",  # the reruns do not show it
     "software",  # the A/B shows it
-    "machine",  # the reruns show it, and it is not the software: it passes within the limit
+    "machine",  # it is not the software: a note within the limit
     "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
     "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
     "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
-    "slow-machine",  # the nights since a machine's slow night do not rule out that it stays slow
     "lasting",  # the loss lasts, and no experiment names the software
     "anchor",  # the cumulative loss against the first acceptance is over its limit
     "too-small",  # confirmed, and below the least change that counts
     "within-margin",  # a change within the metric's margin, which new software makes by chance
-    "improved",  # lastingly better than the reference
+    "improved",  # lastingly better than the reference, which a proven gain moves
     "open-call",  # reported on an earlier night, and still open
 ]
 Software = Literal["can-differ", "equal", "unavailable"]
@@ -42,12 +39,30 @@ Software = Literal["can-differ", "equal", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Loss that was asked about on an earlier night, and that no later night has ruled out.
+class Detection:
+    """Detector's report that a series is worse: `score` exceeds `limit`. It asks for an experiment, and calls nothing.
 
-    Only a decision moves the reference: nights from the start of an open loss on enter none. Where an experiment has
-    cleared the software, or it is equal, the loss is the machine's: nights on which no detector reports it pass.
+    `begin` is the first night of a creep.
     """
+
+    kind: Literal["sudden", "creep", "limit", "anchor"]
+    score: float
+    limit: float
+    begin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """First night of a change, its shape, and its size tonight."""
+
+    index: int
+    shape: Literal["step", "creep"]
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Loss of an earlier night that nothing has answered or ruled out: its nights enter no reference."""
 
     since: int
     """First night of the loss."""
@@ -60,7 +75,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Loss that was called on an earlier night, still open."""
+    """Loss that was called on an earlier night, and that no later night has ended."""
 
     since: int
     centre: float
@@ -69,16 +84,18 @@ class Call:
     """Start of the level before, which returns after a recovery."""
     is_cleared: bool = False
     """Whether the loss is not the software's."""
+    lead: float = 0.0
+    """The software's lead before the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Earlier nights of one comparable series.
+    """State of a comparable series before tonight.
 
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
-    boundary of the segment, or a loss that was called. `untested` is the night after the newest one for which
-    experiments showed no loss of the software, or nights ruled it out. `anchor` is the reference of the first
-    acceptance.
+    boundary of the segment, a proven gain, or a loss that was called. `untested` is the night after the newest one for
+    which experiments showed no loss of the software, or nights ruled it out. `lead` is how much better the level's
+    software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance.
     """
 
     values: Values
@@ -90,14 +107,12 @@ class Past:
     question: Question | None = None
     prior: Reference | None = None
     """Reference of the previous level, whose spread is used until this level has its own."""
+    lead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Results of tonight's experiments so far.
-
-    They are in the unit of the series; `None` means not run.
-    """
+    """Results of tonight's experiments so far, in the unit of the series; `None` means not run."""
 
     reruns: tuple[float, ...] | None = None
     tonight: Values | None = None
@@ -110,21 +125,20 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class RerunTest:
-    """Result of the reruns: their mean compared with the reference."""
+    """Mean of the reruns, compared with the reference; `spread` is their SD among themselves, on one machine."""
 
     holds: bool
     z: float
     limit: float
     mean: float
     spread: float = 0.0
-    """SD of the reruns among themselves, which share the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision on one series tonight, with its numbers."""
+    """Event of tonight, with its numbers."""
 
-    verdict: Literal["pass", "drift", "inconclusive"]
+    verdict: Verdict
     reason: Reason
     detections: tuple[Detection, ...] = ()
     needs: Literal["reruns", "ab", ""] = ""
@@ -135,19 +149,21 @@ class Decision:
     size: float | None = None
     low: float | None = None
     high: float | None = None
-    new: bool = field(default=False)
-    """Whether the loss was called tonight, not on an earlier night."""
+    new: bool = False
+    """Whether the loss was called, or the gain proven, tonight."""
     question: Question | None = None
     """Loss that is open after tonight."""
     is_cleared: bool = False
-    """Whether the loss is not the software's: it is equal, or an A/B rules it out."""
+    """Whether the change is not the software's: it is equal, or an A/B rules it out."""
     missing_blocks: int = 0
     """Number of blocks that the A/B lacks to show or rule out the loss."""
+    lead: float = 0.0
+    """The software's lead over the baseline's after a new call or gain; `nan`: unknown."""
 
     @property
     def noise(self) -> float:
-        """Return the SD of a run of tonight in units of the loss, by tonight's reruns and the spread of a night."""
-        if self.rerun is None or self.reference is None or not self.size or self.size < 0:
+        """Return the SD of a run of tonight in units of the change, by tonight's reruns and the spread of a night."""
+        if self.rerun is None or self.reference is None or not self.size:
             return 0.0
         # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.
-        return math.sqrt((3 * self.rerun.spread**2 + self.reference.spread**2) / 4) / self.size
+        return math.sqrt((3 * self.rerun.spread**2 + self.reference.spread**2) / 4) / abs(self.size)

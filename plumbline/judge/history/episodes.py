@@ -27,7 +27,7 @@ class Episode:
     low: float
     high: float
     """95% interval of the level after."""
-    p_value: float
+    p_value: float | None = None
 
 
 def episodes(values: Values) -> tuple[Episode, ...]:

@@ -5,6 +5,7 @@ Each becomes a finding, an entry of the series file, and a sentence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -14,11 +15,10 @@ import numpy as np
 
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.engine import decide, has_recovered
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.segments import MetricHistory, past_of
 from plumbline.judge.history.series import CallEntry
-from plumbline.judge.history.series_state import advance, decide
-from plumbline.schema import limits
 from plumbline.schema.verdict import Finding
 
 REASON_TEXTS: Mapping[str, str] = {
@@ -29,17 +29,16 @@ REASON_TEXTS: Mapping[str, str] = {
     "too-soon": "a detector reports a loss, and too few nights show it",
     "went-away": "a detector reported a loss, and reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
-    "machine": "reruns show the loss, and the software does not cause it: the cause is this night's machine",
+    "machine": "the software does not cause it: the cause is this night's machine",
     "undecided": "reruns show the loss, and the A/B neither shows nor rules out that the software causes it",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
     "(hint: if it is intended, accept a new baseline)",
-    "slow-machine": "the nights since do not rule out that the machine stays slow, and the software does not cause it",
     "lasting": "the loss lasts over several nights",
     "anchor": "the cumulative loss against the first acceptance is over its limit",
     "too-small": "confirmed, and smaller than the least change that counts",
     "within-margin": "within its margin: new software changes it by chance",
-    "improved": "better than the reference for several nights: accept a new baseline",
+    "improved": "better for several nights: the reference from then on (accept a new baseline to record it)",
     "open-call": "reported on an earlier night, and still open",
     "shift": "a shift of cost within the step: the whole step is not slower",
     "recovered": "an earlier loss has recovered",
@@ -96,12 +95,12 @@ def judge_lines(
         given = (answers or {}).get(key, Answers())
         own = allowed.of(history.metric.name)
         decision = decide(past, tonight, own, given, software=(software or {}).get(key, "can-differ"))
-        decisions.append(LineDecision(history, past, decision, recovered=_has_recovered(past, decision)))
+        decisions.append(LineDecision(history, past, decision, recovered=has_recovered(past, decision)))
     verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
     return tuple(
         replace(judged, shifted=True)
         if judged.line.metric.part_of
-        and (judged.decision.verdict != "pass" or judged.decision.reason in ("machine", "slow-machine"))
+        and (judged.decision.verdict != "pass" or judged.decision.reason == "machine")
         and judged.decision.reason not in ("missing", "learning")
         and verdicts.get((judged.line.workload, judged.line.metric.part_of)) == "pass"
         else judged
@@ -109,40 +108,19 @@ def judge_lines(
     )
 
 
-def replayed(history: MetricHistory, allowed: Allowed) -> LineDecision:
-    """Decide on the last night of a series of which no earlier night was judged.
-
-    The nights of the reference are judged first, then the newest ones that the detectors see: in between, an open loss
-    stays as it is, and a new one that lasts is seen by the newest. Nights before an accepted level are not judged.
-    """
-    scores, last = history.metric.scores(history.values), len(history.values) - 1
-    allowed = allowed.of(history.metric.name)
-    first = max((boundary.index for boundary in history.boundaries), default=0)
-    count = 2 * limits.MOST_NIGHTS  # the reference leaves nights out
-    past, formed = past_of(history, until=first), first + count
-    for night in [*range(first, min(formed, last)), *range(max(formed, last - count), last)]:
-        past = replace(past, values=scores[:night])
-        past = advance(past, float(scores[night]), decide(past, float(scores[night]), allowed, software="unavailable"))
-    past = replace(past, values=scores[:last])
-    decision = decide(past, float(scores[last]), allowed, software="unavailable")
-    return LineDecision(history, past, decision, recovered=_has_recovered(past, decision))
-
-
-def _has_recovered(past: Past, decision: Decision) -> bool:
-    was_open = past.call is not None or past.question is not None
-    return was_open and decision.verdict == "pass" and decision.question is None
-
-
 def call_entry(judged: LineDecision) -> CallEntry | None:
     """Return a decision's entry for the series file; `None` if there is nothing to keep."""
     history, decision = judged.line, judged.decision
-    if judged.reason in ("quiet", "learning", "missing", "open-call", "improved", "within-margin"):
+    is_pending = judged.reason == "improved" and not decision.new
+    if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "within-margin"):
         return None
     onset, question = decision.onset, decision.question
     new = decision.new and not judged.shifted and onset is not None
     # A shift of cost, which is no loss, opens no question.
     begin = question.since if question and not judged.shifted else onset.index if onset else None
-    size = question.size if question and not judged.shifted else max(onset.size, 0.0) if onset else None
+    size = question.size if question and not judged.shifted else onset.size if onset else None
+    if size is not None and judged.reason != "improved":
+        size = max(size, 0.0)
     return CallEntry(
         record=history.records[-1],
         metric=history.metric.name,
@@ -157,6 +135,7 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
         low=decision.low,
         high=decision.high,
         cause="software" if decision.reason == "software" else None,
+        lead=decision.lead if math.isfinite(decision.lead) else None,
     )
 
 

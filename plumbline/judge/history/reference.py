@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -34,9 +34,14 @@ class Reference:
     """Number of later nights in the spread."""
 
     @property
+    def share(self) -> float:
+        """Return the share of nights that counts as independent."""
+        return (1 - self.rho) / (1 + self.rho)
+
+    @property
     def effective(self) -> float:
         """Return the effective number of independent nights."""
-        return max(self.count * (1 - self.rho) / (1 + self.rho), 1.0)
+        return max(self.count * self.share, 1.0)
 
     @property
     def error(self) -> float:
@@ -57,15 +62,6 @@ class Reference:
         The mean is that of `num_nights` nights.
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
-
-    def rules_out(self, score: float, loss: float, alpha: float, num_nights: float = 1.0) -> bool:
-        """Return whether the mean score of so many nights bounds the loss below `loss`, one-sided at level `alpha`."""
-        bound = score - self.centre + t_quantile(alpha, round(self.freedom)) * self.predicted(num_nights)
-        return bound < loss
-
-    def resolvable(self, alpha: float) -> float:
-        """Return the smallest loss that any number of nights rules out with a power of 97.5% at level `alpha`."""
-        return (t_quantile(alpha, round(self.freedom)) + 2) * self.error
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""

@@ -5,6 +5,7 @@ Each boundary has its reason.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,16 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.history.decision import Call, Past, Question
+from plumbline.judge.history.engine import level_of, moved
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.series import CallEntry, SeriesFile
 from plumbline.schema import limits
 
 T = TypeVar("T")
-
-
-_OPEN = frozenset({"machine", "slow-machine", "too-soon"})
-"""Reasons of nights that pass while a loss stays open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,60 +158,51 @@ def _upgrades(series: SeriesFile, places: Sequence[int]) -> tuple[int, ...]:
 
 
 def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
-    """Return the engine's past before the night at `until` (default: all nights)."""
+    """Return the engine's state before the night at `until` (default: all nights), by the events that rounds kept."""
     end = len(history.values) if until is None else until
     scores = history.metric.scores(history.values[:end])
-    level = max(
-        (boundary.index for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end),
-        default=0,
-    )
-    machine = max(
-        (
-            boundary.index
-            for boundary in history.boundaries
-            if boundary.what in ("spec", "hardware") and boundary.index <= end
-        ),
-        default=0,
-    )
-    call, question, untested = _calls(history, end, level)
-    begins = call.since if call else level
-    before = [
-        boundary.index
-        for boundary in history.boundaries
-        if boundary.ends_comparison and machine <= boundary.index < begins
+    past, machine = Past(scores, floor=history.metric.floor), 0
+    ends = [boundary for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end]
+    events: list[tuple[int, Boundary | CallEntry]] = [
+        *((placed.place, placed.entry) for placed in history.calls if placed.place < end),
+        *((boundary.index, boundary) for boundary in ends),
     ]
-    prior = reference_of(scores[max([machine, *before]) : begins], floor=history.metric.floor, is_whole=True)
-    anchor = _anchor(history, scores, machine) if level > machine else None
-    return Past(scores, begins, max(untested, begins), history.metric.floor, anchor, call, question, prior)
-
-
-def _calls(history: MetricHistory, end: int, level: int) -> tuple[Call | None, Question | None, int]:
-    """Return the open call, the open question, and the first night that no experiment has tested.
-
-    All are as before the night at `end`.
-    """
-    untested, call, question = level, None, None
-    for placed in history.calls:
-        place, entry = placed.place, placed.entry
-        # The acceptance of a night answers what was asked about it.
-        if not level < place < end:
+    # The acceptance of a night answers what was asked about it.
+    for place, event in sorted(events, key=lambda pair: (pair[0], isinstance(pair[1], Boundary))):
+        if isinstance(event, CallEntry):
+            past = _after(past, place, event, history)
             continue
-        since = max(bisect_left(history.times, entry.since, 0, end), level) if entry.since is not None else place
-        if entry.new and entry.since is not None and entry.centre is not None and entry.size is not None:
-            first = call or Call(since, entry.centre, entry.size, level)
-            call, question = replace(first, since=since, is_cleared=entry.answered), None
-        elif (entry.verdict == "inconclusive" or entry.reason in _OPEN) and entry.size is not None:
-            if question is None or (question.since, question.size) != (since, entry.size):
-                untested = place if question else untested
-                question = Question(since, place, entry.size)
-            question = replace(question, is_cleared=entry.answered)
-        elif entry.verdict == "pass" and entry.reason != "went-away":
-            question = None
-        if entry.reason == "machine":
-            untested = place + 1
-        elif entry.reason == "recovered":
-            call, untested = None, place + 1
-    return call, question, untested
+        if event.what == "baseline":
+            past = moved(past, place, lead=0.0, call=None)
+        else:
+            past, machine = Past(scores, place, place, history.metric.floor), place
+    return replace(past, anchor=_anchor(history, scores, machine) if past.level > machine else None)
+
+
+def _after(past: Past, place: int, entry: CallEntry, history: MetricHistory) -> Past:
+    """Return the state after an event of the series file."""
+    level, since = past.level, place
+    if entry.since is not None:
+        since = max(bisect_left(history.times, entry.since, 0, place + 1), level)
+    lead = math.nan if entry.lead is None else entry.lead
+    if entry.new and entry.reason == "improved":
+        return moved(past, since, lead=lead, call=None)
+    if entry.new and entry.centre is not None and entry.size is not None:
+        first = past.call or Call(since, entry.centre, entry.size, level, lead=past.lead)
+        at = level_of(since, place, entry.shape)
+        return moved(past, at, lead=lead, call=replace(first, since=since, is_cleared=entry.answered))
+    question, untested = past.question, past.untested
+    if (entry.verdict == "inconclusive" or entry.reason == "machine") and entry.size is not None:
+        if question is None or (question.since, question.size) != (since, entry.size):
+            untested = place if question else untested
+            question = Question(since, place, entry.size)
+        question = replace(question, is_cleared=entry.answered)
+    elif entry.verdict == "pass" and (entry.reason != "went-away" or entry.answered):
+        question = None
+    if entry.reason == "recovered":
+        level, lead = (past.call.level, past.call.lead) if past.call else (level, past.lead)
+        return replace(past, level=level, lead=lead, untested=place + 1, call=None, question=None)
+    return replace(past, question=question, untested=place + 1 if entry.reason == "machine" else untested)
 
 
 def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:

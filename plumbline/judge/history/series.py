@@ -43,6 +43,8 @@ class CallEntry(Model):
     low: float | None = None
     high: float | None = None
     cause: CauseCode | None = None
+    lead: float | None = 0.0
+    """The software's lead over the baseline's after a new call or gain; `None`: unknown."""
 
 
 class JudgedRound(Model):

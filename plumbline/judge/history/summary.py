@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
+from plumbline.judge.history.detection import least_shown
 from plumbline.judge.history.episodes import Episode, episodes
-from plumbline.judge.history.lasting import least_shown
-from plumbline.judge.history.night import entry_sentence, judge_lines, replayed, sentence
-from plumbline.judge.history.reference import Reference, reference_of
-from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.history.night import LineDecision, entry_sentence, judge_lines, sentence
+from plumbline.judge.history.reference import Reference
+from plumbline.judge.history.segments import MetricHistory, PlacedCall
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Outcome
 
@@ -43,7 +47,7 @@ class ChangeSummary(Model):
     low: float | None
     high: float | None
     """95% interval of the level after."""
-    p_value: float
+    p_value: float | None = None
     with_boundary: str = ""
     """What changed in the same night: `hardware`, `lock`, `spec` or `baseline`."""
 
@@ -66,8 +70,6 @@ class LineSummary(Model):
     """Smallest loss, as a change of the value, that later nights show by themselves; `None`: the nights are too few."""
     level: int = 0
     """Index of the first night of the reference's level."""
-    lost: float | None = None
-    """Reference before an open loss, which begins at `level`."""
     autocorrelation: float = 0.0
     segments: tuple[SegmentStart, ...] = ()
     changes: tuple[ChangeSummary, ...] = ()
@@ -81,23 +83,21 @@ def summarise(
 ) -> LineSummary:
     """Summarise the history of one metric.
 
-    Changes are searched in the `last` nights (default: all). With `is_judged=False` no round has judged the earlier
-    nights, so that they are judged here, without experiments.
+    Its changes are the engine's events in the `last` nights (default: all): those that rounds kept, or, with
+    `is_judged=False` and in a suite without reruns, the changes of level by which the engine decides there.
     """
     metric, end = history.metric, len(history.values)
     first = max(end - last, 0) if last else 0
-    if is_judged:
-        (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
-    else:
-        decided = replayed(history, allowed)
+    (decided,) = judge_lines([history], allowed, software={(history.workload, metric.name): "unavailable"})
     # What the round has decided by its experiments stays as it is: they are not run again.
     kept = next((call.entry for call in history.calls if is_judged and call.place == end - 1), None)
-    past = decided.past
-    scores = np.append(past.values, metric.scores(history.values[-1:]))
-    end_of_reference = past.question.since if past.question else None
-    is_open = past.question is not None
-    nights = past.values[past.level : end_of_reference]
-    reference = reference_of(nights, floor=past.floor, prior=past.prior, is_whole=is_open)
+    scores = metric.scores(history.values)
+    reference, level = _reference(decided)
+    events = (
+        [_event(history, call) for call in history.calls if _is_event(call)]
+        if is_judged and allowed.num_reruns
+        else _changes(history, scores, decided)
+    )
     return LineSummary(
         platform=history.platform,
         workload=history.workload,
@@ -110,8 +110,7 @@ def summarise(
         reference_nights=reference.count if reference else 0,
         limit=_limit(history, reference, allowed.of(metric.name)),
         least_loss=_least_loss(history, reference, allowed),
-        level=past.level,
-        lost=_finite(metric.value(past.call.centre)) if past.call else None,
+        level=level,
         autocorrelation=reference.rho if reference else 0.0,
         segments=tuple(
             SegmentStart(
@@ -124,11 +123,58 @@ def summarise(
             for boundary in history.boundaries
             if boundary.index >= first
         ),
-        changes=tuple(_change(history, episode, first) for episode in episodes(scores[first:])),
+        changes=tuple(_change(history, episode) for episode in events if episode.index >= first),
         verdict=kept.verdict if kept else decided.verdict,
         reason=kept.reason if kept else decided.reason,
         sentence=entry_sentence(history, kept) if kept else sentence(decided),
     )
+
+
+def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
+    """Return the reference, and where its level begins: beside an open loss it is the level before."""
+    past, reference = decided.past, decided.decision.reference
+    if past.call is None:
+        return reference, past.level
+    return replace(past.prior or Reference(0.0, past.floor, 1, 0.0), centre=past.call.centre), past.call.level
+
+
+def _is_event(call: PlacedCall) -> bool:
+    entry = call.entry
+    return entry.reason == "recovered" or (entry.new and entry.centre is not None and entry.size is not None)
+
+
+def _event(history: MetricHistory, call: PlacedCall) -> Episode:
+    """Return the change that a round has decided on."""
+    entry, centre = call.entry, call.entry.centre or 0.0
+    if entry.reason == "recovered":
+        before = next((one.entry for one in history.calls[::-1] if one.place < call.place and _is_event(one)), entry)
+        size, old = before.size or 0.0, before.centre or centre
+        return Episode(call.place, "step", old + size, old, old, old)
+    since = bisect_left(history.times, entry.since, 0, call.place + 1) if entry.since is not None else call.place
+    after = centre + (entry.size or 0.0)
+    shape: Literal["step", "creep"] = "creep" if entry.shape == "creep" else "step"
+    return Episode(
+        since, shape, centre, after, centre + (entry.low or after - centre), centre + (entry.high or after - centre)
+    )
+
+
+def _changes(history: MetricHistory, scores: NDArray[np.float64], decided: LineDecision) -> list[Episode]:
+    """Return the changes of level of each segment, by which the engine decides, and the newest loss if it is none yet.
+
+    The newest nights show a loss before ranks can show a change.
+    """
+    starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
+    found = [
+        replace(episode, index=start + episode.index)
+        for start, end in zip(starts, [*starts[1:], len(scores)], strict=True)
+        for episode in episodes(scores[start:end])
+    ]
+    decision = decided.decision
+    lost, reference = decision.onset, decision.reference
+    if decision.verdict != "drift" or lost is None or reference is None or lost.index in [one.index for one in found]:
+        return found
+    after = reference.centre + (decision.size or 0.0)
+    return [*found, Episode(lost.index, lost.shape, reference.centre, after, after, after)]
 
 
 def _limit(history: MetricHistory, reference: Reference | None, allowed: Allowed) -> float | None:
@@ -140,12 +186,12 @@ def _limit(history: MetricHistory, reference: Reference | None, allowed: Allowed
 def _least_loss(history: MetricHistory, reference: Reference | None, allowed: Allowed) -> float | None:
     if reference is None:
         return None
-    least = least_shown(reference, allowed.lasting_alpha, lengths=allowed.lasting_nights)
+    least = least_shown(reference, allowed.lasting_alpha)
     return _finite(history.metric.change(max(least, allowed.of(history.metric.name).at(reference.centre).least_change)))
 
 
-def _change(history: MetricHistory, episode: Episode, first: int) -> ChangeSummary:
-    metric, index = history.metric, first + episode.index
+def _change(history: MetricHistory, episode: Episode) -> ChangeSummary:
+    metric, index = history.metric, episode.index
     near = [boundary.what for boundary in history.boundaries if abs(boundary.index - index) <= _NEAR]
     ends = sorted((metric.value(episode.low), metric.value(episode.high)))
     return ChangeSummary(

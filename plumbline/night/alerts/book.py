@@ -25,7 +25,7 @@ class AlertBook:
         return self._parse(self._central.read_document(self._key))
 
     def repair(self) -> str:
-        """Replace an unreadable state by an empty one; return a line about it, or "".
+        """Replace an unreadable state by an empty one. Return a line about it, or "".
 
         The unreadable document is kept in `alerts/damaged/`. With an empty state, open troubles are alerted again.
         """
@@ -48,7 +48,7 @@ class AlertBook:
         return read_model(AlertState, data, where=where) if data is not None else AlertState()
 
     def change(self, change: Callable[[AlertState], AlertState]) -> AlertState:
-        """Apply a change to the current state; return the new one."""
+        """Apply a change to the current state. Return the new one."""
         changed = AlertState()
 
         def apply(data: bytes | None) -> bytes | None:

@@ -20,7 +20,7 @@ _DIGEST = 64
 
 @dataclass(frozen=True, slots=True)
 class AlertMessage:
-    """Message for alert receivers; repeated reports of one event have the same id."""
+    """Message for alert receivers. Repeated reports of one event have the same id."""
 
     id: str
     event: AlertEvent
@@ -31,7 +31,7 @@ class AlertMessage:
 
 
 def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
-    """Return the message about a platform's troubles of one event; `others` were reported before and continue."""
+    """Return the message about a platform's troubles of one event. `others` were reported before and continue."""
     platform, event = reported[0].platform, reported[0].event
     result = verdict.platforms[platform]
     place, texts = _place_and_texts(result, reported)
@@ -76,7 +76,7 @@ def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Se
 
 
 def _body(lines: Sequence[str]) -> str:
-    """Join the lines; a worker's text within one of them begins no line, such as a false `report: ADDRESS`."""
+    """Join the lines. A worker's text within one of them begins no line, such as a false `report: ADDRESS`."""
     return "\n".join(map(one_line, lines))
 
 
@@ -112,7 +112,7 @@ def _outcome(result: PlatformResult, trouble: Trouble) -> str:
 
 
 def _since_lines(verdict: RoundVerdict, reported: Sequence[Trouble]) -> Iterator[str]:
-    """Yield when the troubles began; name them if they began at different times."""
+    """Yield when the troubles began. Name them if they began at different times."""
     begins = dict.fromkeys((trouble.since_round, trouble.since) for trouble in reported)
     for since_round, since in begins:
         when = "new in this round" if since_round == verdict.round else f"since {_when(since)}, round {since_round}"

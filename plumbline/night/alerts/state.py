@@ -37,7 +37,7 @@ class Planned:
 
 
 class _Shared(Model):
-    """Part of a document that controllers and watches of different releases change; each keeps unknown keys."""
+    """Part of a document that controllers and watches of different releases change. Each keeps unknown keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -116,7 +116,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
 
 def _is_message(name: str) -> bool:
-    """Return whether an entry of `rounds` is a message that is sent once; the name of a round has no slash."""
+    """Return whether an entry of `rounds` is a message that is sent once. The name of a round has no slash."""
     return "/" in name
 
 
@@ -134,7 +134,7 @@ def _by_platform_and_event(entries: Mapping[str, Open]) -> list[list[str]]:
 
 
 def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
-    """Return the entries as troubles with their begin; with a platform, its own alone."""
+    """Return the entries as troubles with their begin. With a platform, its own alone."""
     found = [trouble_of(key, entry.event, entry.since_round, entry.since) for key, entry in entries.items()]
     return [trouble for trouble in found if platform in ("", trouble.platform)]
 
@@ -142,7 +142,7 @@ def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
 def _report(
     verdict: RoundVerdict, entries: dict[str, Open], keys: Sequence[str], alerts: Sequence[Alert], now: datetime
 ) -> list[Outgoing]:
-    """Return one message for each block that is due for these troubles of a platform; note it in `entries`.
+    """Return one message for each block that is due for these troubles of a platform. Note it in `entries`.
 
     The message is about the troubles that are new to the block; without one, it is a reminder of all.
     """
@@ -190,13 +190,13 @@ def _look_for_ends(
 
 
 def _replaces(new: Trouble, trouble: Trouble) -> bool:
-    """Return whether a new cause or failed check has the place of a trouble; workload "" means all."""
+    """Return whether a new cause or failed check has the place of a trouble. Workload "" means all."""
     is_same = new.platform == trouble.platform and (new.workload == trouble.workload or not trouble.workload)
     return is_same and new.event in ("drift", "invalid")
 
 
 def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, now: datetime) -> AlertState:
-    """Remember the due times that are still open; keep the known ones if the server does not answer (`None`)."""
+    """Remember the due times that are still open. Keep the known ones if the server does not answer (`None`)."""
     times = state.due if planned is None else planned.times if planned.active else ()
     since = state.unplanned_since
     if planned is not None:
@@ -212,7 +212,7 @@ def last_due(times: Iterable[datetime], now: datetime, grace_seconds: float) -> 
 
 
 def ran_after(starts: Iterable[datetime], due: datetime) -> bool:
-    """Return whether a round started since `due`; schedulers may be 60 s early."""
+    """Return whether a round started since `due`. Schedulers may be 60 s early."""
     return any(start >= due - _EARLY for start in starts)
 
 
@@ -226,7 +226,7 @@ def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Al
 
 
 def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
-    """Reserve a message for this sender; return the same state if it is gone or reserved."""
+    """Reserve a message for this sender. Return the same state if it is gone or reserved."""
 
     def reserve(message: Outgoing) -> Outgoing:
         is_free = message.sending_until is None or message.sending_until <= now
@@ -241,7 +241,7 @@ def after_success(state: AlertState, sent: Outgoing) -> AlertState:
 
 
 def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
-    """Record a failed delivery; the message stays pending."""
+    """Record a failed delivery. The message stays pending."""
 
     def fail(message: Outgoing) -> Outgoing:
         return message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)

@@ -34,7 +34,7 @@ class Trouble:
 
 
 def trouble_of(key: str, event: AlertEvent, since_round: str = "", since: datetime = _UNKNOWN) -> Trouble:
-    """Return the trouble with this key; workload "" means all."""
+    """Return the trouble with this key. Workload "" means all."""
     platform, *workload, what = key.split("/", _PARTS - 1)
     return Trouble(platform, "".join(workload), what, event, since_round, since)
 

@@ -44,12 +44,12 @@ def secret_key(suite: str, round_id: str) -> str:
 
 
 def start_key(suite: str, round_id: str, now: datetime) -> str:
-    """Return the key of a started round's marker; the key contains the time."""
+    """Return the key of a started round's marker. The key contains the time."""
     return f"started/{suite}/{now.astimezone(UTC):{_FORM}}-{round_id}"
 
 
 def started_at(key: str) -> datetime | None:
-    """Return the start time in a marker's key; `None` if malformed."""
+    """Return the start time in a marker's key. `None` if malformed."""
     stamp = key.rpartition("/")[2].partition("-")[0]
     try:
         return datetime.strptime(stamp, _FORM).replace(tzinfo=UTC)
@@ -72,12 +72,12 @@ class CentralStore:
         return record
 
     def get_record(self, record_id: str, into: Path) -> Path:
-        """Download a verified record below `into`; raise `ObjectMissingError` if absent."""
+        """Download a verified record below `into`. Raise `ObjectMissingError` if absent."""
         data, record = self._record(record_id)
         return receive(self.store, record, data, into, lambda part: artifact_key(part.sha256))
 
     def find_record(self, record_id: str) -> RunRecord | None:
-        """Return a record without its parts; `None` if absent or damaged."""
+        """Return a record without its parts. `None` if absent or damaged."""
         try:
             return self._record(record_id)[1]
         except InvalidInputError:
@@ -102,17 +102,17 @@ class CentralStore:
         return sorted(parts[1] for parts in keys if len(parts) == 3 and parts[2] == RECORD_NAME)
 
     def put_round(self, verdict: RoundVerdict, check: Callable[[], None] = lambda: None) -> None:
-        """Write a round's verdict; replace an earlier one. `check` as in `put_text`."""
+        """Write a round's verdict. Replace an earlier one. `check` as in `put_text`."""
         key = round_key(verdict.suite, verdict.round, _ROUND_NAME)
         self.put_text(key, verdict.model_dump_json(indent=2), check)
 
     def get_round(self, suite: str, round_id: str) -> RoundVerdict:
-        """Return a round's verdict; raise `ObjectMissingError` if absent."""
+        """Return a round's verdict. Raise `ObjectMissingError` if absent."""
         key = round_key(suite, round_id, _ROUND_NAME)
         return read_model(RoundVerdict, read_bytes(self.store, key), where=f"{self.store.url}/{key}")
 
     def find_round(self, suite: str, round_id: str) -> RoundVerdict | None:
-        """Return a round's verdict; `None` if absent or unreadable."""
+        """Return a round's verdict. `None` if absent or unreadable."""
         try:
             return self.get_round(suite, round_id)
         except InvalidInputError:
@@ -142,11 +142,11 @@ class CentralStore:
         self._swap(key, propose)
 
     def read_document(self, key: str) -> bytes | None:
-        """Return a small document; `None` if absent."""
+        """Return a small document. `None` if absent."""
         return self._read(key)[0]
 
     def change_document(self, key: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace a document by the result of `change`; `None` leaves it. Repeat if a concurrent writer was faster."""
+        """Replace a document by the result of `change`. `None` leaves it. Repeat if a concurrent writer was faster."""
 
         def propose() -> tuple[bytes | None, str | None]:
             data, etag = self._read(key)

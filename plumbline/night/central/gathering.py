@@ -134,7 +134,7 @@ def _disk_share(into: Path, num_platforms: int) -> int:
 
 
 def _check_share(record: RunRecord, folder: Path, share_bytes: int) -> None:
-    """Raise `DiskFullError` if the platform's records would take more than its share; nothing is downloaded then."""
+    """Raise `DiskFullError` if the platform's records would take more than its share. Nothing is downloaded then."""
     if (folder / record.record_id).is_dir():
         return
     size = sum(part.size for part in record.parts)

@@ -86,7 +86,7 @@ def fetch_record(store: Store, record_id: str, into: Path) -> Path:
 
 
 def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
-    """Parse an untrusted record; check its id, its content, and the names and sizes of its parts."""
+    """Parse an untrusted record. Check its id, its content, and the names and sizes of its parts."""
     record = parse_record(data, where=where)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
@@ -117,7 +117,7 @@ def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Ca
 
 
 def _give_name(temporary: Path, final: Path, data: bytes) -> None:
-    """Rename the folder; replace an incomplete or damaged folder of that name."""
+    """Rename the folder. Replace an incomplete or damaged folder of that name."""
     shutil.rmtree(final, ignore_errors=True)
     try:
         temporary.rename(final)
@@ -136,7 +136,7 @@ def _is_here(folder: Path, data: bytes) -> bool:
 
 
 def download(store: Store, key: str, part: DataFile, path: Path) -> None:
-    """Download a new file; raise `CorruptDataError` if size or digest differ."""
+    """Download a new file. Raise `CorruptDataError` if size or digest differ."""
     hasher, total = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with disk_errors(path.parent):
@@ -177,7 +177,7 @@ class CheckpointExchange:
         self._published = ""
 
     def fetch(self) -> bool:
-        """Download the last complete checkpoint; return whether there was one."""
+        """Download the last complete checkpoint. Return whether there was one."""
         pointer = self._read()[0]
         if pointer is None or not pointer.size:
             return False
@@ -192,7 +192,7 @@ class CheckpointExchange:
         return True
 
     def publish(self) -> bool:
-        """Upload the checkpoint if complete and new; return whether it was uploaded."""
+        """Upload the checkpoint if complete and new. Return whether it was uploaded."""
         try:
             state = (self._folder / _STATE).read_text(encoding="utf-8")
             if (self._folder / _TENSORS).stat().st_size > _MAX_BYTES or len(state) > _MAX_STATE_BYTES // 2:
@@ -241,7 +241,7 @@ class CheckpointExchange:
 
 
 def _promised(state: str) -> str | None:
-    """Return the tensors' digest in the trainer's `state`; `None` if malformed."""
+    """Return the tensors' digest in the trainer's `state`. `None` if malformed."""
     try:
         content = json.loads(state)
     except (ValueError, RecursionError):

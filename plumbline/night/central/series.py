@@ -20,7 +20,7 @@ def series_key(suite: str, platform: str) -> str:
 
 
 def read_series(central: CentralStore, suite: str, platform: str) -> SeriesFile:
-    """Return the series, empty if absent; raise `InvalidInputError` if damaged."""
+    """Return the series, empty if absent. Raise `InvalidInputError` if damaged."""
     return _parsed(central, suite, platform, central.read_document(series_key(suite, platform)))
 
 

@@ -41,7 +41,7 @@ _ENDS = ("Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive",
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One object on the server, by kind and name; all values are plain JSON."""
+    """One object on the server, by kind and name. All values are plain JSON."""
 
     kind: Kind
     name: str
@@ -57,7 +57,7 @@ def suite_tag(suite: str) -> str:
 
 
 def job_variables(platform: Platform, image: str = "") -> dict[str, Any] | None:
-    """Return the job variables of a platform's runs, optionally in a given image; `None` for the work pool's own."""
+    """Return the job variables of a platform's runs, optionally in a given image. `None` for the work pool's own."""
     variables = dict(platform.job_variables)
     if image:
         variables["image"] = image

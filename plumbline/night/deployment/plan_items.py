@@ -11,7 +11,7 @@ from plumbline.night.deployment.items import Item
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """One object with its action; `fields` maps each difference to (present, desired)."""
+    """One object with its action. `fields` maps each difference to (present, desired)."""
 
     verb: Literal["create", "change", "keep", "extra", "delete"]
     item: Item

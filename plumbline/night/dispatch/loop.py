@@ -1,4 +1,4 @@
-"""Loop over a round's training runs until all are done; cancels children at its end."""
+"""Loop over a round's training runs until all are done. Cancels children at its end."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DispatchedRun = tuple[str, int]
 
 
 class Orchestrator(Protocol):
-    """Interface to start and observe trainings; methods return `None` if unreachable."""
+    """Interface to start and observe trainings. Methods return `None` if unreachable."""
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None] | None:
-        """Return whether each platform has a worker online; `None` for one whose server cannot be reached."""
+        """Return whether each platform has a worker online. `None` for one whose server cannot be reached."""
 
     def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
         """Return the runs that an earlier controller already dispatched."""
 
     def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[DispatchedRun, str]:
-        """Dispatch each attempt, unless already dispatched; leave out those of which this is unknown.
+        """Dispatch each attempt, unless already dispatched. Leave out those of which this is unknown.
 
         The text is empty, or says why the attempt can never be dispatched.
         """
@@ -36,7 +36,7 @@ class Orchestrator(Protocol):
         """Return the state of each run."""
 
     def cancel(self, runs: Sequence[DispatchedRun], *, force: bool = False) -> None:
-        """Request the runs' end, without waiting; `force` marks them as ended."""
+        """Request the runs' end, without waiting. `force` marks them as ended."""
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
         """Return the kind of this attempt's record in the platform's outbox."""
@@ -70,8 +70,13 @@ class _Driver:
                 self._waiting.remove(job)
                 self._active[job.key] = begin(job, self._clock())
 
+    @property
+    def busy(self) -> frozenset[str]:
+        """Return the platforms with a job that is not done."""
+        return frozenset(job.platform for job in (*self._waiting, *(each.job for each in self._active.values())))
+
     def round(self) -> bool:
-        """Observe every training and act once; return whether any phase changed."""
+        """Observe every training and act once. Return whether any phase changed."""
         before = list(self._active.values())
         seeking = [training for training in before if training.phase is Phase.SEEKING]
         platforms = list(dict.fromkeys(training.job.platform for training in seeking))
@@ -99,7 +104,7 @@ class _Driver:
         }
 
     def _find(self, jobs: Sequence[Job]) -> None:
-        """Find an earlier controller's attempts, once; adopt the last attempt."""
+        """Find an earlier controller's attempts, once. Adopt the last attempt."""
         fresh = [job for job in jobs if job.key not in self._asked]
         # By platform: the server of one may be away.
         for platform in dict.fromkeys(job.platform for job in fresh):
@@ -156,14 +161,22 @@ def run_jobs(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    keep_up: Callable[[frozenset[str]], None] = lambda _: None,
 ) -> dict[str, Result]:
-    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say."""
+    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say.
+
+    `keep_up` receives the platforms with jobs left: before the first job, and each time that a platform's last ended.
+    """
     driver = _Driver(jobs, orchestrator, limits, clock)
-    pause = _POLL_SECONDS[0]
+    pause, busy = _POLL_SECONDS[0], driver.busy
     try:
-        while len(driver.results) < len(jobs):
+        keep_up(busy)
+        while busy:
             moved = driver.round()
-            if len(driver.results) < len(jobs):
+            before, busy = busy, driver.busy
+            if busy and busy != before:
+                keep_up(busy)
+            if busy:
                 pause = _POLL_SECONDS[0] if moved else min(pause * _BACKOFF, _POLL_SECONDS[1])
                 sleep(pause)
     finally:

@@ -130,7 +130,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Current observation of a training run; `None` means unknown."""
+    """Current observation of a training run. `None` means unknown."""
 
     online: bool | None = None
     child: ChildRun | None = None
@@ -159,7 +159,7 @@ def job_key(suite: str, round_id: str, platform: str, purpose: str) -> str:
 
 
 def record_id(key: str, attempt: int) -> str:
-    """Return the record id of an attempt; every attempt has its own."""
+    """Return the record id of an attempt. Every attempt has its own."""
     return bounded_name(f"{key}-{attempt}")
 
 

@@ -92,7 +92,7 @@ def _within(job: Job) -> str:
 
 
 def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
-    """Adopt an earlier controller's attempt; the attempts before failed."""
+    """Adopt an earlier controller's attempt. The attempts before failed."""
     failed = range(training.attempt + 1, attempt + 1)
     notes = tuple(f"attempt {number} failed, as an earlier controller of this round saw" for number in failed)
     return replace(training, attempt=attempt, taken_over=True, notes=(*training.notes, *notes))

@@ -38,14 +38,14 @@ def from_error(where: str, error: PlumblineError, hint: str = "") -> CheckResult
 
 
 def worst_code(check_results: Iterable[CheckResult]) -> int:
-    """Return the exit code; configuration errors outrank unavailability."""
+    """Return the exit code. Configuration errors outrank unavailability."""
     codes = [result.code for result in check_results if not result.well]
     order = (int(ExitCode.USAGE), int(ExitCode.INVALID), int(ExitCode.INCONCLUSIVE))
     return next((code for code in order if code in codes), int(ExitCode.PASS))
 
 
 def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
-    """Return the problem and a hint; `needs` is the required permission."""
+    """Return the problem and a hint. `needs` is the required permission."""
     kind = kind_at(url)
     if error.refusal is Refusal.CLOCK:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"

@@ -143,7 +143,7 @@ def _demand(holds: bool, problem: str) -> None:
 
 
 def examine_conformance(url: str) -> Iterator[CheckResult]:
-    """Run the contract's steps at `url` until the first failure; clean up."""
+    """Run the contract's steps at `url` until the first failure. Clean up."""
     store = open_store(url, policy=_QUICK)
     trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
     steps: list[tuple[str, Right, Callable[[], None]]] = [

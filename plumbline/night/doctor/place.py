@@ -34,19 +34,19 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 
 
 def least_driver(cuda: str) -> int | None:
-    """Return the minimum driver branch of a CUDA version; `None` if unknown."""
+    """Return the minimum driver branch of a CUDA version. `None` if unknown."""
     major = cuda.partition(".")[0]
     return LEAST_DRIVERS.get(int(major)) if major.isdecimal() else None
 
 
 def is_driver_new_enough(driver: str, cuda: str) -> bool:
-    """Return whether a driver supports this CUDA version; false if unparsable."""
+    """Return whether a driver supports this CUDA version. False if unparsable."""
     least, branch = least_driver(cuda), re.match(r"\d+", driver)
     return least is not None and branch is not None and int(branch[0]) >= least
 
 
 def cuda_of_torch() -> str:
-    """Return torch's CUDA runtime version; "" for a CPU build."""
+    """Return torch's CUDA runtime version. "" for a CPU build."""
     for name in _RUNTIMES:
         try:
             return version(name)
@@ -82,7 +82,7 @@ class Report(Model):
 
 
 class ExpectedStack(Model):
-    """Expected facts; `torch` is the reference platform's version."""
+    """Expected facts. `torch` is the reference platform's version."""
 
     plumbline: str = __version__
     torch: str = ""
@@ -109,7 +109,7 @@ def look_here(
 
 
 def installed_gpus() -> tuple[tuple[str, ...], str]:
-    """Return the names of this machine's NVIDIA GPUs, and the version of their driver; "" without one."""
+    """Return the names of this machine's NVIDIA GPUs, and the version of their driver. "" without one."""
     try:
         asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -122,7 +122,7 @@ def installed_gpus() -> tuple[tuple[str, ...], str]:
 def examine_report(
     platform: str, report: Report, expected: ExpectedStack, asked: datetime, answered: datetime
 ) -> Iterator[CheckResult]:
-    """Yield check results of a worker's report; times are the controller's. Pure."""
+    """Yield check results of a worker's report. Times are the controller's. Pure."""
     yield from (store.replace(where=f"{platform}'s worker, {store.where}") for store in report.stores)
     hint = "start a time service there (chrony, systemd-timesyncd)"
     yield examine_clock(f"{platform}'s clock", report.now, asked, answered, hint)
@@ -170,7 +170,7 @@ def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> Chec
 
 
 def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
-    """Convert a selfcheck; `unknown` is no fault of the machine."""
+    """Convert a selfcheck. `unknown` is no fault of the machine."""
     what = {
         "pass": "computes the right bits",
         "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",

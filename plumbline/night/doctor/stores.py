@@ -90,7 +90,7 @@ def room(where: str, free: int, least: int, at: str = "") -> CheckResult:
 
 
 def examine_store(visit: Visit, key: str = "") -> CheckResult:
-    """Check one store with the operations of a round; `key` is a new object to write, by default a random one."""
+    """Check one store with the operations of a round. `key` is a new object to write, by default a random one."""
     where, url, needs, dataset = visit
     # A new key for each visit: an outbox's identity may lack the permission to replace objects.
     key = key or f"doctor/{secrets.token_hex(8)}"

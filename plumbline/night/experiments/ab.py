@@ -83,7 +83,7 @@ class _Runs(Generic[Built]):
     count: int = 0
 
     def run(self, block: int, *, is_tonight: bool) -> tuple[int, str]:
-        """Train once; return the exit code and a failure's message."""
+        """Train once. Return the exit code and a failure's message."""
         out = self.folder / f"run-{self.count:03d}"
         self.count += 1
         code = self.train(self.built, is_tonight, out)
@@ -101,7 +101,7 @@ def run_ab(
     order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run the blocks; return exit code and record folder.
+    """Run the blocks. Return exit code and record folder.
 
     The folder is `None` without a record. `build` makes both environments. `train` trains in tonight's environment
     (true) or in the baseline's (false), and gets `None` if the build failed. If the baseline's environment cannot be

@@ -28,7 +28,7 @@ class ScaleSet:
         return int(self._sku(self._session())["capacity"])
 
     def resize(self, count: int) -> None:
-        """Set the capacity; the SKU's name and tier stay."""
+        """Set the capacity. The SKU's name and tier stay."""
         session = self._session()
         changed = {**self._sku(session), "capacity": count}
         ask(session, "PATCH", self._address, where=self._url, body={"sku": changed})

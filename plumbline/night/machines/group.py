@@ -47,7 +47,7 @@ def wanted_sizes(suite: Suite) -> dict[str, int]:
 
 
 def ask(session: Any, method: str, address: str, *, where: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send one request by a `requests` session; return the answer's JSON object."""
+    """Send one request by a `requests` session. Return the answer's JSON object."""
     from requests.exceptions import RequestException
 
     try:

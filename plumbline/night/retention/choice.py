@@ -51,7 +51,7 @@ def choose(
     now: datetime,
     keep_days: float,
 ) -> Choice:
-    """Return the rounds to remove: old, passed, and not accepted; unknown ages stay."""
+    """Return the rounds to remove: old, passed, and not accepted. Unknown ages stay."""
     limit = now - timedelta(days=keep_days)
     dated = sorted(
         (round_.started_at, round_.name) for round_ in rounds if round_.started_at is not None and round_.verdict

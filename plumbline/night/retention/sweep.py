@@ -1,4 +1,4 @@
-"""Removal of rounds from the central store; a crash leaves no reference without its object.
+"""Removal of rounds from the central store. A crash leaves no reference without its object.
 
 Order: the start mark of the round (written if missing), then `round.json` and the files beside it, then the records of
 the round, then artifacts that no remaining record names, then the mark. A record is unusable once its `record.json` is
@@ -63,7 +63,7 @@ class _Named:
 
 
 def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days: float) -> Sweep:
-    """Return the plan; raise `InvalidInputError` for a damaged baseline, which may name any record."""
+    """Return the plan. Raise `InvalidInputError` for a damaged baseline, which may name any record."""
     baselines = _baselines(central)
     marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
     rounds, foreign = _rounds(central, suite, marks)

@@ -10,7 +10,7 @@ from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.plan import Round
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import LoadedRecord, limit_memory, load_record
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
@@ -45,7 +45,7 @@ def read_baselines(
 
 
 def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
-    """Return the current baseline's record; retry damaged bytes."""
+    """Return the current baseline's record. Retry damaged bytes."""
     for _ in range(_MORE_LOOKS):
         try:
             return _current(central, spec, platform, into)
@@ -58,7 +58,7 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
     baseline = BaselineBook(central).read(spec.digest, platform)
     if baseline is None or baseline.current is None:
         return None
-    record = whole(load_record(central.get_record(baseline.current, into / "baselines")))
+    record = limit_memory(whole(load_record(central.get_record(baseline.current, into / "baselines"))))
     record.read_parts()
     return record
 
@@ -96,7 +96,7 @@ def name_changed_tasks(
 
 
 def _changes(reference: LoadedRecord, candidate: LoadedRecord) -> list[Statement]:
-    """Return the differences of two specs; a key with both values, rows and labels in their own words."""
+    """Return the differences of two specs. A key with both values, rows and labels in their own words."""
     return [
         finding.detail or fact("round.spec-key", key=finding.metric, before=finding.limit, after=finding.observed)
         for finding in spec_findings(reference, candidate)

@@ -42,6 +42,8 @@ def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, r
     """Return a case per drifted platform, against the reference or its own baseline."""
     cases = []
     for workload, platforms in results.items():
+        if all(result.verdict != "drift" for result in platforms.values()):
+            continue
         records = {
             name: record for name, record in gathered.of(workload).items() if platforms[name].verdict != "invalid"
         }

@@ -33,7 +33,7 @@ class Controller(Model):
 
 
 def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
-    """Claim the round for this start; raise `SupersededError` if a later start of the same run has claimed it."""
+    """Claim the round for this start. Raise `SupersededError` if a later start of the same run has claimed it."""
 
     def claim(data: bytes | None) -> bytes:
         holder = _parsed(central, key, data)
@@ -65,7 +65,7 @@ def _parsed(central: CentralStore, key: str, data: bytes | None) -> Controller |
 
 
 def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
-    """Return the secret of a suite's round; create it at random on first use.
+    """Return the secret of a suite's round. Create it at random on first use.
 
     It is outside of `rounds/`, which `report_url` may publish.
     """
@@ -89,7 +89,7 @@ def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec
 
 
 def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
-    """Return each workload's spec; raise if missing or outdated."""
+    """Return each workload's spec. Raise if missing or outdated."""
     return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
 
 

@@ -17,7 +17,7 @@ from plumbline.night.central import CentralStore, gather
 from plumbline.night.dispatch import Result, TrainingOrder
 from plumbline.night.rounds.isolation import Defect, isolated
 from plumbline.night.rounds.plan import MAIN, Assignment, Round
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import LoadedRecord, limit_memory, load_record
 from plumbline.schema.fingerprint import machine_mismatches
 from plumbline.schema.record import CLOCK_TOLERANCE, RunRecord, named_time
 
@@ -108,7 +108,7 @@ def _judgeable(
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
-    loaded = whole(load_record(folder))
+    loaded = limit_memory(whole(load_record(folder)))
     refused = refusal(order, loaded.record, why, now)
     if refused is not None:
         return refused
@@ -120,7 +120,7 @@ def _judgeable(
 
 
 def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetime | None = None) -> Absence | None:
-    """Return why a complete `record` cannot be judged; `None` if it can.
+    """Return why a complete `record` cannot be judged. `None` if it can.
 
     A record of an infrastructure failure counts as missing. A record of a different machine is invalid,
     and so is one whose times are not between the round's start and `now`.
@@ -135,7 +135,7 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetim
 
 
 def _untimely(order: TrainingOrder, record: RunRecord, now: datetime) -> Absence | None:
-    """Return why the record's times cannot be those of a training of the round; `now` is the controller's time."""
+    """Return why the record's times cannot be those of a training of the round. `now` is the controller's time."""
     begin = min(named_time(order.round_id) or record.started_at, now)
     if begin - CLOCK_TOLERANCE <= record.started_at <= record.finished_at <= now + CLOCK_TOLERANCE:
         return None

@@ -53,7 +53,7 @@ def reference_of(
 def judge_harvest(
     round_: Round, gathered: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Return results by workload and platform; `unreadable` names damaged baselines."""
+    """Return results by workload and platform. `unreadable` names damaged baselines."""
     results = {
         workload: _judge_workload(round_, workload, gathered, baselines.get(workload, {})) for workload in round_.specs
     }
@@ -64,7 +64,7 @@ def judge_harvest(
 
 
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
-    """Mark a result invalid because its baseline is unreadable; keep a drift."""
+    """Mark a result invalid because its baseline is unreadable. Keep a drift."""
     finding = Finding(
         check=BASELINE_CHECK,
         outcome="invalid",
@@ -114,7 +114,7 @@ def _judge_workload(
 def _judged(
     round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> tuple[dict[str, PlatformResult], dict[str, Defect]]:
-    """Judge all records; if the judge fails, all but the records that make it fail."""
+    """Judge all records. If the judge fails, all but the records that make it fail."""
     records, reruns = gathered.of(workload), gathered.of(workload, RERUN)
 
     def judge(names: Sequence[str]) -> dict[str, PlatformResult]:
@@ -177,7 +177,7 @@ def apply_canary(
 
 
 def proven_note(round_: Round, proofs: Proofs) -> str:
-    """Return the note on the judge's last test; "" without any record."""
+    """Return the note on the judge's last test. "" without any record."""
     every = [result for proof in proofs.values() for result in proof]
     if not every:
         return ""

@@ -24,7 +24,7 @@ SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory"
 def rerun_answers(
     lines: Sequence[MetricHistory], gathered: GatheredRecords, platform: str
 ) -> dict[tuple[str, str], Answers]:
-    """Return the reruns' values by workload and metric; tonight's values for other metrics.
+    """Return the reruns' values by workload and metric. Tonight's values for other metrics.
 
     A rerun that is incomplete, or ran on a different machine class than tonight's training, has no value.
     """
@@ -65,7 +65,7 @@ def rerun_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
 def with_ab_answers(
     asked: Sequence[LineDecision], gathered: GatheredRecords, platform: str, answers: Mapping[tuple[str, str], Answers]
 ) -> dict[tuple[str, str], Answers]:
-    """Add the A/B's runs; the lines that requested it share its significance level."""
+    """Add the A/B's runs. The lines that requested it share its significance level."""
     changed = dict(answers)
     for workload in {one.line.workload for one in asked}:
         evidence = ab_evidence(gathered, platform, workload)
@@ -83,7 +83,7 @@ def is_ab(assignment: Assignment, platform: str, workload: str) -> bool:
 
 
 def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEvidence | None:
-    """Return the runs of tonight's A/B; `None` without its record."""
+    """Return the runs of tonight's A/B. `None` without its record."""
     return next(
         (one.record.evidence.ab for key, one in gathered.records.items() if is_ab(key, platform, workload)), None
     )
@@ -92,7 +92,7 @@ def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEv
 def software_states(
     lines: Sequence[MetricHistory], changes: Mapping[str, SoftwareChange]
 ) -> dict[tuple[str, str], Software]:
-    """Return by (workload, metric) whether the software may differ; an A/B measures speed only."""
+    """Return by (workload, metric) whether the software may differ. An A/B measures speed only."""
     states: dict[tuple[str, str], Software] = {}
     for line in lines:
         state = changes[line.workload].state

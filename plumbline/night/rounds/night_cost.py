@@ -21,7 +21,7 @@ _FREE = StorePrice(month=0.0, egress=0.0)
 
 @dataclass(frozen=True, slots=True)
 class PlatformCost:
-    """Expected cost of one platform's night, in USD; `None` where no price is known."""
+    """Expected cost of one platform's night, in USD. `None` where no price is known."""
 
     platform: str
     machine: str
@@ -64,7 +64,7 @@ def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict
 
 
 def night_costs(suite: Suite, nights: Sequence[RoundVerdict]) -> tuple[PlatformCost, ...]:
-    """Return the median cost of the nights by platform; without a measured night, the bound of its deadlines."""
+    """Return the median cost of the nights by platform. Without a measured night, the bound of its deadlines."""
     return tuple(_platform_cost(suite, name, nights) for name in suite.platforms)
 
 
@@ -93,7 +93,7 @@ def _platform_cost(suite: Suite, name: str, nights: Sequence[RoundVerdict]) -> P
 
 
 def total(costs: Sequence[PlatformCost]) -> float | None:
-    """Return the cost of all platforms; `None` if the price of one is unknown."""
+    """Return the cost of all platforms. `None` if the price of one is unknown."""
     nights = [cost.night for cost in costs]
     return None if any(night is None for night in nights) else sum(night for night in nights if night is not None)
 

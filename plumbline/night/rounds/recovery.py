@@ -25,7 +25,7 @@ class Step(StrEnum):
 
 
 def next_step(state: str, seconds: float, crashes: int, *, is_attended: bool) -> Step | None:
-    """Return the step for a round in a state of Prefect; `None` if it is best left alone.
+    """Return the step for a round in a state of Prefect. `None` if it is best left alone.
 
     `seconds` are those since the state began or the controller's last sign of life. `is_attended` is whether a worker
     for the round is online.

@@ -74,7 +74,7 @@ def report_key(verdict: RoundVerdict) -> str:
 def write_report(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> RoundVerdict:
-    """Write the report; return the verdict with its link and note."""
+    """Write the report. Return the verdict with its link and note."""
     link = link_to(central, report_key(verdict), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
     links = record_links(central, gathered.records.values(), round_.suite.report_url)
@@ -143,7 +143,7 @@ def earlier_records(
 
 
 def _earlier_record(central: CentralStore, suite: str, platform: str, round_id: str, since: str) -> RunRecord | None:
-    """Return the record; `None` where none is left: a missing one must not prevent a report."""
+    """Return the record. `None` where none is left: a missing one must not prevent a report."""
     try:
         series = read_series(central, suite, platform)
     except InvalidInputError:
@@ -160,7 +160,7 @@ def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None
 
 
 def last_rounds(central: CentralStore, suite: str, count: int, *, without: str = "") -> list[RoundVerdict]:
-    """Return the suite's last `count` rounds, the newest first; an unreadable one must not prevent tonight's report."""
+    """Return the suite's last `count` rounds, the newest first. An unreadable one must not prevent tonight's report."""
     names = [name for name in reversed(central.list_rounds(suite)) if name[1] != without]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:

@@ -33,7 +33,7 @@ def site_key(suite: str, name: str = "index.html") -> str:
 
 
 def write_site(central: CentralStore, suite: Suite) -> str:
-    """Write the suite's pages and the index, and remove the pages of former platforms; return the suite's key."""
+    """Write the suite's pages and the index, and remove the pages of former platforms. Return the suite's key."""
     names = list(suite.platforms)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="site") as pool:
         series = dict(zip(names, pool.map(lambda name: _series(central, suite.name, name), names), strict=True))

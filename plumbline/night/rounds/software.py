@@ -100,7 +100,7 @@ def _obstacle(
 
 
 def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "") -> SoftwareChange:
-    """Return the change after its A/B; an A/B without a result leaves nothing to test."""
+    """Return the change after its A/B. An A/B without a result leaves nothing to test."""
     if evidence is None:
         return (
             replace(change, state="unavailable", order=None, why=f"the A/B left no record: {lost}") if lost else change

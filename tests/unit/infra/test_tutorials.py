@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from drills.newcomer import clone_of_the_repository
 from plumbline.cli.main import main
+from plumbline.environments.locks import read_lock
 from tests.unit.infra.documented_commands import ROOT
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -48,3 +51,19 @@ def test_the_commands_end_as_the_tutorial_says(page: Path, tmp_path: Path, monke
         else:
             code = subprocess.run(["bash", "-c", command], check=False, timeout=60).returncode
         assert code == int(said[1] if said else 0), line
+
+
+def test_the_lock_that_pip_freezes_in_a_clone_with_a_remote_leaves_the_clone_as_installed(tmp_path: Path) -> None:
+    """With a remote, pip writes the clone as a package of a repository, which the tutorial of a CI failed on."""
+    clone = clone_of_the_repository(tmp_path / "clone")
+    about = tmp_path / "site" / "plumbline_training-0.1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plumbline-training\nVersion: 0.1.0\n")
+    (about / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {"editable": True}}))
+    freeze = [sys.executable, "-m", "pip", "freeze", "--path", str(about.parent)]
+    frozen = subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
+    assert "-e git+https://git.example.com/team/plumbline.git@" in frozen
+    (tmp_path / "current.txt").write_text(f"{frozen}tqdm==4.67.1\n")
+    lock = read_lock(tmp_path / "current.txt")
+    assert list(lock.pins) == ["tqdm"]
+    assert "plumbline-training: not judged" in "".join(lock.notes)

@@ -251,9 +251,11 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
             "key": f"{'train' if end else 'evaluation'}/{start // SHARD}.parquet", "size": 1,
             "sha256": digest_json([start, content]), "num_rows": len(content[0]),
         })  # fmt: skip
+    manifest_sha256 = digest_json(shards)
+    shards = [shard | {"rows_sha256": shard["sha256"]} for shard in shards]
     evidence = {
         "data": {
-            "manifest_sha256": digest_json(shards), "tokenizer_sha256": plan.tokenizer,
+            "manifest_sha256": manifest_sha256, "tokenizer_sha256": plan.tokenizer,
             "rows_sha256": digest_json([read.tolist(), texts.tolist(), labels.tolist()]), "num_rows": len(read),
             "shards": shards,
         },

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 from plumbline.judge.canary import CanaryResult, canary_findings, prove
-from plumbline.judge.own_evaluation import OwnEvaluation, deviation, may_hide
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from tests.kept_results import keep
-from tests.said import said
 
 from .conftest import make_record
 from .made_speed import only, record, speed
-from .test_restored import with_evaluation, with_step
 
 
 def copies(original: LoadedRecord, gates: Gates = Gates()) -> list[tuple[LoadedRecord, Any]]:  # noqa: B008 - frozen
@@ -106,73 +103,3 @@ def test_a_fault_that_is_not_found_is_invalid() -> None:
     results = tuple(CanaryResult(name, verdict) for name, verdict in zip("abcd", verdicts, strict=True))
     findings = [(finding.check, finding.outcome) for finding in keep(canary_findings(results))]
     assert findings == [("canary.b", "invalid"), ("canary.c", "invalid"), ("canary.d", "inconclusive")]
-
-
-def test_an_own_evaluation_is_closed_without_a_deviation() -> None:
-    for found, is_closed in (("its logits are off", False), ("", True), (None, True)):
-        after = OwnEvaluation().after_candidate(found)
-        assert (after.is_closed, after.found) == (is_closed, found or "")
-    assert keep(OwnEvaluation(found="it evaluates different rows").cause()).sure == "confirmed"
-
-
-@pytest.mark.parametrize(
-    ("own", "defined", "text"),
-    [
-        ({"loss": 1.0 + 4e-6}, {"loss": 1.0}, ""),
-        ({"loss": 1.0 + 6e-6}, {"loss": 1.0}, "equal logits give a loss that is off by 6e-06"),
-        ({"loss": 1.0 - 6e-6}, {"loss": 1.0}, "equal logits give a loss that is off by 6e-06"),
-        ({"loss": 1.0}, {"loss": 4.0}, "equal logits give a loss that is off by 0.75"),
-        ({"loss": 4.0}, {"loss": 1.0}, "equal logits give a loss that is off by 3"),
-        ({"loss": None}, {"loss": 1.0}, "its loss is not finite"),
-        ({"accuracy": 0.25}, {}, "equal logits give different predictions or a different accuracy"),
-        ({"accuracy": 0.75}, {}, "equal logits give different predictions or a different accuracy"),
-        ({"predictions_sha256": "f" * 64}, {}, "equal logits give different predictions or a different accuracy"),
-        ({}, {"predictions_sha256": "0" * 64}, "equal logits give different predictions or a different accuracy"),
-        ({"rows_sha256": "f" * 64, "logits_sha256": "f" * 64}, {}, "it evaluates different rows"),
-        ({}, {"rows_sha256": "0" * 64}, "it evaluates different rows"),
-        ({"logits_sha256": "f" * 64, "loss": 9.0}, {}, ""),  # equal to the last digit of every logit
-    ],
-)
-def test_an_evaluation_deviates_in_its_first_part_that_differs(
-    own: dict[str, Any], defined: dict[str, Any], text: str
-) -> None:
-    sides = with_evaluation(make_record(), **own), with_evaluation(make_record(), **defined)
-    assert said(deviation(*sides, ["operator"])) == text
-    assert said(deviation(*sides, [])) == text
-    assert said(deviation(*sides, ["operator", "kernel"])) == (
-        "" if "loss" in own and "logits_sha256" not in own else text
-    )
-
-
-@pytest.mark.parametrize(("size", "deviates"), [(3e-5, False), (7e-5, True)])
-def test_logits_of_the_definition_may_differ_by_rounding(size: float, deviates: bool) -> None:
-    off = make_record()
-    logits = off.arrays["evaluation"]["logits"] * (1 + size)
-    arrays = off.arrays | {"evaluation": off.arrays["evaluation"] | {"logits": logits}}
-    own = with_evaluation(LoadedRecord(off.record, off.folder, arrays), logits_sha256="e" * 64)
-    found = keep(deviation(own, make_record(), ["operator"]))
-    assert said(found) == (f"its logits are off by {size:.3g}" if deviates else "")
-
-
-def test_only_the_same_weights_at_the_last_step_are_compared() -> None:
-    plain = make_record()
-    last = len(plain.record.evidence.probe.steps) - 1  # type: ignore[union-attr]
-    assert deviation(with_step(plain, last, weights_sha256="0" * 64), plain, []) is None
-    assert deviation(with_step(plain, last, weights_sha256="f" * 64), plain, []) is None
-    assert deviation(with_step(plain, last - 1, weights_sha256="0" * 64), plain, []) == ""
-    bare = LoadedRecord(
-        plain.record.replace(evidence=plain.record.evidence.replace(probe=None)), plain.folder, plain.arrays
-    )
-    for sides in ((bare, plain), (plain, bare)):
-        assert deviation(*sides, []) is None
-        assert not may_hide(*sides, ["operator"])
-    for accuracy in (0.25, 0.75):
-        assert may_hide(plain, with_evaluation(plain, accuracy=accuracy), ["operator"])
-
-
-def test_probes_without_steps_have_no_weights_that_differ() -> None:
-    plain = make_record()
-    evidence = plain.record.evidence.replace(probe=plain.record.evidence.probe.replace(steps=[]))  # type: ignore[union-attr]
-    empty = LoadedRecord(plain.record.replace(evidence=evidence), plain.folder, plain.arrays)
-    assert deviation(empty, empty, ["operator"]) == ""
-    assert deviation(empty, plain, ["operator"]) is None

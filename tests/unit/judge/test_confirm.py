@@ -216,52 +216,6 @@ def test_fp64_on_both_sides_tells_a_kernel_from_a_formula(
     assert [request.experiment.precision for request in asked[1:3]] == ["fp64", "fp64"]
 
 
-@pytest.mark.parametrize(("budget", "num_widened"), [(5, 0), (6, 1), (8, 2)])
-def test_widening_leaves_an_experiment_for_every_other_suspicion(
-    reference: LoadedRecord, budget: int, num_widened: int
-) -> None:
-    """Each wider imposition finds one kind of module more that is off; the last suspicion has its turn all the same."""
-    plan = Plan(noise={"layer.linear": 1e-3})
-    imposed: list[tuple[str, ...]] = []
-
-    def run(request: Request) -> LoadedRecord:
-        forward = [capture.names for capture in request.experiment.captures if capture.rung == "forward"]
-        if forward:
-            imposed.append(forward[0])
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        if any(replay.rung == "forward" for replay in request.experiment.replays):
-            off = "embed" if "layer.norm" in imposed[-1] else "layer.norm"
-            return experiment_record(Plan(noise={off: 1e-3}), request)
-        return experiment_record(plan, request)
-
-    state, asked = confirm(reference, plan, run, budget=budget)
-    assert len(imposed) - 1 == num_widened
-    assert any(replay.rung == "settings" for item in asked for replay in item.experiment.replays)
-    assert state.spent <= budget
-
-
-def test_widening_leaves_a_turn_for_both_suspicions_after_the_first(reference: LoadedRecord) -> None:
-    """A module that only the reference has is a third suspicion: architecture, operator, precision."""
-    model = reference.record.evidence.model
-    assert model is not None
-    wider = model.replace(modules=[*model.modules, ("extra", "Identity()")])
-    evidence = reference.record.evidence.replace(model=wider.to_json())
-    other = replace(reference, record=reference.record.replace(evidence=evidence.to_json()))
-    plan = Plan(noise={"layer.linear": 1e-3})
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        is_imposed = any(replay.rung == "forward" for replay in request.experiment.replays)
-        return experiment_record(Plan(noise={"layer.norm": 1e-3}) if is_imposed else plan, request)
-
-    state, asked = confirm(other, plan, run, budget=6)
-    replayed = [{replay.rung for replay in item.experiment.replays} for item in asked if item.runs_on == "candidate"]
-    assert replayed == [set(), {"forward", "gradient"}, {"forward", "gradient"}, {"settings"}]
-    assert state.spent == 6
-
-
 def test_a_pass_asks_for_nothing(reference: LoadedRecord) -> None:
     state, asked = confirm(reference, Plan(), lambda _: None)
     assert asked == []

@@ -58,7 +58,7 @@ def test_an_experiment_ends_two_steps_after_the_difference_and_never_after_the_p
     for step in (0, 1, 3, 4, STEPS + 3, None):
         for way in ways_of(reference, mismatch(rung, step, names=("labels", "input_ids"))):
             first = step or 0
-            if way.method == "replay" and not way.kinds:
+            if way.method == "replay" and not way.kind:
                 assert way.steps == (STEPS if rung in whole else min(first + 3, STEPS))
             assert all((replay.step or 0) < way.steps for replay in way.replays if first < STEPS)
             assert {capture.rung for capture in way.captures} <= {replay.rung for replay in way.replays}
@@ -179,21 +179,22 @@ def with_taps(record: LoadedRecord, named: tuple[Tap, ...]) -> LoadedRecord:
 @pytest.mark.parametrize(("at", "kind"), [("second", "Norm"), ("first", "Linear"), ("third", "Norm"), ("none", "")])
 def test_all_modules_of_the_class_of_the_module_are_imposed(reference: LoadedRecord, at: str, kind: str) -> None:
     for step in (1, 2, 3):
-        (way,) = ways_of(with_taps(reference, TAPS), mismatch("forward", step, at))
-        assert (way.method, way.kinds, way.steps) == ("replay" if kind else "locate", (kind,) if kind else (), step + 1)
+        ways = ways_of(with_taps(reference, TAPS), mismatch("forward", step, at))
+        assert [(way.method, way.kind, way.steps) for way in ways] == [("replay", kind, step + 1)] * bool(kind)
         expected = {"Norm": ("third",) if step == 3 else ("third", "second"), "Linear": ("first",)}.get(kind, ())
-        assert [capture.names for capture in way.captures if capture.rung == "forward"] == [expected] * len(way.kinds)
+        captured = [capture.names for way in ways for capture in way.captures if capture.rung == "forward"]
+        assert captured == [expected] * bool(kind)
 
 
 def test_outputs_are_imposed_at_one_step_or_up_to_a_step() -> None:
-    single = forward_of(TAPS, 3, ("Norm", "Linear"))
-    assert single.description == "the reference's outputs of every Norm and Linear at step 3"
-    several = forward_of(TAPS, 3, ("Norm",), until=6)
+    single = forward_of(TAPS, 3, "Norm")
+    assert single.description == "the reference's outputs of every Norm at step 3"
+    several = forward_of(TAPS, 3, "Norm", until=6)
     assert several.description == "the reference's outputs of every Norm at steps 3 to 5"
     assert [(replay.rung, replay.step) for replay in several.replays] == [
         (rung, step) for step in (3, 4, 5) for rung in ("forward", "gradient")
     ]
-    keep([listed(way) for way in (single, several, forward_of((), 2, ("Norm",)))])
+    keep([listed(way) for way in (single, several, forward_of((), 2, "Norm"))])
 
 
 def _imposing(**more: Any) -> Intervention:
@@ -206,13 +207,13 @@ def test_gradients_that_only_one_side_has_are_not_imposed_and_their_updates_are_
 ) -> None:
     some = frozenset({"layer.linear.weight", "embed.weight"})
     for trained in (TRAINED, some, frozenset[str]()):
-        for way in (_imposing(), _imposing(kinds=("Linear",))):
+        for way in (_imposing(), _imposing(kind="Linear")):
             limited = only_trained(way, trained, reference)
             fields = [replay.fields for replay in limited.replays]
             assert fields == [tuple(sorted(trained)), (), tuple(sorted(trained))]
-            hides = bool(way.kinds) and trained != TRAINED
+            hides = bool(way.kind) and trained != TRAINED
             assert limited.rungs == {"gradient"} | ({"clipped", "optimizer"} if hides else set())
-    more = only_trained(_imposing(kinds=("Linear",)), TRAINED | {"more.weight"}, reference)
+    more = only_trained(_imposing(kind="Linear"), TRAINED | {"more.weight"}, reference)
     assert more.rungs == {"gradient"}
 
 
@@ -234,14 +235,14 @@ def test_a_restored_value_reads_the_capture_of_its_own_record() -> None:
 
 
 def test_only_imposed_outputs_reach_to_later_steps() -> None:
-    way = forward_of(TAPS, 1, ("Norm",))
+    way = forward_of(TAPS, 1, "Norm")
     held = Kept(way, "unit-x3")
     for steps in (1, 2):
         assert held.reaching(TAPS, steps) is held
     wider = held.reaching(TAPS, 3)
     assert (wider.captured, wider.way.steps) == ("", 3)
     assert {capture.step for capture in wider.way.captures} == {1, 2}
-    plain = Kept(dataclasses.replace(way, kinds=()), "unit-x3")
+    plain = Kept(dataclasses.replace(way, kind=""), "unit-x3")
     assert plain.reaching(TAPS, 5) is plain
     keep(listed(wider.way))
 

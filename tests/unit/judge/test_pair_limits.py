@@ -24,7 +24,6 @@ from .made_records import (
     experiment,
     in_spec,
     probe,
-    taps_where,
     whole,
     without,
 )
@@ -202,20 +201,6 @@ def test_a_weights_earlier_rounding_still_counts_later() -> None:
     # An error beyond rounding excuses nothing later.
     right.arrays["sketches"]["sketch"][places[0]][0] += norm
     assert [item.limit for item in Pair(left, right).errors(2, "weight")] == pytest.approx([floor * growth(2)] * 3)
-
-
-def test_an_experiments_distance_from_fp64_is_its_trainings() -> None:
-    training = edit(make_record(), envelope(1, fp64_errors=3e-3))
-    rerun = edit(make_record(), experiment(), lambda content: probe(content).update(envelope=None))
-    left = make_record()
-    assert errors_of(left, rerun)["layer.linear"].own == (2e-7, None)
-    assert errors_of(left, rerun, measured=training)["layer.linear"].own == (2e-7, 3e-3)
-    assert errors_of(left, rerun, measured=training)["head"].own == (2e-7, 2e-7)
-    assert errors_of(left, make_record(own_error=5e-7), measured=training)["layer.linear"].own == (2e-7, 5e-7)
-    gone = edit(training, without("probe"))
-    assert errors_of(left, rerun, measured=gone)["layer.linear"].own == (2e-7, None)
-    fewer = edit(training, taps_where(lambda tap: tap["name"] != "layer.linear"))
-    assert errors_of(left, rerun, measured=fewer)["layer.linear"].own == (2e-7, None)
 
 
 @pytest.mark.parametrize(("own", "alone"), [((0.6, None), True), ((None, 0.6), False), ((None, None), False)])

@@ -12,14 +12,14 @@ from plumbline.judge.confirm import Confirmation
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement, located
+from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, CauseCode, Judgement
 from tests.kept_results import keep
 from tests.said import said
 
-from .conftest import STEPS, Plan, make_record, other_kernel
+from .conftest import STEPS, make_record, other_kernel
 from .test_experiments import mismatch, suspected
 
 WAY = Intervention("a way", STEPS)
@@ -167,19 +167,6 @@ def test_a_later_output_is_no_second_cause_of_an_output(reference: LoadedRecord)
         assert check(reference, after, after, mismatch(rung, 0, code="data.order")).restored is restored
 
 
-@pytest.mark.parametrize(("at", "further"), [("embed", ""), ("layer.norm", "LayerNorm"), ("layer.linear", "Linear")])
-def test_a_module_behind_the_imposed_modules_widens_the_experiment(
-    reference: LoadedRecord, at: str, further: str
-) -> None:
-    imposed = replace(WAY, kinds=("Embedding",))
-    noise = {at: 1e-3} if further else {"head@3": 1e-3}
-    after = made(noise=noise)
-    for step in (0, 2):
-        outcome = check(reference, after, after, mismatch("forward", step, "embed"), imposed)
-        assert outcome.further == (further if step == 0 else "")
-    assert not check(reference, after, after, mismatch("forward", 0, "embed")).further
-
-
 def test_rounding_has_gone_if_fp64_leaves_a_hundredth_of_it(reference: LoadedRecord) -> None:
     def off(size: float) -> Pair:
         return Pair(with_step(reference, 3, loss=1.0), with_step(reference, 3, loss=1 + size))
@@ -240,31 +227,6 @@ def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
         assert outcome.restored or (rung, step) == ("optimizer", 5)
         has_differed = not isinstance(outcome.text, Fact) or outcome.text.values.get("was") != 0
         assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or not has_differed
-
-
-def test_the_first_module_that_differs_is_located(reference: LoadedRecord) -> None:
-    for plan, at in (
-        ({"noise": {"layer.norm@2": 1e-3}}, "layer.norm"),
-        ({"noise": {"layer.linear": 1e-3, "embed@2": 1e-3}}, "layer.linear"),
-        ({"noise": {"layer.norm@3": 0.5}}, None),  # an untapped step shows its logits only
-        ({"gradient_factor": 1.5}, None), ({"order": Plan().order[::-1]}, None), ({"loss_factor": 1.5}, None),
-        ({"weights_seed": 6}, None), ({}, None),
-    ):  # fmt: skip
-        found = keep(located(reference, made(**plan), STEPS))
-        assert (found.at.at if found else None) == at
-
-
-def test_a_located_module_may_lie_behind_what_the_kept_experiments_impose(reference: LoadedRecord) -> None:
-    candidate = made(noise={"layer.norm": 1e-3}, rates=[rate * 2 for rate in Plan().rates])
-    plain = keep(located(reference, candidate, 1, (replace(WAY, rungs=frozenset({"schedule"})),)))
-    assert plain is not None
-    assert plain.at.at == "layer.norm"
-    rounded = made(noise={"layer.norm": 3e-7})
-    assert located(reference, rounded, 1) is not None
-    assert located(reference, rounded, 1, (WAY, DEFINED)) is None
-    assert located(reference, rounded, 1, (DEFINED, WAY)) is None
-    assert located(reference, rounded, 1, rounding=("fp64",)) is None
-    assert located(reference, rounded, 1, in_fp64=Pair(reference, rounded, scale=1e-9)) is not None
 
 
 def test_a_rerun_is_compared_over_its_steps_and_its_evaluation(reference: LoadedRecord) -> None:

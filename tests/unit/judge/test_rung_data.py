@@ -130,7 +130,7 @@ def test_a_part_of_a_permuted_dataset_is_an_order(
             content["arrays"]["rows"] |= {"text": np.array(values, np.uint64), "label": np.array(marks, np.uint64)}
             shard = content["evidence"]["data"]["shards"][0]
             content["evidence"]["data"] |= {
-                "shards": [shard | {"num_rows": total, "sha256": digest_json(values)}],
+                "shards": [shard | {"num_rows": total, "rows_sha256": digest_json(values)}],
                 "manifest_sha256": digest_json(values),
             }
 
@@ -168,7 +168,8 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
         def change(content: Content) -> None:
             known = content["evidence"]["data"]["shards"]
             more = [
-                known[0] | {"key": f"train/{9 + n}.parquet", "sha256": mark * 64, "num_rows": size, "rows_sha256": rows}
+                {**known[0], "key": f"train/{9 + n}.parquet", "num_rows": size, "rows_sha256": rows or mark * 64}
+                | {"sha256": mark * 64}
                 for n in range(shards)
             ]
             content["evidence"]["data"] |= {"shards": [*known, *more], "manifest_sha256": mark * 64}

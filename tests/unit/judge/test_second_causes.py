@@ -32,26 +32,6 @@ def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -
     assert {replay.rung for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
 
 
-def test_a_number_format_that_a_first_cause_hid_is_no_formula(reference: LoadedRecord) -> None:
-    """Experiments have no fp64 run: the training's own tells that the candidate computes with fewer bits."""
-    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
-    plan.labels[3] = 1 - plan.labels[3]
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        rungs = {replay.rung for replay in request.experiment.replays}
-        exact = request.experiment.precision == "fp64"
-        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
-        return experiment_record(replace(healed, noise={}) if exact or "forward" in rungs else healed, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
-        ("data.labels", "confirmed"),
-        ("precision", "confirmed"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "code"),
     [

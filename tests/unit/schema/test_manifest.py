@@ -16,7 +16,7 @@ DIGEST = "ab" * 32
 
 
 def manifest(**changes):
-    shard = {"key": "train/0.parquet", "size": 10, "sha256": DIGEST, "num_rows": 2}
+    shard = {"key": "train/0.parquet", "size": 10, "sha256": DIGEST, "num_rows": 2, "rows_sha256": DIGEST}
     content = {
         "name": "reviews",
         "task": "sequence-classification",

@@ -28,9 +28,9 @@ def drift(code="operator", stage="forward", step=0, at="encoder.layer.0.intermed
 class Machine:
     """Answers trials by `rules`: part to a function from the names of the changes to an outcome."""
 
-    def __init__(self, rules=None, *, imported=None, packages=None, ratios=None, memory=None, failures=()):
+    def __init__(self, rules=None, *, opened=None, packages=None, ratios=None, memory=None, failures=()):
         self.rules = rules or {}
-        self.imported = imported
+        self.opened = opened
         self.packages = packages or {}
         self.ratios = ratios
         self.memory = memory
@@ -47,12 +47,10 @@ class Machine:
             packages = tuple(self.packages.get(name, Package(package=name)) for name in sorted(names))
             outcome = "cannot-install" if self.failures else "same"
             return TrialResult(trial=trial.name, outcome=outcome, failures=self.failures, packages=packages)
-        imported = tuple(sorted(self.imported)) if self.imported is not None else tuple(sorted(names))
+        opened = tuple(sorted(self.opened)) if self.opened is not None else tuple(sorted(names))
         if trial.part == "reference":
             everything = tuple(one.package for one in self.asked[0].changes)
-            return TrialResult(
-                trial=trial.name, outcome="same", imported=everything if self.imported is None else imported
-            )
+            return TrialResult(trial=trial.name, outcome="same", opened=everything if self.opened is None else opened)
         if trial.part == "speed":
             memory = {"host memory": tuple(self.memory(names, trial.pairs))} if self.memory else {}
             ratios = tuple(self.ratios(names, trial.pairs))
@@ -62,5 +60,5 @@ class Machine:
         judgement = drift() if outcome == "drift" else Judgement(verdict="pass")
         return TrialResult(
             trial=trial.name, outcome=outcome, judgement=None if failures else judgement, failures=failures,
-            imported=imported,
+            opened=opened,
         )  # fmt: skip

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from plumbline.environments.loaded import LOADED, loaded_places, place_of, write_loaded
+from plumbline.environments.loaded import loaded_places, place_of, write_loaded
+from plumbline.environments.opened import LOADED
 from plumbline.schema.errors import InvalidInputError
 
 

@@ -510,3 +510,9 @@ def test_a_lock_has_the_packages_that_its_own_tool_exports(lock):
     for export in exports:
         chosen = () if export.stem == "none" else export.stem.split("-")
         assert versions(read_lock(FILES / lock, extras=chosen)) == versions(read_lock(export)), export.name
+
+
+def test_an_archive_by_its_address_alone_is_pinned_as_uv_exports_it_and_pip_takes_it():
+    lock = lock_of("requirements.txt", "https://host/kern-2.0-py3-none-any.whl ; python_version >= '3.8'\nplain==1.0\n")
+    assert versions(lock) == {"kern": "2.0", "plain": "1.0"}
+    assert lock.pins["kern"].url == "https://host/kern-2.0-py3-none-any.whl"

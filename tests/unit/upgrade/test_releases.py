@@ -48,9 +48,9 @@ class Indexed:
         code = next(built.folder.glob("lib/*/site-packages/demo_guilty.py")).read_text()
         self.tried += [one.candidate.version for one in trial.changes if one.package == "demo-guilty"]
         outcome = "drift" if "True" in code else "same"
-        imported = ("demo-guilty", "demo-other")
+        opened = ("demo-guilty", "demo-other")
         judgement = drift() if outcome == "drift" else None
-        return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, imported=imported)
+        return TrialResult(trial=trial.name, outcome=outcome, judgement=judgement, opened=opened)
 
 
 def judged(machine, *, releases=True, trials=200):

@@ -34,7 +34,7 @@ ANSWER = UpgradeAnswer(
     verdict="drift", culprits=(CULPRIT,), constraints=constraint_lines([CULPRIT]),
     changes=(change("transformers", "5.21.1", "5.23.0"), change("<b>"[1], "1", "2")),
     trials=(TrialLine(name="trial-001", part="numerics", changes=("a 1 → 2",), outcome="drift", seconds=3.0),),
-    speed=Speed(outcome="as fast", drop=0.001, low=-0.01, high=0.012, num_pairs=3), not_trained=("boto3",),
+    speed=Speed(outcome="as fast", drop=0.001, low=-0.01, high=0.012, num_pairs=3), not_opened=("boto3",),
 )  # fmt: skip
 SENTENCE = (
     "transformers 5.21.1 → 5.23.0 changes operator: first at step 0, encoder.layer.0.intermediate; "
@@ -86,10 +86,10 @@ def test_junit_counts_a_culprit_as_a_failure_and_the_unknown_as_an_error():
     assert parse(junit_report(UpgradeAnswer(verdict="pass", changes=(change("a"),)))).get("failures") == "0"
 
 
-def test_text_says_what_was_not_trained():
+def test_text_says_what_was_not_opened():
     lines = list(text_lines(ANSWER))
     assert lines[0] == "drift"
-    assert any("training loads no code of: boto3" in line for line in lines)
+    assert any("training opens no file of: boto3" in line for line in lines)
 
 
 def test_other_effects_in_words():

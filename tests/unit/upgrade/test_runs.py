@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from plumbline.environments.loaded import LOADED
+from plumbline.environments.opened import LOADED
 from plumbline.environments.virtual_environments import Environment
 from plumbline.upgrade.runs import Runs
 from tests.unit.report.samples import spec as sample_spec

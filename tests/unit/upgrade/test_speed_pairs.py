@@ -40,7 +40,11 @@ def test_few_pairs_are_added_while_few_may_decide(spread, asked, verdict):
 def test_the_order_alternates_across_trials(tmp_path, monkeypatch):
     own, changed = (Environment(tmp_path / name, name * 64) for name in "ab")
     trials = LocalTrials(
-        None, "x", tmp_path, SimpleNamespace(build=lambda _: changed), SimpleNamespace(add=lambda _: ())
+        None,
+        "x",
+        tmp_path,
+        SimpleNamespace(build=lambda _: changed, packages=lambda _: {}),
+        SimpleNamespace(add=lambda _: ()),
     )
     trials._current, trials._inputs, trials._candidate = own, (None, sample_spec(), tmp_path), changed
     order = []
@@ -51,7 +55,7 @@ def test_the_order_alternates_across_trials(tmp_path, monkeypatch):
         speed = SimpleNamespace(samples_per_second=100.0, peak_memory_bytes=5, peak_host_memory_bytes=peak)
         fingerprint = SimpleNamespace(gpus=())
         record = SimpleNamespace(record=SimpleNamespace(evidence=SimpleNamespace(speed=speed), fingerprint=fingerprint))
-        return SimpleNamespace(record=record, failure=None, is_lost=False)
+        return SimpleNamespace(record=record, failure=None, is_lost=False, places=frozenset())
 
     monkeypatch.setattr(trials, "_train", train)
     for before, pairs in ((0, 3), (3, 1), (4, 2)):

@@ -85,7 +85,6 @@ def test_a_dataset_without_origins_or_of_another_build_has_none(tmp_path):
     assert row_origins(store, "mine", "0" * 64, [0]) == {}
     old = {key: value for key, value in manifest.to_json().items() if key != "origins"}
     manifest = Manifest.model_validate(old)
-    assert manifest.to_json() == old
     (tmp_path / "store" / "mine" / "manifest.json").write_bytes(canonical_json(old))
     assert row_origins(store, "mine", manifest.digest, [0]) == {}
 

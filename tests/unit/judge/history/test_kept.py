@@ -14,10 +14,10 @@ import pytest
 
 from plumbline.judge.history.allowed import Allowed, Margin, allowed_for, noise_floor, recommended_drop
 from plumbline.judge.history.decision import Answers, Call, Past, Software
+from plumbline.judge.history.detection import is_ruled_out, lasting
+from plumbline.judge.history.engine import advance, decide
 from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.lasting import lasting_loss
 from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
-from plumbline.judge.history.series_state import advance, decide
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)
@@ -150,17 +150,13 @@ def test_the_newest_five_nights_count_against_an_anchor() -> None:
         keep(decide(replace(Past(values), anchor=anchor), CENTRE + 0.03, ALLOWED, software="equal"))
 
 
-@pytest.mark.parametrize("count", [5, 7, 12])
-def test_so_many_nights_show_a_loss_that_lasts(count: int) -> None:
-    """At this level five nights need ten more, seven need seven, and twelve need five."""
+@pytest.mark.parametrize(("count", "more"), [(7, 10), (12, 5), (30, 5)])
+def test_so_many_nights_show_a_loss_that_lasts(count: int, more: int) -> None:
     reference = reference_of(steady(count), floor=1e-3, is_whole=True)
     assert reference is not None
-    here = np.append(steady(count), CENTRE + 0.1 + np.arange(10) ** 2 * 0.001)
-    lengths = [
-        keep(lasting_loss(here[: count + more], reference, 5e-4, lengths=(5, 7, 10))).num_nights
-        for more in (4, 5, 7, 10)
-    ]
-    assert lengths == [{5: 10, 7: 7, 12: 5}[count]] * 4
+    here = np.append(steady(count), CENTRE + 0.1 + np.arange(more) ** 2 * 0.001)
+    assert keep(lasting(here, reference, 5e-4)).holds
+    assert not lasting(here[: count + 4], reference, 5e-4).holds
 
 
 @pytest.mark.parametrize("level", [0, 12, 41])
@@ -267,7 +263,12 @@ def test_what_so_many_nights_tell_of_their_noise(count: int) -> None:
     if reference is not None:
         keep((reference.effective, reference.error, reference.freedom, reference.predicted(4.0)))
         keep(recommended_drop(reference, ALLOWED))
-        keep([reference.rules_out(CENTRE + score, 0.05, 0.05) for score in np.arange(0.0, 0.06, 0.005).tolist()])
+        keep(
+            [
+                is_ruled_out(0.05, CENTRE + np.full(5, score), reference)
+                for score in np.arange(0.0, 0.06, 0.005).tolist()
+            ]
+        )
         keep(reference_of(scores[:3] + 0.1, floor=1e-3, prior=reference))
 
 

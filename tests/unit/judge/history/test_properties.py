@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.cli.exchange.external import parse_external
-from plumbline.judge.history.allowed import noise_floor
+from plumbline.judge.history.allowed import allowed_for, noise_floor
 from plumbline.judge.history.decision import Answers
 from plumbline.judge.history.equivalence import equivalence
 from plumbline.judge.history.metrics import METRICS
@@ -21,7 +21,7 @@ from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import SeriesFile, extended
 from plumbline.judge.history.summary import summarise
-from plumbline.judge.history.suspected_loss import judge_reruns
+from plumbline.judge.history.tonight import judge_reruns
 from plumbline.schema.errors import InvalidInputError
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
@@ -122,6 +122,37 @@ def test_any_external_series_is_summarised(values: list[float]) -> None:
     (line,) = parse_external(text, where="x").histories
     summary = summarise(line, ALLOWED)
     assert (summary.nights, summary.verdict == "pass" and not math.isfinite(values[-1])) == (len(values), False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(3, 40), st.sampled_from([-0.08, -0.05, -0.03, 0.0, 0.03, 0.05, 0.08])), min_size=1,
+             max_size=4),
+    st.integers(0, 1000),
+)  # fmt: skip
+def test_the_verdict_and_the_changes_of_a_file_never_contradict_each_other(
+    steps: list[tuple[int, float]], seed: int
+) -> None:
+    levels = np.concatenate([np.full(30, 0.0), *(np.full(count, size) for count, size in steps)])
+    values = 100 * np.exp(np.random.default_rng(seed).normal(levels, 0.01))
+    text = "\n".join(["time,metric,value", *(f"{86400 * day},speed,{value}" for day, value in enumerate(values))])
+    (line,) = parse_external(text, where="x").histories
+    alone = allowed_for(num_platforms=1, num_series=12, has_experiments=False)
+    summary = summarise(line, alone, is_judged=False)
+    best, lost = summary.changes[0].before if summary.changes else 0.0, None
+    for change in summary.changes:
+        if change.after > best * math.exp(0.005):
+            best, lost = change.after, None
+        elif change.after >= best * math.exp(-0.005):
+            lost = None
+        else:
+            lost = change
+    if summary.verdict == "drift":
+        assert summary.changes
+        assert lost is not None, summary.changes
+        assert summary.changes[-1].after < (summary.reference or 0)
+    else:
+        assert lost is None, (summary.verdict, summary.changes)
 
 
 @settings(max_examples=150, deadline=None)

@@ -405,3 +405,21 @@ def test_no_jobs_are_done_at_once() -> None:
     world = Logged({})
     assert run_jobs([], world, clock=world.clock, sleep=world.sleep) == {}
     assert (world.calls, world.pauses) == ([], [])
+
+
+def test_a_platforms_machines_are_kept_up_until_its_own_last_job() -> None:
+    """One slow platform used to keep all machines up: nine for six hours."""
+    hours = {"slow": 6, **{f"p{number}": 1 for number in range(8)}}
+    jobs = [Job(f"{name}-{hour}", name, 60.0, RUN_SECONDS, 0) for name, count in hours.items() for hour in range(count)]
+    world = World(dict.fromkeys((*hours, *(job.key for job in jobs)), ""))
+    seen: list[tuple[float, frozenset[str]]] = []
+    run_jobs(
+        jobs, world, clock=world.clock, sleep=world.sleep,
+        keep_up=lambda platforms: seen.append((world.now, platforms)),
+    )  # fmt: skip
+    assert seen[0] == (0.0, frozenset(hours))
+    assert seen[-1][1] == {"slow"}
+    ends = [*(time for time, _ in seen[1:]), world.now]
+    up = sum((end - begin) * len(platforms) for (begin, platforms), end in zip(seen, ends, strict=True))
+    hour = world.now / 6
+    assert 13 <= up / hour < 15

@@ -220,7 +220,7 @@ def test_a_store_that_ignores_the_condition_of_a_write_is_found(
 
 
 def test_a_dataset_whose_files_cannot_be_read_is_found(tmp_path: Path) -> None:
-    shard = Shard(key="train-0.parquet", size=5, sha256="0" * 64, num_rows=8)
+    shard = Shard(key="train-0.parquet", size=5, sha256="0" * 64, num_rows=8, rows_sha256="0" * 64)
     manifest = Manifest(
         name="reviews", task="sequence-classification", vocab_size=64, num_labels=2,
         tokenizer=DataFile(key="tokenizer.json", size=10, sha256="0" * 64),

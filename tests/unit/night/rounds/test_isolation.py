@@ -247,3 +247,18 @@ def test_as_many_platforms_as_can_be_judged_together_remain(conflicts: list[set[
     kept, defects = largest_judgeable(platforms(8), judge)
     assert (set(kept), set(defects)) == (set(platforms(8)) - lost, lost)
     judge(kept)
+
+
+def test_records_that_memory_has_no_room_for_are_read_again_and_judged_alike(
+    world: WholeRound, honest: GatheredRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = world.judge(honest)
+    for name in NAMES:
+        world.deliver(name)
+    monkeypatch.setattr("plumbline.records.loaded_record._MAX_IN_MEMORY", 1)
+    monkeypatch.setattr("plumbline.judge.compared._MAX_PAIRS", 1)
+    gathered = world.gather()
+    assert world.judge(gathered) == expected
+    assert len(gathered.table) == 1
+    assert sum("record" in vars(record) for record in gathered.records.values()) == 1
+    assert sum("state" in vars(record) for record in gathered.records.values()) <= 1

@@ -158,8 +158,8 @@ def test_the_margin_of_the_accuracy_is_the_suites_on_both_sides() -> None:
 
 
 def test_a_gain_of_accuracy_within_the_margin_asks_for_no_new_baseline() -> None:
-    assert upgraded(0.9, 0.908, 8)[0].improved == ()
-    assert upgraded(0.9, 0.93, 8)[0].improved == ("accuracy",)
+    assert upgraded(0.9, 0.908, 12)[0].improved == ()
+    assert upgraded(0.9, 0.93, 12)[0].improved == ("accuracy",)
 
 
 def test_the_limits_of_a_suite_are_those_of_its_series_gates_and_experiments() -> None:

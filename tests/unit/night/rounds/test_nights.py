@@ -109,11 +109,12 @@ def test_a_creep_fails_the_round_and_sends_one_alert_with_since(tmp_path: Path) 
     values = noise(3, 75)
     verdicts = {}
     for index, value in enumerate(values):
-        crept = max(0, index - 39) * 0.004
+        crept = min(max(0, index - 39) * 0.004, 0.08)
         verdicts[index] = nights.night(index, value + crept, lambda crept=crept: crept)
     first = next(index for index, item in verdicts.items() if item.verdict == "drift")
-    assert 42 <= first <= 56
-    assert verdicts[74].verdict == "drift"
+    assert 48 <= first <= 66
+    # Equal software: the loss alerts once, beyond the limit, and is known then.
+    assert sum(item.verdict == "drift" for item in verdicts.values()) == 1
     assert all(verdicts[index].verdict == "pass" for index in range(40))
     throughput = [item for item in nights.sent if "history.throughput" in item or "throughput" in item]
     assert len([item for item in nights.sent if ": drift on left" in item]) == 1, nights.sent
@@ -171,7 +172,8 @@ def test_a_retried_round_counts_by_its_last_verdict(tmp_path: Path) -> None:
 def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for index, value in enumerate(noise(5, 60)):
-        nights.night(index, value - (0.08 if index >= 40 else 0.0), lambda: 0.0)
+        gained = 0.08 if index >= 40 else 0.0
+        nights.night(index, value - gained, lambda gained=gained: -gained)
     improved = [item.subject for item in nights.alerts.pending if item.event == "improved"]
     assert any("throughput is better than its reference: accept a new baseline" in item for item in improved)
     assert len(improved) == len(set(improved))

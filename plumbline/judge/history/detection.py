@@ -1,0 +1,197 @@
+"""Tests of one level's nights: detectors, which only ask, and what the newest nights show by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plumbline.judge.history.allowed import Allowed, detection_limit
+from plumbline.judge.history.changepoints import autocorrelation_within
+from plumbline.judge.history.decision import Detection, Onset
+from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.reference import Reference
+from plumbline.schema import limits
+
+Values = NDArray[np.float64]
+
+_SPLITS = 2
+"""Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
+_WINDOWS = (limits.LEAST_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
+"""Numbers of newest nights that may show a loss that lasts."""
+
+
+def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -> tuple[Detection, ...]:
+    """Return what the detectors report about the last value.
+
+    `values` are finite and of one level. A creep begins at `start` or later: experiments have already tested the
+    earlier nights.
+    """
+    found = [*_sudden(values, reference, allowed), *_creep(values, start, reference, allowed)]
+    lost = float(values[-1]) - reference.centre
+    limit = allowed.drop if reference.count >= limits.ENOUGH_NIGHTS else allowed.drop / 2
+    return (Detection("limit", lost, limit), *found) if allowed.is_limited and lost > limit else tuple(found)
+
+
+def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
+    score = (float(values[-1]) - reference.centre) / reference.predicted()
+    chance = allowed.detection_chance
+    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else detection_limit(chance)
+    if score > limit:
+        yield Detection("sudden", score, limit)
+
+
+def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
+    """Detect a creep or a small step by the largest two-sample t statistic over all splits (Hawkins et al. 2003).
+
+    The nights from each split on are compared with those before it, not with the reference's centre: few nights know
+    their centre badly, and a growing reference takes in a loss that no night has shown.
+    """
+    num = len(values)
+    splits = np.arange(max(start, limits.LEAST_NIGHTS, num - limits.REACH_NIGHTS), num)
+    if not len(splits):
+        return
+    off = np.clip((values - reference.centre) / reference.spread, -limits.WINSOR, limits.WINSOR)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (off, off**2))
+    before, after = np.minimum(splits, limits.MOST_NIGHTS), num - splits
+    centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
+    inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
+    # The spread of few nights may be too small by chance.
+    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), limits.LEAST_SPREAD)
+    scores = (newest - centre) / (spread * np.sqrt(1 / before + 1 / after))
+    best = int(scores.argmax())
+    rho = min(reference.rho, autocorrelation_within(off, [int(splits[best])])) if reference.rho else 0.0
+    independent = (1 - rho) / (1 + rho)
+    freedom = max(round((before[best] + after[best]) * independent) - 2, 2)
+    limit = t_quantile(allowed.detection_chance / _SPLITS, freedom)
+    score = float(scores[best]) * math.sqrt(independent)
+    if score > limit:
+        yield Detection("creep", score, limit, int(splits[best]))
+
+
+def onset(values: Values, reference: Reference) -> Onset:
+    """Fit a step and a ramp from the reference's centre by least squares, at every first night; return the better one.
+
+    `values` are one level's nights, finite, tonight last; their deviations are winsorised.
+    """
+    first = max(len(values) - limits.REACH_NIGHTS, 0)
+    off = values[first:] - reference.centre
+    newest = abs(float(np.median(off[-limits.SIDE_NIGHTS :])))
+    width = max(4 * reference.spread, newest + limits.WINSOR * reference.spread)
+    off = np.clip(off, -width, width)
+    # Sums over the nights from each start to tonight.
+    tail = off[::-1].cumsum()[::-1]
+    count = np.arange(len(off), 0, -1, dtype=np.float64)
+    step_gain = np.where(tail > 0, tail**2 / count, 0.0)
+    weighted = (np.cumsum(tail[::-1]))[::-1]  # sum of (t - t0 + 1) * off, for every start t0
+    squares = count * (count + 1) * (2 * count + 1) / 6
+    ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
+    step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
+    if ramp_gain[ramp] > step_gain[step]:
+        return Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
+    return Onset(first + step, "step", float(tail[step] / count[step]))
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """Newest nights' median against the reference, and whether it is significant."""
+
+    holds: bool
+    size: float
+
+
+def lasting(
+    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, windows: Sequence[int] = _WINDOWS
+) -> Lasting:
+    """Test whether the newest 5, 10 or 20 nights are worse than the reference; each has its share of `alpha`.
+
+    `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
+    counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes
+    exchangeable nights. `ranked=False` skips the second, for a reference without its nights.
+    """
+    before = reference.count if ranked else 0
+    able = [num for num in windows if len(here) >= before + num]
+    able = [num for num in able if not ranked or math.comb(before + num, num) * alpha >= 1]
+    for num in reversed(able):
+        newest = here[-num:]
+        size = float(np.median(newest)) - reference.centre
+        if size > 0 and _is_shown(newest, size, reference, alpha / len(able), ranked=ranked):
+            above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
+            if not ranked or rank_sum_chance(int(above), num, before) <= alpha:
+                return Lasting(True, size)
+    return Lasting(False, math.nan)
+
+
+def _is_shown(newest: Values, size: float, reference: Reference, alpha: float, *, ranked: bool) -> bool:
+    pooled = reference.pooled(newest) if ranked else reference
+    width = limits.WINSOR * pooled.spread
+    mean = float(np.clip(newest - reference.centre, -width, max(width, size)).mean())
+    careful = _careful(pooled) if ranked else pooled
+    independent = max(len(newest) * careful.share, 0.5)
+    return mean / careful.predicted(independent) > t_quantile(alpha, round(pooled.freedom))
+
+
+def _careful(reference: Reference) -> Reference:
+    """Return the reference with one standard error more autocorrelation: an underestimated one is wrong both ways."""
+    return replace(reference, rho=min(reference.rho + 1 / math.sqrt(reference.count), limits.HIGHEST_RHO))
+
+
+def least_shown(reference: Reference, alpha: float) -> float:
+    """Return the smallest loss that twenty nights show with a power of 97.5%.
+
+    It is infinite if so few nights of the reference cannot reach the level.
+    """
+    num = _WINDOWS[-1]
+    if math.comb(reference.count + num, num) * alpha < 1:
+        return math.inf
+    careful = replace(_careful(reference), later=num)
+    predicted = careful.predicted(max(num * careful.share, 0.5))
+    return (t_quantile(alpha / len(_WINDOWS), round(careful.freedom)) + 2) * predicted
+
+
+def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared: bool = False) -> bool:
+    """Return whether the newest nights rule out half of a loss.
+
+    Half, because chance enlarges a loss that is noticed. A loss that the reference's few nights cannot resolve is never
+    ruled out, unless its cause `is_cleared`: it counts then as the smallest one that they can. `fresh` are the nights
+    after the question. A night counts no better than `WINSOR`, so that no single one decides.
+    """
+    if not len(fresh):
+        return False
+    pooled = reference.pooled(fresh)
+    if reference.rho and not is_cleared:
+        pooled = _careful(pooled)
+    off = np.maximum(fresh - reference.centre, -limits.WINSOR * pooled.spread)
+    quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
+    least = max(size / 2, (quantile + 2) * pooled.error) if is_cleared else size / 2
+    means = ((float(off[-num:].mean()), min(num, len(off)) * pooled.share) for num in (*_WINDOWS, limits.MOST_NIGHTS))
+    return any(mean + quantile * pooled.predicted(max(count, 1.0)) < least for mean, count in means)
+
+
+def rank_sum_chance(above: int, newer: int, older: int) -> float:
+    """Return the exact tail probability of a rank sum.
+
+    It is the chance that the newer value is higher in `above` or more of the pairs (Mann and Whitney 1947).
+    """
+    return _tails(newer, older)[min(max(above, 0), newer * older)]
+
+
+@lru_cache(maxsize=256)
+def _tails(newer: int, older: int) -> tuple[float, ...]:
+    """Return tail probabilities from Gaussian binomial coefficients, exactly."""
+    counts = [1] + [0] * (newer * older)
+    for step in range(1, newer + 1):
+        for place in range(len(counts) - 1, older + step - 1, -1):
+            counts[place] -= counts[place - older - step]
+        for place in range(step, len(counts)):
+            counts[place] += counts[place - step]
+    total = math.comb(newer + older, newer)
+    tails, rest = [], 0
+    for count in reversed(counts):
+        rest += count
+        tails.append(rest / total)
+    return tuple(reversed(tails))
