@@ -78,12 +78,13 @@ class UpdateCheck:
             return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
         if self.kind == "Adafactor":
             step = _adafactor(slope, state, weight, count)
-            return step * (min(rate, 1 / math.sqrt(count)) / rate) if rate else step
+            share: float = min(rate, 1 / math.sqrt(count)) / rate if rate else 1.0
+            return step * share
         first = state["exp_avg"].double() * beta1 if state else torch.zeros_like(slope)
         second = state["exp_avg_sq"].double() * beta2 if state else torch.zeros_like(slope)
         first, second = first + slope * (1 - beta1), second + slope.square() * (1 - beta2)
-        scale: torch.Tensor = (second / (1 - beta2**count)).sqrt() + self._spec.eps
-        return first / (1 - beta1**count) / scale
+        corrections = float(1 - beta1**count), float(1 - beta2**count)
+        return first / corrections[0] / ((second / corrections[1]).sqrt() + self._spec.eps)
 
     def _of_corrections(self, count: float) -> float:
         """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
