@@ -179,6 +179,11 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
         gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs"))
         yield "candidate", gap.finding("candidate")
+    for part in ("probe", "speed", "learn"):
+        proven = [len(found.proofs) if (found := getattr(each, part)) else 0 for each in (left, right)]
+        if getattr(right, part) and proven[1] < proven[0]:  # which steps these are, each night draws anew
+            gap = lacks("proof.steps", "inconclusive", fact("gap.proven-steps"), fact("gap.proofs", part=part), *proven)
+            yield "candidate", gap.finding("candidate")
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:

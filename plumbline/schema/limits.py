@@ -58,23 +58,16 @@ HEAD = 8
 """Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to
 hundreds of features, which are enough to measure an envelope; a head narrows to a few classes."""
 
-# Proofs of native steps, in half spacings of a format.
+# Proofs of native steps.
 
-PROOF_LEAST = 16.0
-"""Allowance of a module's own operations in fp32 beside its sums: an attention's, an activation's, a norm's."""
-
-PROOF_SUM = 4.0
-"""Roundings of a sum in units of the root of its number of terms. Seen: 0.6 on an H200, 0.4 on CPUs; a gradient over
-8,192 rows 2.5."""
-
-PROOF_SHORT = {"state": 0.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "clipped": 8.0}
-"""Allowance in half precision. Seen: 2.6 of an output, 4.7 of a gradient."""
-
-PROOF_UPDATE = 8.0
-"""Allowance of an update, in units of what its operations in fp32 round. Seen: 0.3 on CPUs, 2.5 of a fused one."""
-
-DRAWS_SD = 7.0
-"""Distance of the elements that dropout kept from their expected number, in SD: by chance once in 4 x 10^11 draws."""
+PROOF = {
+    "sum": 4.0, "fp32": 16.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "clipped": 8.0, "optimizer": 8.0,
+    "draws": 7.0,
+}  # fmt: skip
+"""Limits of a tensor's distance from its definition, in roundings of its format. `sum`: in units of the root of a sum's
+number of terms, in any order (seen: 0.6 on an H200, 2.5 over 8,192 rows). `fp32`: of a module's other operations (5).
+By stage: of half precision (seen: 2.6 of an output, 4.7 of a gradient), and of an update in units of what its
+operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, in SD: by chance once in 4 x 10^11."""
 
 # Number formats.
 

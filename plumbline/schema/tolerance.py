@@ -29,12 +29,12 @@ def proof_limit(found: ProofError) -> float:
     of the result and of what a module holds within. An update is measured in units of what it rounds.
     """
     if found.stage == "optimizer":
-        return limits.PROOF_UPDATE
-    sums = limits.PROOF_SUM * math.sqrt(found.terms)
+        return limits.PROOF["optimizer"]
+    sums = limits.PROOF["sum"] * math.sqrt(found.terms)
     if found.dtype in ("bfloat16", "float16"):
         unit = 2.0 ** -(MANTISSA_BITS["bf16" if found.dtype == "bfloat16" else "fp16"] + 1)
-        return limits.PROOF_SHORT[found.stage] + sums * 2.0**-24 / unit
-    return limits.PROOF_LEAST + sums
+        return limits.PROOF.get(found.stage, 0.0) + sums * 2.0**-24 / unit
+    return limits.PROOF["fp32"] + sums
 
 
 def exchange_limit(num_processes: int) -> float:

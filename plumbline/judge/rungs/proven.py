@@ -107,7 +107,7 @@ def is_over(found: ProofError) -> bool:
 def _is_off(draws: Draws) -> bool:
     """Return whether dropout kept a share of elements that its rate gives by chance at most once in 10^9 draws."""
     expected = draws.elements * (1 - draws.rate)
-    return abs(draws.kept - expected) > limits.DRAWS_SD * math.sqrt(max(expected * draws.rate, 1.0))
+    return abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
 
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:

@@ -1,0 +1,92 @@
+"""Proofs of a record's own steps: what is beyond a limit drifts, whatever the reference shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumbline.judge import compare
+from plumbline.records import LoadedRecord
+from plumbline.schema.verdict import Judgement
+
+from .made_records import codes, whole
+
+HONEST = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "terms": 16, "error": 4.0}
+
+
+def proof(step: int = 0, draws: tuple[dict[str, Any], ...] = (), **error: Any) -> dict[str, Any]:
+    return {"step": step, "errors": [HONEST, HONEST | error], "tensors": 2, "draws": list(draws)}
+
+
+def record(part: str, *proofs: dict[str, Any]) -> LoadedRecord:
+    return whole(lambda content: content["evidence"][part].update(proofs=list(proofs)))
+
+
+def judged(part: str, *proofs: dict[str, Any]) -> Judgement:
+    """Compare a record with an honest one of a different machine."""
+    return compare(record(part, *(proof(each["step"]) for each in proofs)), record(part, *proofs), throughput=False)
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ({"error": 1e5}, "operator"),
+        ({"error": None}, "operator"),
+        ({"stage": "loss", "name": "loss", "error": 1e4}, "loss"),
+        ({"stage": "gradient", "name": "head.weight", "error": 1e5}, "gradient"),
+        ({"stage": "clipped", "name": "head.weight", "error": 1e5}, "gradient"),
+        ({"stage": "optimizer", "name": "head.weight", "error": 50.0}, "optimizer"),
+        ({"stage": "state", "name": "weights", "dtype": "", "error": None}, "optimizer"),
+    ],
+)
+def test_a_tensor_that_is_not_what_its_definition_gives_is_a_drift(part: str, error: Any, code: str) -> None:
+    found = judged(part, proof(), proof(3, **error))
+    assert (found.verdict, codes(found)) == ("drift", [code])
+    assert found.first_divergence is not None
+    assert (found.first_divergence.step, found.first_divergence.at) == (3, error.get("name", "head"))
+
+
+def test_errors_within_their_limits_pass() -> None:
+    assert judged("speed", proof(), proof(5, error=20.0)).verdict == "pass"
+    assert judged("learn", proof(), proof(5, dtype="bfloat16", error=4.9)).verdict == "pass"
+
+
+def test_a_limit_grows_with_the_number_of_terms_and_not_with_a_format_that_nobody_asked_for() -> None:
+    assert judged("speed", proof(error=60.0)).verdict == "drift"
+    assert judged("speed", proof(error=60.0, terms=1024)).verdict == "pass"
+    assert judged("speed", proof(error=6.0, dtype="bfloat16")).verdict == "drift"
+
+
+def test_the_same_fault_on_both_sides_is_no_pass() -> None:
+    wrong = record("speed", proof(error=1e5))
+    assert compare(wrong, wrong, throughput=False).verdict == "drift"
+    other = record("speed", proof())
+    assert compare(other, wrong, throughput=False).verdict == "drift"
+    assert compare(wrong, other, throughput=False).verdict == "pass"  # the wrong side alone is accused
+
+
+def test_dropout_that_keeps_too_many_elements_is_a_drift() -> None:
+    draws = {"name": "head", "rate": 0.1, "calls": 1, "elements": 100_000, "kept": 90_100}
+    honest = record("speed", proof(draws=(draws,)))
+    assert compare(honest, honest, throughput=False).verdict == "pass"
+    found = compare(honest, record("speed", proof(draws=(draws | {"kept": 91_000},))), throughput=False)
+    assert (found.verdict, codes(found)) == ("drift", ["rng"])
+
+
+def test_dropout_that_is_not_called_is_a_drift_on_any_machine() -> None:
+    draws = {"name": "head", "rate": 0.1, "calls": 2, "elements": 100_000, "kept": 90_000}
+    found = compare(record("speed", proof(draws=(draws,))), record("speed", proof()), throughput=False)
+    assert (found.verdict, codes(found)) == ("drift", ["rng"])
+    # Another night draws other steps.
+    other = record("speed", proof(5, draws=(draws | {"calls": 3},)))
+    assert compare(record("speed", proof(draws=(draws,))), other, throughput=False).verdict == "pass"
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+def test_a_record_with_fewer_proofs_than_its_reference_is_no_pass(part: str) -> None:
+    found = compare(record(part, proof(), proof(3)), record(part, proof()), throughput=False)
+    assert found.verdict == "inconclusive"
+    assert "proof.steps" in {finding.check for finding in found.findings}
+    assert compare(record(part, proof()), record(part, proof(), proof(3)), throughput=False).verdict == "pass"
