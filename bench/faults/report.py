@@ -226,8 +226,8 @@ _HOW = (
     "Three faults of throughput are simulated, down to what the sensors say: the thermal throttle, memory pressure and",
     "the quota. A slower kernel or optimizer comes with a different build of torch in the record.",
     "",
-    "Late faults of `speed` (`doors.py`) are drifts on an equal machine, also on one GPU that repeats itself, and pass",
-    "behind a different instruction set. On equal machines the 13 held-out sets together were right in 90.5%, wrong in",
+    "Late faults of `speed` (`doors.py`) are drifts on an equal machine, and behind a different instruction set, where",
+    "its own steps prove themselves. On equal machines the 13 held-out sets together were right in 90.5%, wrong in",
     "5.6%, and flagged 11 of 179 controls.",
     "",
 )
