@@ -60,10 +60,7 @@ hundreds of features, which are enough to measure an envelope; a head narrows to
 
 # Proofs of native steps.
 
-PROOF = {
-    "sum": 4.0, "fp32": 16.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "clipped": 8.0, "optimizer": 8.0,
-    "draws": 7.0,
-}  # fmt: skip
+PROOF = {"sum": 4.0, "fp32": 16.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "optimizer": 8.0, "draws": 7.0}
 """Limits of a tensor's distance from its definition, in roundings of its format. `sum`: in units of the root of a sum's
 number of terms, in any order (seen: 0.6 on an H200, 2.5 over 8,192 rows). `fp32`: of a module's other operations (5).
 By stage: of half precision (seen: 2.6 of an output, 4.7 of a gradient), and of an update in units of what its

@@ -20,9 +20,10 @@ from plumbline.schema.tolerance import proof_limit
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 
 PARTS = ("probe", "speed", "learn")
-_CODES: dict[str, tuple[Stage, CauseCode]] = {
-    "state": ("optimizer", "optimizer"), "forward": ("forward", "operator"), "loss": ("loss", "loss"),
-    "gradient": ("gradient", "gradient"), "clipped": ("gradient", "gradient"), "optimizer": ("optimizer", "optimizer"),
+_CODES: dict[str, tuple[Stage, CauseCode, str]] = {
+    "state": ("optimizer", "optimizer", "proof.state"), "forward": ("forward", "operator", "proof.forward"),
+    "loss": ("loss", "loss", "proof.loss"), "gradient": ("gradient", "gradient", "proof.gradient"),
+    "clipped": ("gradient", "gradient", "proof.clipped"), "optimizer": ("optimizer", "optimizer", "proof.optimizer"),
 }  # fmt: skip
 _RUNGS = {"state": "state", "clipped": "clipped"}
 _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"], "float32": MANTISSA_BITS["fp32"]}
@@ -111,9 +112,9 @@ def _is_off(draws: Draws) -> bool:
 
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:
-    stage, code = _CODES[found.stage]
+    stage, code, sentence = _CODES[found.stage]
     limit = proof_limit(found)
-    why = fact(f"proof.{found.stage}", name=found.name, kind=found.kind, part=part, step=proof.step)
+    why = fact(sentence, name=found.name, kind=found.kind, part=part, step=proof.step)
     bits = _kept_bits(record, part, found)
     if code == "operator" and bits is not None:
         code, why = "precision", fact("proof.format", name=found.name, kind=found.kind, part=part, bits=bits)

@@ -11,6 +11,7 @@ import pytest
 
 from plumbline.report.sentences import clean, sentence_of, spoken, templates
 from plumbline.schema.fact import LIST, Fact, fact, joined
+from plumbline.schema.proof import ProofStage
 from plumbline.schema.verdict import Cause, CauseCode, Finding, Judgement, Sure
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,6 +51,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         "data.changed-label",
         *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),
         *(f"sure.{sure}" for sure in get_args(Sure)),
+        *(f"proof.{stage}" for stage in get_args(ProofStage)),
         *(f"curve-legs.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
         *(f"curve-legs.state-{event}" for event in ("checkpoint", "evaluation", "exchange", "processes", "step")),
     }  # made for the code in a variable
