@@ -91,8 +91,6 @@ class ProductionStep(Model):
     """Worst distance of a parameter from the update by AdamW's definition, in units of its rounding in fp32."""
     update_at: Label = ""
     """The parameter of `update_excess`."""
-    decay: Number | None = None
-    """Weight decay that the update applied, as a share of the decay of the spec; `None` without decay."""
 
 
 class ProductionTrial(Model):

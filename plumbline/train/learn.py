@@ -160,6 +160,8 @@ class LearnRun:
 
     def _read_losses(self, engine: Engine) -> None:
         """Read the pending losses from the device; stop at a non-finite loss."""
+        if self._prover is not None:
+            self._prover.finish()
         read = iter(read_losses(loss for _, losses in self._pending for loss, _ in losses))
         losses_here = [float(sum(next(read) * share for _, share in losses)) for _, losses in self._pending]
         everyone = self.context.ranks.gather(losses_here)

@@ -15,6 +15,8 @@ from plumbline.schema.proof import Draws
 
 _ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
+_OF_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_OF_DROPOUT = ("input", "p", "training", "inplace")
 
 
 @dataclass
@@ -29,15 +31,21 @@ class Draw:
     """The innermost proven module around the call."""
 
 
-def _asked(func: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[str, float]:
+def _asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
     """Return the kind of a call that draws, and its rate; nothing of any other."""
     name = getattr(func, "__name__", "")
     if name == _ATTENTION:
-        return _ATTENTION, float(named.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+        return _ATTENTION, float(given.get("dropout_p", 0.0))
     if name in _DROPOUT:
-        is_training = named.get("training", named.get("train", args[2] if len(args) > 2 else True))
-        return "dropout", float(named.get("p", args[1] if len(args) > 1 else 0.5)) if is_training else 0.0
+        return "dropout", float(given.get("p", 0.5)) if given.get("training", given.get("train", True)) else 0.0
     return "", 0.0
+
+
+def _bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call that may draw, by name."""
+    kind = getattr(func, "__name__", "")
+    names = _OF_ATTENTION if kind == _ATTENTION else _OF_DROPOUT if kind in _DROPOUT else ()
+    return {**dict(zip(names, args, strict=False)), **named}
 
 
 def _generator(device: torch.device) -> torch.Tensor:
@@ -56,12 +64,12 @@ def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
         restore(present)
 
 
-def _of_attention(func: Any, args: Sequence[Any], named: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
+def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
     """Return the mask of an attention call, from one whose values are the columns of the identity.
 
     The shapes and the generator's `state` are those of the call, so that its kernel draws the same numbers.
     """
-    query, key, value = args[:3]
+    key, value = given["key"], given["value"]
     length, width = key.shape[-2], value.shape[-1]
     pieces = []
     for first in range(0, length, width):
@@ -69,8 +77,8 @@ def _of_attention(func: Any, args: Sequence[Any], named: dict[str, Any], state: 
         count = min(width, length - first)
         places = torch.arange(count, device=value.device)
         columns[..., first + places, places] = 1.0
-        with torch.no_grad(), _from_state(state, query.device):
-            pieces.append(func(query, key, columns, *args[3:], **named)[..., :count] != 0)
+        with torch.no_grad(), _from_state(state, value.device):
+            pieces.append(func(**{**given, "value": columns})[..., :count] != 0)
     return torch.cat(pieces, dim=-1)
 
 
@@ -99,19 +107,20 @@ class NativeDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and read its mask if it draws."""
         named = kwargs or {}
-        kind, rate = ("", 0.0) if self._is_paused else _asked(func, args, named)
-        if not kind:
+        given = {} if self._is_paused else _bound(func, args, named)
+        kind, rate = _asked(func, given)
+        if not rate:
             return func(*args, **named)
-        given = args[0] if args else named["input"]
-        before = _generator(given.device)
-        read = given.detach().clone() if named.get("inplace") or func.__name__ == "dropout_" else given
+        value = given["input" if kind == "dropout" else "value"]
+        before = _generator(value.device)
+        read = value.detach().clone() if given.get("inplace") or func.__name__ == "dropout_" else value
         output = func(*args, **named)
-        if kind == "dropout" and rate:
+        if kind == "dropout":
             kept = (output.detach() != 0) | (read.detach() == 0)
             self.found.append(Draw(kept, rate, torch.tensor(kept.numel())))
-        elif rate:
-            kept = _of_attention(func, args, named, before)
-            whole = _of_attention(func, args[:4], {**named, "dropout_p": 0.0}, before)
+        else:
+            kept = _of_attention(func, given, before)
+            whole = _of_attention(func, {**given, "dropout_p": 0.0}, before)
             self.found.append(Draw(kept, rate, whole.sum()))
         return output
 
@@ -143,25 +152,25 @@ class RepeatedDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, by its definition if it draws."""
         named = kwargs or {}
-        kind, rate = _asked(func, args, named)
+        given = _bound(func, args, named)
+        kind, rate = _asked(func, given)
         if not rate:
             return func(*args, **named)
         draw = next(self._draws, None)
         if draw is None:
             self.is_short = True
-            return args[0] if kind == "dropout" else func(*args[:4], **{**named, "dropout_p": 0.0})
+            return given["input"] if kind == "dropout" else func(**{**given, "dropout_p": 0.0})
         if kind == "dropout":
-            return args[0] * draw.kept / (1 - rate)
-        return _attention(args, named, draw.kept, rate)
+            return given["input"] * draw.kept / (1 - rate)
+        return _attention(given, draw.kept, rate)
 
 
-def _attention(args: Sequence[Any], named: dict[str, Any], kept: torch.Tensor, rate: float) -> torch.Tensor:
+def _attention(given: dict[str, Any], kept: torch.Tensor, rate: float) -> torch.Tensor:
     """Return attention by its definition, with a known mask of dropout."""
-    query, key, value = args[:3]
-    mask = named.get("attn_mask", args[3] if len(args) > 3 else None)
-    scale = named.get("scale") or query.shape[-1] ** -0.5
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    scale = given.get("scale") or query.shape[-1] ** -0.5
     scores = query @ key.transpose(-2, -1) * scale
-    if named.get("is_causal", args[5] if len(args) > 5 else False):
+    if given.get("is_causal"):
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask

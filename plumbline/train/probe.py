@@ -210,6 +210,7 @@ class ProbeRun:
             context.emit("probe", step, self.steps)
             with fresh_memory_filled() if step == 0 else contextlib.nullcontext():
                 prover.train(step, batch)
+        prover.finish()
         self._found["proofs"] = tuple(map(Proof.model_validate, prover.proofs))
         if context.ranks.is_first:
             self._evaluate(engine)

@@ -19,8 +19,9 @@ from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
-from plumbline.train.proof_modules import Found, ModuleProofs, distance, size_of, unit_of
+from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.summaries import aside
+from plumbline.train.tasks import IGNORED
 from plumbline.train.trail import checksum
 from plumbline.train.update import UpdateCheck
 
@@ -50,6 +51,8 @@ class Prover(Observer):
         self._sizes: dict[torch.Tensor, torch.Tensor] = {}
         self._update: UpdateCheck | None = None
         self._between: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._changed: list[tuple[int, str, torch.Tensor]] = []
+        """(place of the proof, what, whether it changed), not read yet."""
 
     def add(self, step: int) -> None:
         """Prove one more step."""
@@ -78,9 +81,16 @@ class Prover(Observer):
         """Add what changed between a proven step and the next one to the former's proof."""
         before, self._between = self._between, None
         for name, kept, now in zip(("weights", "moments"), before or (), self._state(), strict=True):
-            if not torch.equal(kept, now):
+            self._changed.append((len(self.proofs) - 1, name, (kept != now).any()))
+
+    def finish(self) -> None:
+        """Read from the device what has changed between two steps."""
+        changes, self._changed = self._changed, []
+        found = read_losses([change for _, _, change in changes])
+        for (place, name, _), is_changed in zip(changes, found, strict=True):
+            if is_changed:
                 changed = ProofError(stage="state", name=name, kind="", dtype="", error=None)
-                self.proofs[-1]["errors"].append(changed.to_json())
+                self.proofs[place]["errors"].append(changed.to_json())
 
     def _state(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return checksums of weights and moments."""
@@ -111,12 +121,13 @@ class Prover(Observer):
         """Compare the loss with its definition, and in the backward pass the gradient that it gives the logits."""
         if self._modules is not None:
             self._modules.forward_done()
-        task, logits, labels = self._engine.task, outputs.logits, self._labels
-        if labels is None or not task.num_terms(labels):
+        logits, labels = outputs.logits, self._labels
+        if labels is None:
             return
         exact = logits.detach().double().requires_grad_()
         with aside(), torch.enable_grad():
-            mean = task.loss(self._engine.unpacked(exact), labels)
+            answering, wanted = self._engine.task.aligned(self._engine.unpacked(exact), labels)
+            mean = _mean_loss(answering, wanted)
             (slope,) = torch.autograd.grad(mean, exact)
         # The probabilities' sums are as large as the largest logit; CUDA's autocast rounds them to the logits' format.
         size = torch.maximum(mean.detach().abs(), exact.detach().abs().max())
@@ -168,13 +179,24 @@ class Prover(Observer):
                 terms=found.terms, error=finite(error),
             )
             for found, error in zip(self._found, errors, strict=True)
+            if error != NO_FORM
         ]  # fmt: skip
-        draws = self._modules.draws() if self._modules is not None else ()
+        draws, lost = (self._modules.draws(), self._modules.lost) if self._modules is not None else ((), {})
+        formless = [found.name for found, error in zip(self._found, errors, strict=True) if error == NO_FORM]
+        lost |= dict.fromkeys(formless, "not finite in fp64")
+        why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         proof = Proof(
-            step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, skipped=self._skipped
+            step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, skipped=self._skipped, lost=why,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
+
+
+def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross entropy over the counted labels, without a wait for the device; 0 without any."""
+    counted = labels != IGNORED
+    losses = -logits.log_softmax(-1).gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 
 def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:

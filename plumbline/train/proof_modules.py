@@ -25,6 +25,8 @@ from plumbline.train.taps import first_tensor
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TINY = 1e-300
+NO_FORM = -1.0
+"""Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 _SMALLEST_HALF = 2.0**-25
 """Half of fp16's smallest number: what a value below it loses."""
 Level = Literal["leaf", "block"]
@@ -148,6 +150,8 @@ class ModuleProofs:
         self._aliases: list[torch.Tensor] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
         self._handles: list[Any] = []
+        self.lost: dict[str, str] = {}
+        """Modules without a form in fp64, and why."""
         for name, module in regions(engine.bare):
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
@@ -182,11 +186,20 @@ class ModuleProofs:
         stack = ExitStack()
         stack.enter_context(aside())
         stack.enter_context(self._draws.paused())
-        stack.enter_context(torch.autocast(self._engine.ranks.device.type, enabled=False))
+        if self._engine.precision in SHORT:
+            stack.enter_context(torch.autocast(self._engine.ranks.device.type, enabled=False))
         stack.enter_context(repeated)
         is_forward, self._is_forward = self._is_forward, False
         stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack
+
+    def _tried(self, call: _Call, *given: Any) -> torch.Tensor | None:
+        """Return the output in fp64, or nothing of a module whose own code does not compute in it."""
+        try:
+            return call.exact(*given)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
+            self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
+            return None
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
         """Return the shortest format within a module: under autocast, products inside are in half precision."""
@@ -219,16 +232,18 @@ class ModuleProofs:
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
         repeated = RepeatedDraws(call.draws)
         with self._exactly(repeated), torch.no_grad():
-            exact = call.exact()
-        if exact is None or repeated.is_short:
+            exact = self._tried(call)
+        if exact is None or exact.shape != native.shape or repeated.is_short:
             return  # without its own draws nothing is known of its output
         weight, dtype = _matrix(module), self._format(call, native.dtype)
-        terms = native.shape[-1] if weight is None else weight.numel() // native.shape[-1]
+        width = native.shape[-1] if native.dim() else 1
+        terms = width if weight is None else weight.numel() // width
         if weight is not None:
-            self._products = _terms(weight, given, named, native.shape[-1])
+            self._products = _terms(weight, given, named, width)
         # A head's few numbers may cancel; the whole model's output is that of its last product.
         size = size_of(exact) if weight is None and name else torch.maximum(size_of(exact), self._products)
         error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
+        error = torch.where(torch.isfinite(size_of(exact)), error, NO_FORM)
         self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
         if name and native.requires_grad:
             native.register_hook(partial(self._passed, call))
@@ -252,7 +267,7 @@ class ModuleProofs:
         passed = gradient.detach().double()
         with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
             inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
-            exact = call.exact(parameters, inputs)
+            exact = self._tried(call, parameters, inputs)
             if exact is None or not exact.requires_grad:
                 return
             sources = [parameters[name] for name in own] + wanted
@@ -309,7 +324,8 @@ class ModuleProofs:
         """Return an error in roundings; of fp16, its smallest number is a part of the rounding."""
         least = native.numel() ** 0.5 * smallest if dtype == torch.float16 else 0.0
         off = (distance(native, exact) - least).clamp_min(0.0)
-        return torch.where(off == 0, 0.0, off / (size.clamp_min(_TINY) * unit_of(dtype)))
+        error = torch.where(off == 0, 0.0, off / (size.clamp_min(_TINY) * unit_of(dtype)))
+        return torch.where(torch.isfinite(size), error, NO_FORM)
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""

@@ -179,6 +179,7 @@ class SpeedRun:
         for step, batch in itertools.islice(steps, ahead):
             prover.add(self._warmup + self.speed.steps + ahead - 1)
             prover.train(step, batch)
+        prover.finish()
         return tuple(map(Proof.model_validate, prover.proofs))
 
     def replay(self, probe: ProbeRun | None) -> None:

@@ -166,7 +166,7 @@ def test_learning_with_portable_dropout_waits_for_nothing(workshop: Workshop, mo
         learn = LearnRun(context, spec.learn)
         learn.run()
         assert len(learn.evidence().losses) == 4
-    assert (len(waits), max(waits)) == (4, 0)
+    assert waits == [0, 0]  # two further steps prove themselves
 
 
 @pytest.mark.parametrize("task", ["workshop", "masked"])

@@ -26,7 +26,7 @@ from plumbline.train.job import TrainJob, open_run
 from plumbline.train.optimizers import make_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.leg import ProductionLeg
-from plumbline.train.production.update import UpdateCheck
+from plumbline.train.update import UpdateCheck
 from plumbline.train.weights import make_weights
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS
@@ -218,13 +218,13 @@ def test_an_update_is_compared_with_its_own_optimizers_definition(kind: str, wro
         for group in optimizer.param_groups:
             group.update(settings)
         optimizer.param_groups[1]["lr"] *= 0.5  # the schedule differs, the optimizer is right
-        check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer), spec)
+        check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer, spec=SimpleNamespace(optimizer=spec)))
         worst = 0.0
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(5, 7)).square().sum().backward()
             check.before()
             optimizer.step()
-            check.after([group["lr"] for group in optimizer.param_groups], scaled=False)
-            worst = max(worst, check.excess)
+            errors = check.errors([group["lr"] for group in optimizer.param_groups])
+            worst = max(worst, *(float(error) for _, error in errors))
         assert (worst > 1.0) is is_beyond, worst

@@ -72,6 +72,7 @@ class Setting:
         for step in range(4):
             before(step, engine)
             prover.train(step, self.batch())
+        prover.finish()
         weights = torch.cat([value.detach().reshape(-1) for value in model.parameters()])
         return [Proof.model_validate(each) for each in prover.proofs], weights
 

@@ -25,7 +25,7 @@ from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.spec_precision import other_format
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import ProductionEvidence, ProductionStep, ProductionTap, ProductionTrial
+from plumbline.schema.production import ProductionEvidence, ProductionTap, ProductionTrial
 from plumbline.schema.spec import Precision
 from plumbline.schema.tolerance import floor_of, production_limit, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Note, Stage
@@ -242,15 +242,8 @@ def _updates(replay: ProductionEvidence) -> Iterator[GateResult]:
         )  # fmt: skip
         trials = [trial for trial in replay.trials if trial.stage == "update"]
         at = Divergence(stage="optimizer", step=step.step, at=step.update_at)
-        yield _drift(
-            finding, "optimizer", fact("production.optimizer"), at, evidence=tuple(_decay(step)), trials=trials
-        )
+        yield _drift(finding, "optimizer", fact("production.optimizer"), at, trials=trials)
         return
-
-
-def _decay(step: ProductionStep) -> Iterator[Statement]:
-    if step.decay is not None:
-        yield fact("production.decay", share=step.decay)
 
 
 def _drift(

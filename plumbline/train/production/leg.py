@@ -28,15 +28,15 @@ from plumbline.schema.tolerance import floor_of, production_limit, relative
 from plumbline.train.batches import Batch, of_one_process
 from plumbline.train.context import Context
 from plumbline.train.digests import finite, host_array, norms
-from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
 from plumbline.train.production.choices import Choices, compile_model, make_engine, plain_choices
-from plumbline.train.production.update import UpdateCheck
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import GradientFormats, is_summarizing, summarize, summarizing
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
+from plumbline.train.update import UpdateCheck
 
 _LEAST_DECAY = 64 * 2.0**-24
 """Minimum of learning rate times weight decay in the leg, so that the decay is above the rounding of the weights."""
@@ -67,7 +67,7 @@ class _ProductionObserver(Observer):
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
         self.engine, self._tapped = engine, tapped
         self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), GradientFormats()
-        self._update = UpdateCheck(engine, engine.spec.optimizer) if checked else None
+        self._update = UpdateCheck(engine) if checked else None
         self._taps: ModuleTaps | None = None
         self._step = 0
         self._seen: dict[str, Any] = {}
@@ -124,9 +124,12 @@ class _ProductionObserver(Observer):
             self._update.before()
 
     def done(self, outcome: StepOutcome) -> None:
-        update = self._update
-        if update:
-            update.after(outcome.learning_rates, scaled=self.engine.scaler is not None)
+        update, norm = self._update, self._seen["gradient_norm"]
+        skipped = update is not None and self.engine.scaler is not None and not math.isfinite(norm)
+        errors = [] if update is None or skipped else list(update.errors(outcome.learning_rates))
+        sizes = read_losses([error for _, error in errors])
+        order = [math.inf if math.isnan(size) else size for size in sizes]
+        worst = order.index(max(order)) if order else None
         loss = outcome.loss(self.engine.ranks)
         definition = self.engine.task.autocast_loss
         reference = definition(self._whole(self._logits), self._whole(self._labels), self._about[1], loss)
@@ -138,10 +141,9 @@ class _ProductionObserver(Observer):
                 loss_reference=finite(reference),
                 gradient_norm=finite(self._seen["gradient_norm"]),
                 gradient_norm_clipped=finite(self._seen["gradient_norm_clipped"]),
-                skipped=bool(update and update.skipped),
-                update_excess=finite(update.excess) if update else None,
-                update_at=update.at if update else "",
-                decay=update.decay if update else None,
+                skipped=skipped,
+                update_excess=None if update is None else 0.0 if worst is None else finite(sizes[worst]),
+                update_at="" if worst is None else errors[worst][0],
             )
         )
 

@@ -123,10 +123,13 @@ class Task:
 
     def recount(self, logits: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> Recounted:
         """Count a forward pass on its device, in fp64; `loss` is the model's own, which may be rounded."""
-        scores, wanted = self._counted(logits, labels.to(logits.device))
-        if not len(wanted):
+        answering, expected = self.aligned(logits, labels)
+        known = host_array(expected).reshape(-1)
+        counted = torch.from_numpy(np.flatnonzero(known != IGNORED))  # on the host: a device's would be waited for
+        if not len(counted):
             return Recounted(0, 0.0, 0)
-        scores = scores.double()
+        wanted = torch.from_numpy(known)[counted].to(logits.device)
+        scores = answering.reshape(-1, answering.shape[-1])[counted.to(logits.device)].double()
         highest = scores.amax(dim=-1)
         own = scores.gather(1, wanted[:, None])[:, 0]
         losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)
