@@ -124,7 +124,9 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
         check=f"proof.{found.stage}", outcome="drift", metric=metric, observed=found.error, limit=limit, detail=why
     )
     at = Divergence(stage=stage, step=proof.step, at=found.name)
-    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (Suspicion(code, why, evidence, shown=True),))
+    # fp64 on both sides confirms a format, and shows what it hides.
+    suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision")
+    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,))
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
