@@ -258,6 +258,13 @@ def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatc
         else cause
         for cause in causes
     ]
+    # All products of a shorter format differ: the first place is that of the first output beyond its limit.
+    causes = [
+        replace(cause, at=number.at)
+        if cause.suspicions[0].code == "precision" and cause.rung == "forward" and position(cause) == position(number)
+        else cause
+        for cause in causes
+    ]
     if not any(position(cause) <= position(number) for cause in causes):
         causes.append(number)
     return sorted(causes, key=position)

@@ -46,9 +46,9 @@ class LoadedRecord:
 
         def __getattr__(self, name: str) -> RunRecord:
             """Read a record again that memory had no room for."""
-            if name != "record" or "folder" not in vars(self):
+            if name != "record" or "folder" not in self.__dict__:
                 raise AttributeError(name)
-            vars(self)["record"] = record = read_record(self.folder, verify=False)
+            self.__dict__["record"] = record = read_record(self.folder, verify=False)
             limit_memory(self)
             return record
 

@@ -84,7 +84,7 @@ def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
 
 
 def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
-    kind: type[nn.Module] | None = getattr(modeling_bert, f"BertFor{training_task(task).head}", None)
+    kind: type[nn.Module] | None = modeling_bert.__dict__.get(f"BertFor{training_task(task).head}")
     if spec.family != "bert" or kind is None:
         from plumbline.train.families import build_family
 

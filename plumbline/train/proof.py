@@ -141,7 +141,7 @@ class Prover(Observer):
     def _of_logits(self, slope: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: torch.Tensor) -> None:
         expected = slope * weight[0]
         error = distance(passed, expected) / size_of(expected).clamp_min(1e-300) / unit_of(passed.dtype)
-        self._found.append(Found("gradient", "logits", kind, passed.dtype, slope.shape[-1], error))
+        self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
         """Compare the complete gradients; those that loss scaling skips are not finite."""

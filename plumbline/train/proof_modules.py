@@ -175,7 +175,8 @@ class ModuleProofs:
         self._pass.close()
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._handles, self._aliases = [], []  # which hold the graph, whose hooks hold this object
+        self._expected.clear()
 
     def draws(self) -> tuple[Draws, ...]:
         """Return what native dropout kept."""
