@@ -140,7 +140,7 @@ class Prover(Observer):
         terms = (wanted != IGNORED).sum().clamp_min(1).double().rsqrt()
         logits.register_hook(partial(self._of_logits, slope, terms, weight, kind))
 
-    def _of_logits(  # noqa: PLR0917 - a hook passes the last one
+    def _of_logits(
         self, slope: torch.Tensor, terms: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: torch.Tensor
     ) -> None:
         expected = slope * weight[0]
