@@ -136,11 +136,16 @@ class Prover(Observer):
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
         weight: list[torch.Tensor] = []
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
-        logits.register_hook(partial(self._of_logits, slope, weight, kind))
+        # A probability near 1 less 1 keeps few digits: the terms are the labels' own.
+        terms = (wanted != IGNORED).sum().clamp_min(1).double().rsqrt()
+        logits.register_hook(partial(self._of_logits, slope, terms, weight, kind))
 
-    def _of_logits(self, slope: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: torch.Tensor) -> None:
+    def _of_logits(
+        self, slope: torch.Tensor, terms: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: torch.Tensor
+    ) -> None:
         expected = slope * weight[0]
-        error = distance(passed, expected) / size_of(expected).clamp_min(1e-300) / unit_of(passed.dtype)
+        size = torch.maximum(size_of(expected), terms * weight[0].abs())
+        error = distance(passed, expected) / size.clamp_min(1e-300) / unit_of(passed.dtype)
         self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
