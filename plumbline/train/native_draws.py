@@ -21,7 +21,7 @@ _OF_DROPOUT = ("input", "p", "training", "inplace")
 
 @dataclass
 class Draw:
-    """One call of dropout, of its own or inside attention."""
+    """One call of dropout, either of the function or inside attention."""
 
     kept: torch.Tensor
     rate: float

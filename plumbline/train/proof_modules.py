@@ -183,7 +183,7 @@ class ModuleProofs:
         return self._draws.summary()
 
     def _exactly(self, repeated: RepeatedDraws) -> ExitStack:
-        """Return a context in which a module computes in fp64, with known masks, and nobody watches."""
+        """Return a context in which modules compute in fp64 with known masks, and no hook acts."""
         stack = ExitStack()
         stack.enter_context(aside())
         stack.enter_context(self._draws.paused())
@@ -198,6 +198,7 @@ class ModuleProofs:
         """Return the output in fp64, or nothing of a module whose own code does not compute in it."""
         try:
             return call.exact(*given)
+        # Each module's own code raises what it meets in fp64; a proof never ends a training.
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
             return None

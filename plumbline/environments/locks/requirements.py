@@ -35,8 +35,8 @@ _ADDRESS = re.compile(r"[a-z]+://")
 _EGG = re.compile(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)")
 _HINT = "write NAME==VERSION or NAME @ URL; a lock pins every package"
 _EXACT = ("==", "===")
-_CONDA_BUILD = re.compile(r"_\d{13}/work/")
-"""Folder in which conda built a package; its address exists on no machine afterwards."""
+_CONDA_BUILD = re.compile(r"_\d{13}/")
+"""Folder in which conda built a package, by its time in milliseconds; it exists on no machine afterwards."""
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

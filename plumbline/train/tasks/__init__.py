@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +47,7 @@ class Recounted(NamedTuple):
     num_correct: int
 
 
-class Task:
+class Task(ABC):
     """Definition of a task, here of one whose loss is the mean cross entropy over all counted labels.
 
     Arrays of logits are [rows, classes] with labels [rows], or [rows, length, classes] with labels [rows, length].
@@ -55,15 +56,15 @@ class Task:
     head = ""
     """Head of transformers' classes: `SequenceClassification` as in `BertForSequenceClassification`."""
 
+    @abstractmethod
     def head_products(self, model: ModelSpec) -> tuple[int, int]:
         """Return the multiplications of the head's matrix products, for each token and for each row."""
-        raise NotImplementedError
 
     def labelling(self, spec: RunSpec, rows: Rows) -> Labelling | None:  # noqa: ARG002 - for subclasses
         """Return the function that labels tokens; `None` where the dataset's rows have the labels."""
         return None
 
-    def check(self, model: nn.Module, family: str) -> None:
+    def check(self, model: nn.Module, family: str) -> None:  # noqa: B027 - most tasks fit every model
         """Raise `ConfigurationError` if a model of this family cannot do the task."""
 
     def aligned(self, logits: Any, labels: Any) -> tuple[Any, Any]:
