@@ -13,11 +13,12 @@ from torch.nn import functional
 
 from plumbline.judge.rungs.proven import is_over
 from plumbline.schema.proof import Proof
-from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec
+from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, SpeedSpec
 from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model
+from plumbline.train.production.choices import compile_model
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
 
@@ -212,3 +213,13 @@ def test_elements_that_dropout_keeps_are_counted() -> None:
     assert draws.name == "bert.embeddings.dropout"
     assert (draws.rate, draws.calls, draws.elements) == (0.1, 1, ROWS * LENGTH * 32)
     assert 0.88 < draws.kept / draws.elements < 0.92
+
+
+@pytest.mark.slow
+def test_a_compiled_step_proves_its_loss_and_update():
+    """The loss of a compiled model gives its logits no gradient from outside."""
+    setting = Setting(precision="bf16", dropout=0.1, steps=(0,))
+    speed = SpeedSpec(steps=10, compile=True)
+    (proof,), _ = setting.train(before=lambda step, engine: None if step else compile_model(engine, speed))
+    assert {found.stage for found in proof.errors} == {"loss", "clipped", "optimizer"}
+    assert not [found for found in proof.errors if is_over(found)]
