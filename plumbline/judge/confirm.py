@@ -260,6 +260,8 @@ class Confirmation:
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
         mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
+        if mismatch.basis == "proven":
+            return True
         again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 

@@ -118,6 +118,10 @@ class _Call:
     def kind(self) -> str:
         return type(self.module).__name__
 
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """Return the weights of a block's embeddings."""
+        return tuple(child.weight for child in self.module.children() if isinstance(child, nn.Embedding))
+
     def exact(self, parameters: dict[str, torch.Tensor] | None = None, inputs: Any = None) -> torch.Tensor | None:
         """Return the output in fp64."""
         given, named = inputs or _mapped(list(self.inputs), _in_double)
@@ -137,6 +141,9 @@ class _Gradient:
     squares: torch.Tensor | None = None
     """Sum of the squared terms, whose cancellation is no error."""
     rows: int = 0
+    tables: tuple[torch.Tensor, ...] = ()
+    """Tables whose rows the block adds up: one that is read once for all rows of the batch gets the sum of what the
+    others get."""
 
 
 class ModuleProofs:
@@ -275,10 +282,11 @@ class ModuleProofs:
             sources = [parameters[name] for name in own] + wanted
             found = torch.autograd.grad(exact, sources, passed, allow_unused=True)
         call.passed = {place: each for place, each in enumerate(found[len(own) :]) if each is not None}
-        dtype = self._format(call, gradient.dtype)
+        dtype, tables = self._format(call, gradient.dtype), call.tables()
         for value, each in zip(own.values(), found, strict=False):
             if each is not None:
-                self._add(call, value, _Gradient(call.kind, dtype, each))
+                beside = tables if any(value is table for table in tables) else ()
+                self._add(call, value, _Gradient(call.kind, dtype, each, tables=beside))
         if call.level == "leaf":
             self._add_terms(call, passed, exact.detach(), [entry.detach() for entry in wanted])
 
@@ -336,11 +344,14 @@ class ModuleProofs:
             leaf = self._expected.get(("leaf", parameter))
             if parameter.grad is None or leaf is None or leaf.squares is None or leaf.uses != expected.uses:
                 continue  # a weight that a module outside of the block uses as well
+            tables = [self._expected.get(("leaf", table)) for table in expected.tables]
+            added = [leaf, *(table for table in tables if table is not None)]
+            squares = torch.stack([each.squares for each in added if each.squares is not None]).max()
             exact = self._summed(expected.value) / factor
-            size = torch.maximum(size_of(exact), self._summed(leaf.squares).sqrt() / factor)
+            size = torch.maximum(size_of(exact), self._summed(squares).sqrt() / factor)
             error = self._error(parameter.grad, exact, size, expected.dtype, _SMALLEST_HALF / scale)
-            found = Found("gradient", names[parameter], expected.kind, expected.dtype, leaf.rows, error)
-            self._found.append(found)
+            rows = max(each.rows for each in added)
+            self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, rows, error))
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""

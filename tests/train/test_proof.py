@@ -223,3 +223,31 @@ def test_a_compiled_step_proves_its_loss_and_update():
     (proof,), _ = setting.train(before=lambda step, engine: None if step else compile_model(engine, speed))
     assert {found.stage for found in proof.errors} == {"loss", "clipped", "optimizer"}
     assert not [found for found in proof.errors if is_over(found)]
+
+
+class Cancelling(Setting):
+    """Pairs of rows that differ in one token, with opposite labels and even odds, whose gradients cancel."""
+
+    def batch(self) -> Batch:
+        batch = super().batch()
+        for name in ("input_ids", "attention_mask"):
+            batch[name] = batch[name][:1].repeat(ROWS, 1)
+        batch["input_ids"][::2, 3] += 1
+        return {**batch, "labels": torch.arange(ROWS) % 2}
+
+    def even(self, step: int, engine: Engine) -> None:
+        """Balance the logits before the first step."""
+        if step:
+            return
+        fed = {name: value for name, value in self.batch().items() if name not in ("row_ids", "labels")}
+        with torch.no_grad():
+            logits = engine.bare(**fed).logits
+            engine.bare.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).mean()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_that_cancel_over_the_rows_are_honest(precision):
+    """A position's gradient is a sum over the rows, inside of the embeddings' block."""
+    setting = Cancelling(precision=precision, steps=(0,))
+    proofs, _ = setting.train(before=setting.even)
+    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
