@@ -149,8 +149,8 @@ class _Gradient:
 class ModuleProofs:
     """Hooks on a model for one step; `found` gets each comparison."""
 
-    def __init__(self, engine: Engine, found: list[Found], *, reads_draws: bool) -> None:
-        self._engine, self._found, self._reads_draws = engine, found, reads_draws
+    def __init__(self, engine: Engine, found: list[Found]) -> None:
+        self._engine, self._found = engine, found
         self._draws = NativeDraws()
         self._is_forward = False
         self._open: list[int] = []
@@ -169,8 +169,7 @@ class ModuleProofs:
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
         self._is_forward, self._open = True, []
-        if self._reads_draws:
-            self._pass.enter_context(self._draws)
+        self._pass.enter_context(self._draws)
 
     def forward_done(self) -> None:
         """Watch no module that the backward pass calls again."""

@@ -135,7 +135,7 @@ class SpeedRun:
         seed_generators(context.spec.seed)
         trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
         engine = self._engine(trail)
-        prover = Prover(engine, proof_places(context.spec, "speed", context.draw), draws=speed.dropout > 0)
+        prover = Prover(engine, proof_places(context.spec, "speed", context.draw))
         trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()

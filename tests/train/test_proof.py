@@ -69,7 +69,7 @@ class Setting:
             self.spec(), model.train(), Ranks(), steps=8, precision=self.precision, part="speed",
             optimizer=self.optimizer, observer=observer or Observer(),
         )  # fmt: skip
-        prover = Prover(engine, self.steps if is_proven else (), draws=self.dropout > 0)
+        prover = Prover(engine, self.steps if is_proven else ())
         for step in range(4):
             before(step, engine)
             prover.train(step, self.batch())
@@ -251,3 +251,18 @@ def test_gradients_that_cancel_over_the_rows_are_honest(precision):
     setting = Cancelling(precision=precision, steps=(0,))
     proofs, _ = setting.train(before=setting.even)
     assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+
+
+def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
+    """A library's own function has another name, and draws where the setting asks for no dropout."""
+    drop = functional.dropout
+
+    def dropped(value, p=0.5, training=True, inplace=False):
+        return drop(value, 0.1 if training and value.dim() == 4 else p, training, inplace)
+
+    monkeypatch.setattr(functional, "dropout", dropped)
+    setting = Setting(attention="eager", steps=(0,))
+    (proof,), weights = setting.train()
+    assert {draws.rate for draws in proof.draws} == {0.1}
+    assert not [found for found in proof.errors if is_over(found)]
+    assert torch.equal(weights, setting.train(is_proven=False)[1])
