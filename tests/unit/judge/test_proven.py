@@ -90,3 +90,13 @@ def test_a_record_with_fewer_proofs_than_its_reference_is_no_pass(part: str) -> 
     assert found.verdict == "inconclusive"
     assert "proof.steps" in {finding.check for finding in found.findings}
     assert compare(record(part, proof()), record(part, proof(), proof(3)), throughput=False).verdict == "pass"
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+def test_a_proof_that_lost_all_modules_is_no_pass_beside_a_reference_that_has_them(part: str) -> None:
+    update = HONEST | {"stage": "optimizer", "name": "head.weight"}
+    whole_proof = {"step": 0, "errors": [HONEST, update], "tensors": 2, "draws": []}
+    without = whole_proof | {"errors": [update], "lost": "head: RuntimeError: no form in fp64"}
+    found = compare(record(part, whole_proof), record(part, without), throughput=False)
+    assert found.verdict == "inconclusive"
+    assert compare(record(part, without), record(part, whole_proof), throughput=False).verdict == "pass"
