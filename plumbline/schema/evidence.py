@@ -328,11 +328,10 @@ class Inconsistency(Model):
     step: Step
     """Number of steps done."""
     rank: int = Field(ge=0, le=100_000)
-    part: Literal["weights", "moments", "masks", "gradients"]
-    event: Literal["evaluation", "checkpoint", "step", "processes", "exchange"]
+    part: Literal["weights", "moments", "masks"]
+    event: Literal["evaluation", "checkpoint", "step", "processes"]
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
-    `processes`: weights that are not those of the first process; `exchange`: gradients that are not the mean of all
-    processes' own."""
+    `processes`: weights that are not those of the first process."""
 
 
 class CurveLegs(Model):

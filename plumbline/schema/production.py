@@ -33,9 +33,6 @@ class SpeedTrail(Model):
     """Norm of each step's gradients before clipping."""
     clipped_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
     """Norm of the gradients after clipping, of the first steps."""
-    exchange_error: Number | None = None
-    """Distance of the first step's exchanged gradients from the mean of all processes' own, in units of the latter's
-    root mean square; `None` without an exchange, with FSDP."""
     gradient_mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(
         default=(), max_length=_MAX_TAPS, fail_fast=True
     )
