@@ -107,12 +107,6 @@ def trusted_reference(
     return TrustedReference(chosen, doubts)
 
 
-def own_error(table: Comparisons, record: LoadedRecord, other: LoadedRecord) -> float | None:
-    """Return the worst relative error of a record's first forward pass against fp64, at the tensors that both have."""
-    pair = table.of(other, record).pair
-    return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
-
-
 @dataclass(frozen=True)
 class _Evidence:
     """Evidence of each platform on itself, and comparisons of two platforms."""

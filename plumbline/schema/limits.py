@@ -68,17 +68,9 @@ operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, i
 
 # Number formats.
 
-OWN_SHARE = 0.3
-"""A run at least this share of the difference away from its own fp64 run explains the difference by rounding."""
-
 FEWER_BITS = 3
 """Minimum number of bits by which number formats differ: those between the closest formats, bf16 and fp16. A different
 formula may round away one or two; a product by one is exact."""
-
-CERTAIN_BITS = 32
-"""Minimum certainty, in bits, that a tensor's format is shorter: `n` values that each use `d` bits more than a format
-has all fit it by chance with a probability of 2^-(d·n). A round of 20 platforms compares some 10,000 tensors: one false
-alarm in 400,000 rounds."""
 
 # Gradients, updates and learning rates.
 

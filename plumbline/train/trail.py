@@ -19,7 +19,6 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import GradientFormats
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
@@ -141,7 +140,6 @@ class TrailObserver(Observer):
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
         self._model: nn.Module | None = None
-        self._gradients = GradientFormats()
         self._generators: list[str] = []
 
     def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
@@ -166,11 +164,6 @@ class TrailObserver(Observer):
             whole = torch.from_numpy(keys(first + rows, values.shape[1]).copy())
             self._keys[place] = whole[first:].to(values.device)
         return self._keys[place]
-
-    def backward_done(self) -> None:
-        """Measure the first step's gradients, whose exchange between processes no replay has."""
-        if not self._num_rows and self._model is not None:
-            self._gradients.measure(self._model)
 
     def clipped(self) -> None:
         """Measure the norm of the clipped gradients, and in the first step the weights that its forward pass has used.
@@ -225,7 +218,6 @@ class TrailObserver(Observer):
             learning_rates=tuple(self._rates),
             gradient_norms=norms,
             clipped_norms=clipped,
-            gradient_mantissas=tuple(self._gradients.read().items()),
             weights=tuple(zip(self._steps, weights, strict=True)),
             checksum=CHECKSUM,
             apart=(apart,) if apart else (),
