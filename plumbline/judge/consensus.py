@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
+from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.stated import contradiction
@@ -154,6 +155,7 @@ class _Evidence:
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [name for name, record in self.records.items() if contradiction(record.record) is not None],
+            "off.proof": [name for name, record in self.records.items() if unproven(record.record) is not None],
             "off.precision": [name for name, record in self.records.items() if different_precision(record) is not None],
         }
         telling = {code: names for code, names in signs.items() if len(names) < len(self.records)}
