@@ -40,9 +40,9 @@ COARSE_UNITS = 4.0
 """In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
 
 ROUNDING_ONLY = 0.5
-"""A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
-key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
-by half of its size (bf16 rounds one operation by 2^-8)."""
+"""A tensor at this relative distance from its own portable leg has less than one correct bit. The gradient of
+attention's key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a
+real tensor by half of its size (bf16 rounds one operation by 2^-8)."""
 
 PRODUCTION_FACTOR = 4.0
 """Limit of an error at production settings in units of the error of the plain model rounded to the same format, and of
