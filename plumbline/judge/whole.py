@@ -11,7 +11,7 @@ from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.whole_parts import missing_curve, missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
-from plumbline.judge.whole_taps import unequal_taps, wrong_mantissas
+from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, SpeedEvidence
@@ -120,7 +120,6 @@ def _replay(replay: ProductionEvidence, num_steps: int) -> Iterator[Gap]:
     has_loss = any(step.loss is not None for step in replay.steps[:1])
     if not replay.taps or replay.repeated is None or (has_loss and replay.loss_error is None):
         yield lacks("production.numbers", "invalid", "replay", fact("gap.production-numbers"))
-    yield from wrong_mantissas("production.taps", replay.taps)
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:

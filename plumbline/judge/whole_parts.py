@@ -89,7 +89,7 @@ def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
         if spec.envelope_seeds and "envelope" not in probe.lost_legs:
             yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.envelope"))
         return
-    if any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
+    if len(envelope.errors) != len(probe.taps):
         yield counts("probe.envelope", fact("gap.envelope-errors"), len(envelope.errors), len(probe.taps))
     elif envelope.seeds != spec.envelope_seeds:
         yield counts("probe.envelope", fact("gap.envelope-seeds"), envelope.seeds, spec.envelope_seeds)

@@ -40,9 +40,9 @@ COARSE_UNITS = 4.0
 """In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
 
 ROUNDING_ONLY = 0.5
-"""A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
-key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
-by half of its size (bf16 rounds one operation by 2^-8)."""
+"""A tensor at this relative distance from its own portable leg has less than one correct bit. The gradient of
+attention's key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a
+real tensor by half of its size (bf16 rounds one operation by 2^-8)."""
 
 PRODUCTION_FACTOR = 4.0
 """Limit of an error at production settings in units of the error of the plain model rounded to the same format, and of
@@ -68,17 +68,9 @@ operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, i
 
 # Number formats.
 
-OWN_SHARE = 0.3
-"""A run at least this share of the difference away from its own fp64 run explains the difference by rounding."""
-
 FEWER_BITS = 3
 """Minimum number of bits by which number formats differ: those between the closest formats, bf16 and fp16. A different
 formula may round away one or two; a product by one is exact."""
-
-CERTAIN_BITS = 32
-"""Minimum certainty, in bits, that a tensor's format is shorter: `n` values that each use `d` bits more than a format
-has all fit it by chance with a probability of 2^-(d·n). A round of 20 platforms compares some 10,000 tensors: one false
-alarm in 400,000 rounds."""
 
 # Gradients, updates and learning rates.
 

@@ -44,7 +44,6 @@ from plumbline.train.portable.leg import short_digest, unlike_most
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import GradientFormats, mantissa_counts
 from plumbline.train.taps import first_tensor, named_gradients
 
 _ROWS = 4
@@ -82,8 +81,6 @@ class _Outputs:
     sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
     formats: dict[str, str] = field(default_factory=dict)
     """Number formats other than fp32."""
-    mantissas: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    passed: GradientFormats = field(default_factory=GradientFormats)
     _calls: dict[str, int] = field(default_factory=dict)
 
     def feeds(self) -> None:
@@ -115,24 +112,16 @@ class _Outputs:
                 given = short_digest(host_array(inputs[0]))
                 self.digests.setdefault(f"{key}{DROPOUT_INPUT}", []).append(given)
                 self._note_format(f"{key}{DROPOUT_INPUT}", inputs[0])
-                self._measure(f"{key}{DROPOUT_INPUT}", inputs[0])
             self.digests.setdefault(key, []).append(short_digest(array))
             self._note_format(key, value)
             if np.isfinite(array).all():
                 self.sketches.setdefault(f"forward {key}", _sampled(array))
-            self._measure(key, value)
-            self.passed.watch(f"passed {key}", value)
 
         return hook
 
     def _note_format(self, key: str, value: torch.Tensor) -> None:
         if value.dtype != torch.float32:
             self.formats[key] = str(value.dtype).removeprefix("torch.")
-
-    def _measure(self, name: str, value: torch.Tensor) -> None:
-        """Keep the bits of mantissa of a tensor in the first micro-batch."""
-        if f"forward {name}" not in self.mantissas:
-            self.mantissas[f"forward {name}"] = mantissa_counts(value)
 
     def named(self) -> tuple[tuple[str, str | None], ...]:
         """Return one digest per module call."""
@@ -157,7 +146,6 @@ class _LegObserver(Observer):
         self.gradients: tuple[tuple[str, str | None], ...] = ()
         self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
         self.sketches: list[tuple[str, tuple[float, ...]]] = []
-        self.mantissas: list[tuple[str, tuple[int, ...]]] = []
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         for name in (name for name in BATCH_FIELDS if name in local):
@@ -170,7 +158,6 @@ class _LegObserver(Observer):
         """Digest the gradients, then scale them by a power of two, so that clipping acts or does not, as required."""
         gradients = named_gradients(self._engine.bare)
         self.gradients = self._digests("gradient", gradients)
-        self.mantissas = [(f"gradient {name}", mantissa_counts(value)) for name, value in gradients.items()]
         wanted = self._engine.spec.optimizer.max_grad_norm * (2.0 if self._is_clipped else 0.25)
         norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
         if math.isfinite(norm) and (norm < wanted if self._is_clipped else norm > wanted):
@@ -250,11 +237,8 @@ class LegRunner:
             place = next(curve_leg_parts(known, other), None)
             if place is not None:
                 stage, name = place
-                found = tuple(dict(each.training.mantissas).get(f"{stage} {name}", ()) for each in (known, other))
                 formats = other_formats(known, other, stage, name)
-                self._differing.append(
-                    RankDifference(rank=rank, at=leg.at, stage=stage, name=name, formats=formats, mantissas=found)
-                )
+                self._differing.append(RankDifference(rank=rank, at=leg.at, stage=stage, name=name, formats=formats))
 
     def _run(self, engine: Engine, step: int, batch: Batch) -> CurveLeg:
         rows = leg_rows(
@@ -284,9 +268,6 @@ class LegRunner:
                 step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
                 gradients=observer.gradients, weights=weights,
                 sketches=(*observer.outputs.sketches.items(), *observer.sketches),
-                mantissas=(
-                    *observer.outputs.mantissas.items(), *observer.mantissas, *observer.outputs.passed.read().items(),
-                ),
             ),
             clipped=observer.clipped_gradient,
             evaluation=evaluation,

@@ -99,8 +99,6 @@ def test_an_honest_replay_repeats_itself_and_passes(shop: Shop) -> None:
     speed = shop.trained.record.evidence.speed
     assert speed.production.repeated
     assert {"forward", "gradient"} == {tap.stage for tap in speed.production.taps}
-    assert all(tap.mantissa for tap in speed.production.taps)
-    assert all(tap.passed for tap in speed.production.taps if tap.stage == "forward")
     assert any("fused_adamw" in name for name in speed.production.operators)
     judgement = shop.judged(shop.replay())
     assert judgement.verdict == "pass"

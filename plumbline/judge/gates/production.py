@@ -17,7 +17,6 @@ from plumbline.judge.gates.production_formats import (
     is_comparable,
     is_compiled,
     is_over,
-    other_exchange,
 )
 from plumbline.judge.gates.trail import batch_difference, later_difference, start_difference, trail_of, wrong_clipping
 from plumbline.judge.pair import Pair
@@ -102,7 +101,6 @@ def _other_format(pair: Pair) -> GateResult | None:
     tensor = None
     if left is not None and replay is not None and spec is not None:
         tensor = first_format(left, replay, spec.precision, partial(is_comparable, pair), are_due=_bits_due(pair))
-    tensor = tensor or other_exchange(pair)
     if measured is not None:
         finding, why, at = measured.findings[0], measured.suspicions[0].why, measured.at
     elif tensor is not None:

@@ -1,18 +1,16 @@
-"""Number formats at production settings: of a replay's tensors, and of the gradients that processes exchange. Pure."""
+"""Number formats of a replay's tensors at production settings. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from plumbline.judge.gates.trail import trail_of
-from plumbline.judge.number_formats import Beside, backwards, first_other, has_equal_lists
+from plumbline.judge.number_formats import Beside, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, ProductionTap
 from plumbline.schema.spec import Precision
-from plumbline.schema.tolerance import production_limit, relative
+from plumbline.schema.tolerance import production_limit
 from plumbline.schema.verdict import Divergence, Finding, Stage
 
 Other = tuple[Stage, str, Beside]
@@ -24,12 +22,8 @@ Comparable = Callable[[Stage, str], bool]
 def format_finding(stage: Stage, name: str, beside: Beside) -> tuple[Finding, Statement, Divergence]:
     """Return finding, reason and place of a tensor in another format."""
     at, (limit, observed) = Divergence(stage=stage, step=0, at=name), beside.dtypes
-    if limit != observed:
-        metric = fact("production.dtype-of", name=name)
-        why = fact("production.dtype", name=name, dtype=observed, reference=limit)
-    else:
-        metric, (limit, observed) = fact("production.mantissa-of", stage=stage, name=name), map(str, beside.bits)
-        why = fact("production.mantissa", stage=stage, name=name, bits=beside.bits[1], reference=beside.bits[0])
+    metric = fact("production.dtype-of", name=name)
+    why = fact("production.dtype", name=name, dtype=observed, reference=limit)
     finding = Finding(check="production.format", outcome="drift", metric=metric, observed=observed, limit=limit)
     return finding, why, at
 
@@ -38,46 +32,26 @@ def first_format(
     left: ProductionEvidence, right: ProductionEvidence, precision: Precision, is_comparable: Comparable, *,
     are_due: bool,
 ) -> Other | None:  # fmt: skip
-    """Return the first output or gradient in another format, unless something else differs before it.
-
-    The bits that its values use show a format that its type hides.
-    """
+    """Return the first output or gradient in another format, unless something else differs before it."""
     known = {(tap.stage, tap.name): tap for tap in left.taps}
     found: dict[Stage, dict[str, Beside]] = {"forward": {}, "gradient": {}}
-    passed = dict[str, tuple[MantissaCounts, MantissaCounts]]()
     for tap in right.taps:
         if (ours := known.get((tap.stage, tap.name))) is None:
             continue
         if is_comparable(tap.stage, tap.kind):
             found[tap.stage][tap.name] = _beside(ours, tap, precision, are_due=are_due)
-        if tap.stage == "forward" and is_comparable("gradient", tap.kind):
-            passed[tap.name] = (ours.passed, tap.passed)
     ordered: list[tuple[tuple[Stage, str], Beside]] = [
         (("forward", name), beside) for name, beside in found["forward"].items()
     ]
-    ordered += [(("gradient", name), beside) for name, beside in backwards(passed, found["gradient"])]
+    ordered += [(("gradient", name), beside) for name, beside in reversed(found["gradient"].items())]
     other = first_other(ordered)
     return (*other[0], other[1]) if other is not None else None
-
-
-def other_exchange(pair: Pair) -> Other | None:
-    """Return the first gradient that the processes exchanged in another format; a replay exchanges none."""
-    left, right = trail_of(pair.reference), trail_of(pair.candidate)
-    if left is None or right is None or not left.gradient_norms or not right.gradient_norms:
-        return None
-    known, error = dict(left.gradient_mantissas), relative(left.gradient_norms[0], right.gradient_norms[0])
-    found = first_other(
-        (name, Beside((known.get(name, ()), counts), error, differs=False))
-        for name, counts in reversed(right.gradient_mantissas)
-        if is_comparable(pair, "gradient", "")
-    )
-    return ("gradient", *found) if found is not None else None
 
 
 def _beside(ours: ProductionTap, theirs: ProductionTap, precision: Precision, *, are_due: bool) -> Beside:
     limit = production_limit(theirs.envelope, theirs.stage, precision)
     differs = is_over(theirs, precision) or (are_due and theirs.sha256 != ours.sha256)
-    return Beside((ours.mantissa, theirs.mantissa), theirs.error, limit, differs, (ours.dtype, theirs.dtype))
+    return Beside(theirs.error, limit, differs, (ours.dtype, theirs.dtype))
 
 
 def is_comparable(pair: Pair, stage: Stage, kind: str) -> bool:

@@ -7,18 +7,15 @@ there, and only there, a difference within rounding proves nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import Beside, backwards, bits_apart, first_other, has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.portable import other_software, sizes
-from plumbline.schema.evidence import CurveLeg, LearnEvidence, PortableStep
+from plumbline.schema.evidence import CurveLeg, LearnEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
 from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, relative
@@ -32,7 +29,7 @@ _RESTORED: dict[str, CauseCode] = {
 }  # fmt: skip
 _COUNTED = ("inputs", "labels", "evaluation")
 """Parts of an evaluation that no module computes: what it reads, and how it counts."""
-_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
+_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
 
 
 def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
@@ -60,8 +57,6 @@ def curve_legs(pair: Pair) -> Mismatch | None:
             types = other_formats(ours, theirs, stage, name)
             fields = tuple(other for part, other in curve_leg_parts(ours, theirs) if part == "batch")
             code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
-            if types is None and (found := _other_format(pair, ours, theirs, stage)) is not None:
-                code, (name, why) = "precision", found
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
             return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
@@ -88,34 +83,6 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
     return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
 
 
-def _other_format(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: Stage) -> tuple[str, Statement] | None:
-    """Return the part of a stage whose values use other bits of mantissa, and differ by no more, with the reason."""
-    if not has_equal_lists(pair.reference, pair.candidate):
-        return None
-    differing = (name for stage, name in curve_leg_parts(ours, theirs) if stage == place)
-    parts = {name: _beside(ours.training, theirs.training, f"{place} {name}") for name in differing}
-    passed = {name: _counts(ours.training, theirs.training, f"passed {name}") for name, _ in theirs.training.outputs}
-    # Parts differ in the order of the backward pass.
-    found = first_other(backwards(passed, dict(reversed(parts.items()))) if place == "gradient" else parts.items())
-    if found is None:
-        return None
-    name, (reference, bits) = found[0], found[1].bits
-    return name, fact("curve-legs.mantissa", name=_place(name), stage=place, bits=bits, reference=reference)
-
-
-def _beside(ours: PortableStep, theirs: PortableStep, key: str) -> Beside:
-    left, right = (dict(side.sketches).get(key, ()) for side in (ours, theirs))
-    size = math.hypot(*left)
-    error = math.dist(left, right) / size if size and len(left) == len(right) else None
-    # A dropout's input has no sketch.
-    error = 0.0 if not left and not right else error
-    return Beside(_counts(ours, theirs, key), error)
-
-
-def _counts(ours: PortableStep, theirs: PortableStep, key: str) -> tuple[MantissaCounts, MantissaCounts]:
-    return dict(ours.mantissas).get(key, ()), dict(theirs.mantissas).get(key, ())
-
-
 def _place(name: str) -> str:
     """Return the module that computes a part: a dropout's input belongs to the module around it."""
     return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
@@ -138,9 +105,6 @@ def _rank(pair: Pair) -> Mismatch | None:
             stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
             is_fed = stage == "batch"
             code, part = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
-            if found.formats is None and (bits := bits_apart(*found.mantissas)) is not None:
-                code, name = "precision", _place(found.name)
-                part = fact("curve-legs.mantissa", name=name, stage=stage, bits=bits[1], reference=bits[0])
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
             return _mismatch(Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
     return None

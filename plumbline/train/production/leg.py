@@ -8,7 +8,7 @@ error is gone: that choice is at fault.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.cancellation import Contributions, of_single_sequences, typical_errors
 from plumbline.train.production.choices import Choices, compile_model, make_engine, plain_choices
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import GradientFormats, is_summarizing, summarize, summarizing
+from plumbline.train.summaries import is_summarizing, summarize, summarizing
 from plumbline.train.taps import ModuleTaps, TapBook, module_taps, named_gradients
 from plumbline.train.update import UpdateCheck
 
@@ -66,7 +66,7 @@ class _ProductionObserver(Observer):
 
     def __init__(self, engine: Engine, *, tapped: bool, checked: bool) -> None:
         self.engine, self._tapped = engine, tapped
-        self.book, self.steps, self.passed = TapBook(), list[ProductionStep](), GradientFormats()
+        self.book, self.steps = TapBook(), list[ProductionStep]()
         self._update = UpdateCheck(engine) if checked else None
         self._taps: ModuleTaps | None = None
         self._step = 0
@@ -78,7 +78,7 @@ class _ProductionObserver(Observer):
     def starts(self, step: int) -> None:
         self._step, self._logits, self._labels = step, [], []
         if step == 0 and self._tapped:
-            self._taps = module_taps(self.engine, self.book, step, self.passed)
+            self._taps = module_taps(self.engine, self.book, step)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         self._labels.append(host_array(local["labels"]))
@@ -154,8 +154,6 @@ class _Pass:
 
     book: TapBook
     steps: tuple[ProductionStep, ...]
-    passed: Mapping[str, tuple[int, ...]]
-    """Bits of mantissa of the gradient of each output, by module."""
     operators: tuple[str, ...] = ()
     is_cut: bool = False
     """Whether batches were cut at their longest row, or packed."""
@@ -223,9 +221,7 @@ class ProductionLeg:
             # Break the cycle of both, which would keep the model alive.
             del observer.engine, observer._update  # noqa: SLF001 - of this module
         names = tuple(sorted(mode.names)) if mode else ()
-        return _Pass(
-            observer.book, tuple(observer.steps), observer.passed.read(), names, is_cut=engine.padding != "fixed"
-        )
+        return _Pass(observer.book, tuple(observer.steps), names, is_cut=engine.padding != "fixed")
 
     def _hold_rate(self, engine: Engine) -> None:
         for group in engine.optimizer.param_groups:
@@ -316,8 +312,7 @@ class ProductionLeg:
             if key in errors and tap.stage != "weight":
                 yield ProductionTap(
                     stage=tap.stage, name=tap.name, kind=tap.kind, dtype=tap.dtype, norm=tap.norm, sha256=tap.sha256,
-                    error=errors[key], envelope=envelope.get(key), mantissa=tap.mantissa,
-                    passed=run.passed.get(tap.name, ()) if tap.stage == "forward" else (),
+                    error=errors[key], envelope=envelope.get(key),
                 )  # fmt: skip
 
     def _excesses(self, run: _Pass, envelope: dict[tuple[str, str], float | None]) -> Iterator[_Excess]:

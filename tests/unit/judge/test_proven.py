@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge import compare
+from plumbline.judge import compare, judge_round
+from plumbline.judge.consensus import trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 
+from .conftest import other_kernel
 from .made_records import codes, whole
 
 HONEST = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "terms": 16, "error": 4.0}
@@ -100,3 +102,20 @@ def test_a_proof_that_lost_all_modules_is_no_pass_beside_a_reference_that_has_th
     found = compare(record(part, whole_proof), record(part, without), throughput=False)
     assert found.verdict == "inconclusive"
     assert compare(record(part, without), record(part, whole_proof), throughput=False).verdict == "pass"
+
+
+def test_a_reference_that_its_own_proof_shows_to_be_wrong_accuses_no_other_platform() -> None:
+    """Its logits differ from the others', and no platform has a baseline."""
+
+    def platform(name: str, **changes: Any) -> LoadedRecord:
+        return whole(
+            lambda content: content["evidence"]["probe"].update(proofs=[proof(**changes)]),
+            lambda content: content.update(record_id=name, platform=name),
+            noise={"layer.linear": 1e-3} if changes else {},
+            fingerprint=other_kernel() if changes else {},
+        )
+
+    records = {"a": platform("a", error=1e5), "b": platform("b"), "c": platform("c")}
+    assert trusted_reference(records, "a", {}).name == "b"
+    results = judge_round(records, "a", {})
+    assert {name: result.verdict for name, result in results.items()} == {"a": "drift", "b": "pass", "c": "pass"}

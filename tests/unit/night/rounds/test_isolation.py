@@ -16,6 +16,7 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import largest_judgeable
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, SpeedEvidence
+from plumbline.schema.sketch import reduced
 from tests.record_parts import parquet_of
 from tests.said import said
 from tests.unit.judge.conftest import make_record
@@ -31,7 +32,14 @@ def completed(content: Content) -> None:
     leg = make_record(leg=True, has_portable_sketches=True).record.evidence.probe
     assert leg is not None
     assert leg.portable is not None
-    content["evidence"]["probe"]["portable"] = leg.portable.model_dump()
+    probe, portable = content["evidence"]["probe"], leg.portable.model_dump()
+    own = {
+        (tap["step"], f"{tap['stage']} {tap['name']}"): tuple(map(float, reduced(numbers)))
+        for tap, numbers in zip(probe["taps"], content["arrays"]["sketches"]["sketch"], strict=True)
+    }
+    for step in portable["steps"]:
+        step["sketches"] = [(name, own.get((step["step"], name), known)) for name, known in step["sketches"]]
+    probe["portable"] = portable
     content["evidence"]["learn"] |= {"learning_rates": [1e-3] * 8, "batches": ["a" * 16] * 8, "dropout": [0.1]}
     content["evidence"]["learn"]["evaluations"] = [evaluation(4), evaluation(8)]
     content["evidence"]["speed"] |= {
