@@ -10,9 +10,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from plumbline.cli.exchange.directions import metric_of, worse_by_name
 from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import time_of, value_of
-from plumbline.judge.history.metrics import Metric, Worse, metric_of, worse_by_name
+from plumbline.judge.history.metrics import Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
 from plumbline.schema import limits
 from plumbline.schema.base import Model
