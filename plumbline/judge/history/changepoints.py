@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, t_tail
 from plumbline.judge.history.ranks import max_chance, rank_scan
-from plumbline.judge.history.reference import HUGE
+from plumbline.judge.history.reference import HUGE, autocorrelations
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -134,20 +134,9 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
 def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
     """Return the lag-1 autocorrelation within segments, in [0, 0.9].
 
-    The segments begin at `places`; values are winsorised. Means and places that fit the noise take (1 + 3 rho) / n, and
-    (3.3 + 4.5 rho) / n for each place, which are added.
+    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
     """
-    count, number = len(values), len(places)
-    residuals = np.concatenate([part - np.median(part) for part in np.split(values, places)])
-    width = _WINSOR * float(np.median(np.abs(residuals)))
-    clipped = np.clip(residuals, -width, width)
-    parts = [part - part.mean() for part in np.split(clipped, places)]
-    square = math.fsum(float(part @ part) for part in parts)
-    free = count - 3 - 4.5 * number
-    if square <= 0 or free <= 0:
-        return 0.0 if square <= 0 else limits.HIGHEST_RHO
-    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
-    return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), limits.HIGHEST_RHO)
+    return autocorrelations(values, places, added=1 + 3.3 * len(places), lost=3 + 4.5 * len(places))[1]
 
 
 def _remainder(noise: Values, places: Sequence[int]) -> float:

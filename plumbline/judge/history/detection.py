@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.allowed import Allowed, detection_limit
+from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.changepoints import autocorrelation_within
 from plumbline.judge.history.decision import Detection, Onset
-from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.quantiles import normal_quantile, t_quantile
 from plumbline.judge.history.ranks import rank_sum_chance
 from plumbline.judge.history.reference import Reference
 from plumbline.schema import limits
@@ -42,7 +42,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
 def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
     score = (float(values[-1]) - reference.centre) / reference.predicted()
     chance = allowed.detection_chance
-    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else detection_limit(chance)
+    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else normal_quantile(1 - chance)
     if score > limit:
         yield Detection("sudden", score, limit)
 

@@ -27,7 +27,14 @@ from plumbline.judge.history.detection import detect, is_ruled_out, lasting, ons
 from plumbline.judge.history.experiments import ask, judge_reruns
 from plumbline.judge.history.quantiles import t_quantile
 from plumbline.judge.history.reference import Reference, reference_of
-from plumbline.judge.history.state import level_reference, night_indexes, nights_since, with_index
+from plumbline.judge.history.state import (
+    known_call,
+    level_reference,
+    night_indexes,
+    nights_since,
+    with_index,
+    without_ruled_out,
+)
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -45,8 +52,8 @@ def decide(
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
-    past = _after_ruled_out(past, tonight)
-    reference, known = level_reference(past), _known(past, tonight)
+    past = without_ruled_out(past, tonight)
+    reference, known = level_reference(past), known_call(past, tonight)
     if reference is None:
         return known or Decision("inconclusive", "learning", question=past.question)
     night = _Night(past, allowed.at(reference.centre), answers, software, nights_since(past, past.level, tonight))
@@ -58,35 +65,6 @@ def decide(
     if known is not None and is_known and decision.verdict != "drift":
         return replace(known, question=past.question)
     return replace(decision, question=night.open_question(decision))
-
-
-def _after_ruled_out(past: Past, tonight: float) -> Past:
-    """Drop a question that the nights since have ruled out."""
-    question, reference = past.question, level_reference(past)
-    if question is None or reference is None:
-        return past
-    fresh = nights_since(past, question.asked + 1, tonight)
-    is_over = is_ruled_out(question.size, fresh, reference, is_cleared=question.is_cleared)
-    return replace(past, question=None, untested=len(past.values)) if is_over else past
-
-
-def _known(past: Past, tonight: float) -> Decision | None:
-    """Return the open call's decision until the newest nights rule out half of its loss.
-
-    A loss that is not the software's alerts once: it is known then, and its nights pass.
-    """
-    call = past.call
-    if call is None:
-        return None
-    before = replace(past.prior or Reference(0.0, past.floor, limits.ENOUGH_NIGHTS, 0.0), centre=call.centre)
-    if is_ruled_out(call.size, nights_since(past, call.since, tonight), before, is_cleared=True):
-        return None
-    seen = nights_since(past, call.level, tonight)
-    size = float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre
-    verdict: Verdict = "pass" if call.is_cleared else "drift"
-    # Dated again: every night since says more about the first one.
-    known = Decision(verdict, "open-call", onset=onset(seen, before), size=size, is_cleared=call.is_cleared)
-    return with_index(known, replace(past, level=call.level))
 
 
 @dataclass(slots=True)

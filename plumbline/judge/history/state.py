@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.decision import Call, Decision, Past
+from plumbline.judge.history.decision import Call, Decision, Past, Verdict
+from plumbline.judge.history.detection import is_ruled_out, onset
 from plumbline.judge.history.reference import HUGE, Reference, reference_of
 from plumbline.schema import limits
 
@@ -79,3 +80,32 @@ def with_index(decision: Decision, past: Past) -> Decision:
     places = night_indexes(past)
     index = int(places[min(decision.onset.index, len(places) - 1)])
     return replace(decision, onset=replace(decision.onset, index=index))
+
+
+def without_ruled_out(past: Past, tonight: float) -> Past:
+    """Drop a question that the nights since have ruled out."""
+    question, reference = past.question, level_reference(past)
+    if question is None or reference is None:
+        return past
+    fresh = nights_since(past, question.asked + 1, tonight)
+    is_over = is_ruled_out(question.size, fresh, reference, is_cleared=question.is_cleared)
+    return replace(past, question=None, untested=len(past.values)) if is_over else past
+
+
+def known_call(past: Past, tonight: float) -> Decision | None:
+    """Return the open call's decision until the newest nights rule out half of its loss.
+
+    A loss that is not the software's alerts once: it is known then, and its nights pass.
+    """
+    call = past.call
+    if call is None:
+        return None
+    before = replace(past.prior or Reference(0.0, past.floor, limits.ENOUGH_NIGHTS, 0.0), centre=call.centre)
+    if is_ruled_out(call.size, nights_since(past, call.since, tonight), before, is_cleared=True):
+        return None
+    seen = nights_since(past, call.level, tonight)
+    size = float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre
+    verdict: Verdict = "pass" if call.is_cleared else "drift"
+    # Dated again: every night since says more about the first one.
+    known = Decision(verdict, "open-call", onset=onset(seen, before), size=size, is_cleared=call.is_cleared)
+    return with_index(known, replace(past, level=call.level))
