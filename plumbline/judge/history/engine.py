@@ -12,29 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from plumbline.judge.history import state
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import (
-    Answers,
-    Decision,
-    Detection,
-    Past,
-    Question,
-    Reason,
-    Software,
-    Verdict,
-)
+from plumbline.judge.history.decision import Answers, Decision, Detection, Past, Question, Reason, Software
 from plumbline.judge.history.detection import detect, is_ruled_out, lasting, onset
-from plumbline.judge.history.experiments import ask, judge_reruns
-from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.experiments import ask, judge_reruns, prove
 from plumbline.judge.history.reference import Reference, reference_of
-from plumbline.judge.history.state import (
-    known_call,
-    level_reference,
-    night_indexes,
-    nights_since,
-    with_index,
-    without_ruled_out,
-)
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -52,15 +35,15 @@ def decide(
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
-    past = without_ruled_out(past, tonight)
-    reference, known = level_reference(past), known_call(past, tonight)
+    past = state.without_ruled_out(past, tonight)
+    reference, known = state.level_reference(past), state.known_call(past, tonight)
     if reference is None:
         return known or Decision("inconclusive", "learning", question=past.question)
-    night = _Night(past, allowed.at(reference.centre), answers, software, nights_since(past, past.level, tonight))
+    night = _Night(past, allowed.at(reference.centre), answers, software, state.nights_since(past, past.level, tonight))
     decision = night.decision(reference)
     if past.question is not None and decision.verdict != "drift":
         decision = night.while_open(decision, past.question)
-    decision = with_index(decision, past)
+    decision = state.with_index(decision, past)
     is_known = known is not None and (known.verdict == "drift" or decision.verdict == "pass")
     if known is not None and is_known and decision.verdict != "drift":
         return replace(known, question=past.question)
@@ -85,8 +68,7 @@ class _Night:
         detections = detect(here, tested, reference, self.allowed)
         # A growing reference has taken a creep in.
         begin = min((detection.begin for detection in detections if detection.begin is not None), default=0)
-        earlier = reference_of(here[:begin], floor=past.floor, prior=past.prior, is_whole=True) if begin else None
-        reference, over_anchor = earlier or reference, self._over_anchor()
+        reference, over_anchor = self._before(begin) or reference, self._over_anchor()
         if not self.allowed.num_reruns:
             return self._unaided(reference, (*detections, *over_anchor))
         if detections and not over_anchor and self._is_within_margin(reference):
@@ -98,19 +80,27 @@ class _Night:
             "pass", "quiet", reference=reference, size=float(here[-1]) - reference.centre
         )
 
+    def _before(self, num: int) -> Reference | None:
+        """Return the reference of the level's first nights."""
+        return reference_of(self.here[:num], floor=self.past.floor, prior=self.past.prior, is_whole=True)
+
+    def _lasts(self, reference: Reference, *, is_cleared: bool = False) -> float | None:
+        """Return a loss that lasts and counts: beyond the limit where the software is cleared."""
+        lost = lasting(self.here, reference, self.allowed.lasting_alpha)
+        limit = self.allowed.drop if is_cleared else self.allowed.least_change
+        return lost if lost is not None and lost > limit else None
+
     def _unaided(self, reference: Reference, detections: tuple[Detection, ...]) -> Decision:
         """Decide without experiments, by the nights against those before the newest loss.
 
         A creep asks for an experiment alone: nights show it, or the changes of level.
         """
-        past, here = self.past, self.here
-        size = float(here[-1]) - reference.centre
+        size = float(self.here[-1]) - reference.centre
         asked = Decision("inconclusive", "open-loss", detections, "", reference, size=size)
         # A steady creep has no reference but its first nights.
-        for first in (onset(here, reference).index, limits.FIRST_NIGHTS):
-            before = reference_of(here[:first], floor=past.floor, prior=past.prior, is_whole=True) or reference
-            lost = lasting(here, before, self.allowed.lasting_alpha)
-            if lost is not None and lost > self.allowed.least_change:
+        for first in (onset(self.here, reference).index, limits.FIRST_NIGHTS):
+            before = self._before(first) or reference
+            if (lost := self._lasts(before)) is not None:
                 return self._called(replace(asked, reference=before), "lasting", lost)
         if any(detection.kind != "creep" for detection in detections) and not self._is_within_margin(reference):
             return asked
@@ -126,7 +116,7 @@ class _Night:
         anchor, limit = self.past.anchor, self.allowed.anchor_limit
         if anchor is None:
             return ()
-        seen = nights_since(self.past, 0, float(self.here[-1]))
+        seen = state.nights_since(self.past, 0, float(self.here[-1]))
         lost = lasting(seen, anchor, self.allowed.software_alpha, ranked=False, windows=(limits.LEAST_NIGHTS,))
         return (Detection("anchor", lost, limit),) if lost is not None and lost > limit else ()
 
@@ -154,7 +144,8 @@ class _Night:
             if against.holds:
                 asked = replace(asked, needs="", reference=anchor, rerun=against, difference=None, missing_blocks=0)
                 return self._called(asked, "lasting", against.mean - anchor.centre)
-        asked = _with_interval(asked, answer.rerun.mean - reference.centre, reference)
+        size, width = answer.rerun.mean - reference.centre, reference.width()
+        asked = replace(asked, size=size, low=size - width, high=size + width)
         if answer.says == "nothing":
             return replace(asked, size=answer.loss) if answer.loss else asked
         if answer.says == "software" and answer.difference is not None:
@@ -169,8 +160,7 @@ class _Night:
         asked, rerun = replace(asked, is_cleared=says == "machine"), asked.rerun
         if says == "went-away":
             return replace(asked, verdict="pass", reason="went-away")
-        lost = lasting(self.here, reference, self.allowed.lasting_alpha)
-        if lost is not None and lost > (self.allowed.drop if asked.is_cleared else self.allowed.least_change):
+        if (lost := self._lasts(reference, is_cleared=asked.is_cleared)) is not None:
             return self._called(asked, "lasting", lost)
         if not asked.is_cleared:
             return replace(asked, reason="unconfirmed")
@@ -196,50 +186,31 @@ class _Night:
         if len(self.here) - fitted.index < limits.OWN_NIGHTS:
             return None
         # A growing reference has taken the gain in.
-        before = reference_of(self.here[: fitted.index], floor=past.floor, prior=past.prior, is_whole=True)
+        before = self._before(fitted.index)
         gained = lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha) if before is not None else None
         if before is None or gained is None or gained <= self.allowed.least_change:
             return None
         dated = replace(fitted, size=-fitted.size)
         proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=past.lead)
-        return self._with_lead(proven, before)
-
-    def _with_lead(self, proven: Decision, before: Reference) -> Decision:
-        """Return the gain with the software's lead, which grows by it if an A/B says so.
-
-        Without its experiments the gain is not yet new. Where none can be run, the lead is unknown afterwards, and no
-        A/B clears the software of a later loss.
-        """
-        if self.software == "equal":
-            return replace(proven, is_cleared=True)
-        if self.software == "unavailable" or not (self.allowed.num_reruns and self.allowed.num_blocks):
-            return replace(proven, lead=math.nan)
-        lead = self.past.lead if math.isfinite(self.past.lead) else 0.0
-        answer = ask(self.answers.mirrored(), before.mirrored(), self.allowed, self.software, -lead, None)
-        proven = replace(proven, needs=answer.needs, rerun=answer.rerun)
-        if answer.says == "software" and answer.difference is not None:
-            return replace(proven, lead=lead + answer.difference.size, difference=answer.difference)
-        if answer.says == "machine":
-            return replace(proven, is_cleared=True, difference=answer.difference)
-        return replace(proven, new=False)
+        return prove(proven, before, self.answers, self.allowed, self.software)
 
     def while_open(self, decision: Decision, question: Question) -> Decision:
         """Decide while an earlier night's loss is open: it is drift once the nights show it, and never ages."""
         is_cleared, reference = _is_cleared(decision, question), _of(decision)
-        lost = lasting(self.here, reference, self.allowed.lasting_alpha)
-        num_fresh = len(nights_since(self.past, question.asked + 1, float(self.here[-1])))
+        lost = self._lasts(reference, is_cleared=is_cleared)
+        num_fresh = len(state.nights_since(self.past, question.asked + 1, float(self.here[-1])))
         waits = decision.needs and num_fresh < self.allowed.open_nights
-        limit = self.allowed.drop if is_cleared else self.allowed.least_change
-        if not waits and lost is not None and lost > limit:
+        if not waits and lost is not None:
             asked = replace(decision, is_cleared=is_cleared, needs="", low=None, high=None)
             return self._called(asked, "lasting", lost)
         if decision.reason not in ("quiet", "went-away") or decision.is_cleared:
             return decision
         if not is_cleared:
             return replace(decision, verdict="inconclusive", reason="open-loss")
-        size = float(np.median(self.here[-min(len(self.here), limits.LEAST_NIGHTS) :])) - reference.centre
-        verdict: Verdict = "pass" if size <= self.allowed.tolerated else "inconclusive"
-        return replace(decision, verdict=verdict, reason="machine", size=size, is_cleared=True)
+        size = float(np.median(self.here[-limits.LEAST_NIGHTS :])) - reference.centre
+        is_within = size <= self.allowed.tolerated
+        decision = replace(decision, reason="machine", size=size, is_cleared=True)
+        return replace(decision, verdict="pass" if is_within else "inconclusive")
 
     def open_question(self, decision: Decision) -> Question | None:
         """Return the loss that is open after tonight."""
@@ -250,7 +221,7 @@ class _Night:
             return replace(question, is_cleared=_is_cleared(decision, question))
         if decision.reason == "improved" or not (decision.verdict == "inconclusive" or decision.is_cleared):
             return None
-        dated, places = onset(here, _of(decision)), night_indexes(self.past)
+        dated, places = onset(here, _of(decision)), state.night_indexes(self.past)
         first = min(max(dated.index, 1 if self.past.prior else limits.LEAST_NIGHTS), len(places) - 1)
         size = max(dated.size, float(here[-1]) - _of(decision).centre)
         return Question(int(places[first]), len(self.past.values), size, decision.is_cleared)
@@ -265,8 +236,3 @@ def _is_cleared(decision: Decision, question: Question) -> bool:
 def _of(decision: Decision) -> Reference:
     assert decision.reference is not None  # noqa: S101 - a decision on a level has one
     return decision.reference
-
-
-def _with_interval(decision: Decision, size: float, reference: Reference) -> Decision:
-    width = t_quantile(limits.ALPHA / 2, round(reference.freedom)) * reference.predicted()
-    return replace(decision, size=size, low=size - width, high=size + width)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import Answers, RerunTest, Software
+from plumbline.judge.history.decision import Answers, Decision, RerunTest, Software
 from plumbline.judge.history.paired import PairedTest, paired_test
 from plumbline.judge.history.quantiles import normal_quantile
 from plumbline.judge.history.reference import HUGE, Reference
@@ -66,6 +66,26 @@ def _by_ab(answers: Answers, allowed: Allowed, rerun: RerunTest, lead: float, lo
     if math.isfinite(lead) and difference.rules_out(half, limits.ALPHA / 2):
         return Answer("machine", "", rerun, difference, loss)
     return Answer("unconfirmed", "", rerun, difference, loss, difference.missing_blocks(loss, alpha))
+
+
+def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed, software: Software) -> Decision:
+    """Return a gain with the software's lead, which grows by it if an A/B says so; `before` is the earlier reference.
+
+    Without its experiments the gain is not yet new. Where none can be run, the lead is unknown afterwards, and no A/B
+    clears the software of a later loss.
+    """
+    if software == "equal":
+        return replace(gain, is_cleared=True)
+    if software == "unavailable" or not (allowed.num_reruns and allowed.num_blocks):
+        return replace(gain, lead=math.nan)
+    lead = gain.lead if math.isfinite(gain.lead) else 0.0
+    answer = ask(answers.mirrored(), before.mirrored(), allowed, software, -lead, None)
+    gain = replace(gain, needs=answer.needs, rerun=answer.rerun)
+    if answer.says == "software" and answer.difference is not None:
+        return replace(gain, lead=lead + answer.difference.size, difference=answer.difference)
+    if answer.says == "machine":
+        return replace(gain, is_cleared=True, difference=answer.difference)
+    return replace(gain, new=False)
 
 
 def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:

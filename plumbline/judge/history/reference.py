@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -63,6 +63,10 @@ class Reference:
         The mean is that of `num_nights` nights.
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
+
+    def width(self) -> float:
+        """Return half of the interval of a single night's change."""
+        return t_quantile(limits.ALPHA / 2, round(self.freedom)) * self.predicted()
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""
