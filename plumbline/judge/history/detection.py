@@ -168,7 +168,9 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared
         pooled = _careful(pooled)
     off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    least = max(size / 2, (quantile + 2) * pooled.error) if is_cleared else min(size / 2, 2 * pooled.spread)
+    least = min(size / 2, 2 * pooled.spread)
+    if is_cleared:
+        least = max(least, (quantile + 2) * pooled.error)
     means = (
         (float(off[-num:].mean()), min(num, len(off)) * pooled.share) for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
     )

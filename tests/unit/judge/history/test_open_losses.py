@@ -301,3 +301,9 @@ def test_the_nights_of_a_called_loss_enter_no_reference_after_its_end() -> None:
     reference = level_reference(past_of(line))
     assert reference is not None
     assert abs(reference.centre + np.log(100)) < 0.01
+
+
+def test_nights_of_a_called_loss_do_not_end_it_because_it_was_called_on_its_worst_nights() -> None:
+    reference = Reference(0.0, 0.0074, 60, 0.0)
+    assert not is_ruled_out(0.047, np.full(20, 0.0184), reference, is_cleared=True)
+    assert is_ruled_out(0.047, np.full(5, 0.001), reference, is_cleared=True)
