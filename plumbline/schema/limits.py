@@ -162,14 +162,14 @@ ALL_CORES = 0.95
 # Nights.
 
 SIDE_NIGHTS = 3
-"""Minimum number of nights that show a level: on either side of a change, and newest ones without experiments."""
+"""Minimum number of nights that show a level: on either side of a change, and newest ones that show a loss."""
 
 LEAST_NIGHTS = 5
-"""Minimum number of nights for a centre and a spread; of the newest ones that show a loss; and of those that rule one
-out, which soon see its end."""
+"""Minimum number of nights for a centre and a spread; of the newest ones beyond the anchor; and of those that rule a
+loss out, which soon see its end."""
 
 LAG_NIGHTS = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning loss; so many show one."""
 
 FIRST_NIGHTS = 8
 """Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
