@@ -191,9 +191,6 @@ REACH_NIGHTS = 90
 FEW_NIGHTS = 24
 """Minimum length of a series for ranks to reach the level; a shorter one uses a t-test, which assumes normal noise."""
 
-LATE = 1.5
-"""Number of usual steps between nights after which a night is missing."""
-
 # Levels and sizes of tests over nights.
 
 LEVEL = 0.01
@@ -201,6 +198,10 @@ LEVEL = 0.01
 
 RULED_OUT = 1e-3
 """Level at which the newest nights rule out a loss."""
+
+NOTICED = 4.0
+"""Maximum size of a noticed loss, in SD, of which the nights must rule out half: a single night may be any, and a loss
+of 2 SD behind it must not pass."""
 
 ALPHA = 0.05
 """Level of an interval, of an equivalence, of reruns, which only save the more expensive A/B, and the largest of a

@@ -168,7 +168,7 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared
         pooled = _careful(pooled)
     off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    least = min(size / 2, 2 * pooled.spread)
+    least = min(size, limits.NOTICED * pooled.spread) / 2
     if is_cleared:
         least = max(least, (quantile + 2) * pooled.error)
     means = (
