@@ -17,7 +17,6 @@ from plumbline.cli.options import at_least, check_file, say
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.metrics import Worse
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.summary import LineSummary, summarise
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import rebuild_series, records_of_rounds, write_series
 from plumbline.night.rounds.nights import limits_of
@@ -27,6 +26,7 @@ from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
 from plumbline.report.sentences import clean
 from plumbline.report.site import history_page
+from plumbline.report.summary import LineSummary, summarise
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
@@ -36,8 +36,10 @@ _MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _MOVED = frozenset({"lasting", "open-call", "improved"})
 """Reasons of a level that stays moved until a person accepts it."""
-_SERIES = 12
-"""Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong."""
+_SERIES = 40
+"""Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong.
+
+A series of a smaller file is judged alike, whatever others the file has; those of a larger file share the same."""
 _LOOKS_A_YEAR = 12.0
 
 
@@ -169,11 +171,11 @@ def _external(args: argparse.Namespace) -> int:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
-    # A series is judged alike, whatever others its file has.
-    allowed = allowed_for(num_platforms=1, num_series=_SERIES, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
+    shared = max(len(lines), _SERIES)
+    allowed = allowed_for(num_platforms=1, num_series=shared, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
-    words = f"without experiments, at most one false drift of a series in {_SERIES} years"
+    words = f"without experiments, at most one false drift a year of {shared} series"
     _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))
     if args.json:
         receipt = external.receipt.to_json()
@@ -181,7 +183,7 @@ def _external(args: argparse.Namespace) -> int:
         document = {
             "from": str(args.source),
             "verdict": verdict,
-            "false_alarms_a_year": 1.0 / _SERIES,
+            "false_alarms_a_year": len(lines) / shared,
             "receipt": receipt,
         }
         print(json.dumps({**document, "lines": lines_json}, indent=2))

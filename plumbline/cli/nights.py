@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plumbline.cli.options import say
 from plumbline.data.stores import open_store
-from plumbline.judge.history.metrics import METRICS, metric_of
+from plumbline.judge.history.metrics import BY_NAME, METRICS
 from plumbline.judge.history.segments import MetricHistory, lines_of
 from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore
@@ -153,5 +153,5 @@ def read_lines(
         times, rounds = tuple(map(float, range(len(kept)))), tuple(night.round for night in kept)
         values = tuple(getattr(night, attribute) for night in kept)
         if kept:
-            lines.append(MetricHistory(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
+            lines.append(MetricHistory(series.platform, "", BY_NAME[name], times, rounds, rounds, values, ()))
     return tuple(lines)

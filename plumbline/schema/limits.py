@@ -154,14 +154,14 @@ ALL_CORES = 0.95
 # Nights.
 
 SIDE_NIGHTS = 3
-"""Minimum number of nights that show a level: on either side of a change, and newest ones without experiments."""
+"""Minimum number of nights that show a level: on either side of a change, and newest ones that show a loss."""
 
 LEAST_NIGHTS = 5
-"""Minimum number of nights for a centre and a spread; of the newest ones that show a loss; and of those that rule one
-out, which soon see its end."""
+"""Minimum number of nights for a centre and a spread; of the newest ones beyond the anchor; and of those that rule a
+loss out, which soon see its end."""
 
 LAG_NIGHTS = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning loss; so many show one."""
 
 FIRST_NIGHTS = 8
 """Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
@@ -183,9 +183,6 @@ REACH_NIGHTS = 90
 FEW_NIGHTS = 24
 """Minimum length of a series for ranks to reach the level; a shorter one uses a t-test, which assumes normal noise."""
 
-LATE = 1.5
-"""Number of usual steps between nights after which a night is missing."""
-
 # Levels and sizes of tests over nights.
 
 LEVEL = 0.01
@@ -193,6 +190,10 @@ LEVEL = 0.01
 
 RULED_OUT = 1e-3
 """Level at which the newest nights rule out a loss."""
+
+NOTICED = 4.0
+"""Maximum size of a noticed loss, in SD, of which the nights must rule out half: a single night may be any, and a loss
+of 2 SD behind it must not pass."""
 
 ALPHA = 0.05
 """Level of an interval, of an equivalence, of reruns, which only save the more expensive A/B, and the largest of a

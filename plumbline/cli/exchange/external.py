@@ -10,11 +10,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from plumbline.cli.exchange.directions import metric_of, worse_by_name
 from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import time_of, value_of
-from plumbline.judge.history.metrics import Metric, Worse, metric_of, worse_by_name
+from plumbline.judge.history.metrics import Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
-from plumbline.schema import limits
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite_file import suggest_or_list
@@ -236,7 +236,8 @@ def _missing_nights(rows: Sequence[_Row], last: float) -> int:
     late = last - rows[-1].time
     steps = [after.time - before.time for before, after in pairwise(rows)]
     step = median(steps) if steps else 86400.0
-    return round(late / step) if late > limits.LATE * step else 0
+    nights = round(late / step)
+    return nights if nights > 1 else 0
 
 
 def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_tools import AsvRow, Content, field, objects
 from plumbline.cli.exchange.external_values import number_of
-from plumbline.judge.history.metrics import Worse, worse_by_name
+from plumbline.judge.history.metrics import Worse
 from plumbline.schema.errors import InvalidInputError
 
 _NAMES: Mapping[str, tuple[str, ...]] = {

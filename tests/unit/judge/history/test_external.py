@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.main import main
-from plumbline.judge.history.metrics import worse_by_name
 from plumbline.schema.verdict import exit_code, worst
 
 FIRST = date(2026, 8, 1)
@@ -322,3 +322,12 @@ def test_series_that_change_together_are_named_as_one_event(tmp_path: Path, caps
 def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
     assert f"{option}: is for --from FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("num_series", "shared"), [(1, 40), (88, 88)])
+def test_one_false_drift_a_year_is_that_of_a_whole_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_series: int, shared: int
+) -> None:
+    path = _csv(tmp_path / "t.csv", [row for name in range(num_series) for row in _days(_noisy(30), f"metric{name}")])
+    assert main(["history", "--from", str(path)]) == 0
+    assert f"at most one false drift a year of {shared} series" in capsys.readouterr().out
