@@ -193,7 +193,7 @@ def _proven_stages(found: ProbeEvidence | SpeedEvidence | LearnEvidence | None) 
     Without their forms in fp64 the modules' outputs and gradients prove nothing.
     """
     proofs = found.proofs if found is not None else ()
-    return {each.stage for proof in proofs for each in proof.errors} - {"state"}
+    return {str(each.stage) for proof in proofs for each in proof.errors} - {"state"}
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
