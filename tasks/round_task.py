@@ -1,0 +1,27 @@
+"""Prefect task whose arguments are not searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import Task
+from prefect.utilities.annotations import opaque
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _RoundTask(Task[P, R]):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return super().__call__(*map(opaque, args), **options)
+
+
+def round_task(name: str, *, retries: int = 0) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Return a decorator like Prefect's `task`.
+
+    Prefect searches each argument for results of other tasks, value by value: most of a controller's computation.
+    """
+    return lambda function: _RoundTask(
+        function, name=name, persist_result=False, retries=retries, retry_delay_seconds=5 if retries else None
+    )
