@@ -1,4 +1,4 @@
-"""Nights of a suite, from series files or older rounds."""
+"""Nights of a suite, from its series, or from its rounds where a rebuilt series has no verdicts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str
 def read_nights(
     central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
 ) -> dict[str, tuple[Night, ...]]:
-    """Return each platform's last nights by time, from rounds without series."""
+    """Return each platform's last nights by time, from rounds if no series has a verdict."""
     if any(history.judged for history in series.values()):
         return {name: _nights(one, last) for name, one in series.items()}
     rounds = read_rounds(central, suite.name, last)
