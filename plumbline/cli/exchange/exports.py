@@ -154,7 +154,7 @@ def _write_mlflow(nights: Nights, out: str) -> int:
 
 
 def _replace(out: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside `out`, then move it there: a collector must never read half a file."""
+    """Replace `out` in one step: a collector must never read half a file."""
     part = out.with_name(f".{out.name}.part")
     write(part)
     part.replace(out)
