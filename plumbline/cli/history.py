@@ -246,7 +246,7 @@ _SOURCES = {
 
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:
-    """Print how the file was read: what was assumed, left out or is missing."""
+    """Print the receipt of the file: assumptions, and columns left out or missing."""
     say(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
     groups: dict[tuple[Worse, str], list[str]] = {}
     for direction in receipt.directions:

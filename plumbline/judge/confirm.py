@@ -385,7 +385,7 @@ class Confirmation:
 
 
 def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
-    """Return the replays and sources of all restored suspects within `steps`."""
+    """Return replays and tensor sources of the suspects restored within `steps`."""
     return {
         "replays": tuple(replay for each in kept for replay in each.replays(steps)),
         "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),

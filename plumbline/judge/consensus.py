@@ -1,4 +1,4 @@
-"""Choice of the platform that all others are judged against, and of those that its difference accuses."""
+"""Choice of the round's reference, and of the platforms that it accuses."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _Evidence:
 
     @cached_property
     def wrong(self) -> Mapping[str, Statement]:
-        """Return why a platform is wrong by itself; what all platforms share tells none apart."""
+        """Return why a platform is wrong by itself, if not all are."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [name for name, record in self.records.items() if contradiction(record.record) is not None],

@@ -50,7 +50,7 @@ def redact(text: str) -> str:
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with `***` instead of each secret, of logins in addresses and of signatures in their queries."""
+    """Replace secrets, logins in addresses and signatures in queries by `***`."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SIGNATURE.sub(r"\1***", redact(text))

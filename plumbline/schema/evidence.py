@@ -255,7 +255,7 @@ class SpeedEvidence(Model):
     warmup_steps: Step
     """Number of steps before the step time was steady, as measured."""
     samples_per_second: Number | None
-    """All rows of the measured steps over `wall_seconds`; over the median step in records without it."""
+    """All rows of the measured steps over `wall_seconds`."""
     tokens_per_second: Number | None
     step_seconds: Number | None
     """Median seconds per step, without stalls."""
@@ -265,8 +265,7 @@ class SpeedEvidence(Model):
     wall_seconds: float | None = Field(default=None, gt=0, le=1e9)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}
-    """Mean times per step, medians in records without `wall_seconds`:
-    `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
+    """Mean times per step: `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
     mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
     real_tokens_per_second: Number | None = None

@@ -94,7 +94,7 @@ class ProductionTrial(Model):
 
 
 class ProcessReplay(Model):
-    """Replay of the first steps in one more process of a training, whose numbers are beyond their limits."""
+    """Replay of a further process whose numbers exceed their limits."""
 
     rank: int = Field(ge=1, le=100_000)
     steps: tuple[ProductionStep, ...] = Field(max_length=1000, fail_fast=True)

@@ -214,7 +214,7 @@ class SpeedRun:
         return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)
 
     def _all_warm(self) -> bool:
-        """Return whether every process is warm; checked rarely, as all processes wait."""
+        """Return whether every process is warmed up."""
         if len(self._clock) % WINDOW:
             return False
         return all(self.context.ranks.gather(found_warm(self._clock.totals())))

@@ -100,7 +100,7 @@ def test_two_records_of_one_gpu_that_repeats_itself_have_equal_bits(doors: Doors
     assert judged(unmeasured, on_one_gpu(found)).verdict == "drift"
 
 
-@pytest.mark.parametrize("entry", sampled(KERNELS, "linear-drops-terms", "one-layer-norm-with-other-eps"), ids=named)
+@pytest.mark.parametrize("entry", sampled(KERNELS, "one-layer-norm-with-other-eps"), ids=named)
 def test_a_wrong_kernel_is_no_precision(doors: Doors, entry: Entry) -> None:
     found = doors.fault(entry)
     for reference in (doors.equal, doors.other):

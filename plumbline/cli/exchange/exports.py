@@ -33,7 +33,7 @@ def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Ta
     """Return one row per night, platform and workload, ordered by time. Of the last nights of each platform.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
-    platform's; they are null in rounds that are older than the series' verdicts.
+    platform's; they are null in the nights of a rebuilt series.
     """
     rows = [_row(run) for file in series for run in night_runs(file, last)]
     return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["time"], row["platform"])), schema=_SCHEMA)
@@ -154,7 +154,7 @@ def _write_mlflow(nights: Nights, out: str) -> int:
 
 
 def _replace(out: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside `out`, then move it there: a collector must never read half a file."""
+    """Replace `out` in one step: a collector must never read half a file."""
     part = out.with_name(f".{out.name}.part")
     write(part)
     part.replace(out)

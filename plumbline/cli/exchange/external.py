@@ -60,7 +60,7 @@ class Receipt(Model):
 
 @dataclass(frozen=True, slots=True)
 class ExternalSeries:
-    """Histories of a file, and how it was read."""
+    """Series of a file, and the receipt of its reading."""
 
     histories: tuple[MetricHistory, ...]
     receipt: Receipt
@@ -158,7 +158,7 @@ def accepted_since(
 
 
 def _is_closed(history: MetricHistory) -> bool:
-    """Return whether the end of a series is accepted: it has no value since."""
+    """Return whether a series ends before its accepted date."""
     return any(all(value is None for value in history.values[boundary.index :]) for boundary in history.boundaries)
 
 

@@ -64,7 +64,7 @@ def _zone(text: str | None) -> timezone:
 
 
 def number_of(value: object) -> float | None:
-    """Return a number. `None` if it is none. A missing or infinite value is `nan`."""
+    """Return a number: `nan` for a missing or infinite value, `None` for text."""
     if isinstance(value, (bool, list, dict)):
         return None
     text = "" if value is None else str(value).strip()

@@ -59,7 +59,7 @@ def _tab_dialect(source: Path, encoding: str, where: str) -> Dialect | None:
 
 
 def _lines(file: io.TextIOWrapper, where: str) -> Iterator[str]:
-    """Yield the lines. Raise for one that is too long, before it is read as a whole."""
+    """Yield the lines. Raise for a line that is too long, unread."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -160,7 +160,7 @@ class _SwallowedRows:
         self._suspects: list[tuple[Place, int, frozenset[str]]] = []
 
     def see(self, place: Place, record: list[str], lines: list[str]) -> None:
-        """Note the label of a record, or that the record is suspicious."""
+        """Count the label of a record, or mark the record as suspicious."""
         if self._label is None:
             return
         own = record[self._label].strip()

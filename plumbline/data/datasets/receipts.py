@@ -34,7 +34,7 @@ _MOST_NOTES = 20
 
 @dataclass(slots=True)
 class Reading:
-    """Receipt in the making: each reader adds what it read."""
+    """Receipt to which each reader adds its counts."""
 
     files: int = 0
     lines: int = 0
@@ -99,7 +99,7 @@ class Reading:
 
 
 def receipt_lines(manifest: Manifest) -> list[str]:
-    """Return what was read, and how, a line each. Nothing for generated data."""
+    """Return the receipt's lines: files, columns, rows. None for generated data."""
     receipt = manifest.receipt
     if receipt is None:
         return []

@@ -65,7 +65,7 @@ def load_lock(path: Path) -> LockFiles:
 
 
 def decode_lock(data: bytes) -> str:
-    """Return the text of a lock. Raise `UnicodeDecodeError` if it is none."""
+    """Decode a lock's text. Raise `UnicodeDecodeError` for other bytes."""
     return data.decode(next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8"))
 
 
@@ -120,7 +120,7 @@ def _notes(files: LockFiles) -> tuple[str, ...]:
 
 
 def _check_commit(pin: Pin, where: str) -> None:
-    """Raise `ConfigurationError` for a branch or a tag of a repository: it may mean a different commit tomorrow."""
+    """Raise `ConfigurationError` for a branch or tag, which may move."""
     address = pin.url.partition("#")[0]
     kind = REPOSITORY.match(address)
     if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):

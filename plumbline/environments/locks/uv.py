@@ -79,7 +79,7 @@ class _UvLock:
         return pins, {str(entry["name"]): str(entry.get("version", "")) for entry in entries if _is_own(entry)}
 
     def _walk(self) -> list[Entry]:
-        """Return the packages along the edges that hold, and note what is active."""
+        """Return the packages along active edges, and collect active extras."""
         reached: list[Entry] = []
         queue = [(root, tuple(self._chosen), True) for root in self._roots]
         seen: set[tuple[str, str, str]] = set()

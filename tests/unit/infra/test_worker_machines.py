@@ -66,6 +66,12 @@ def test_where_no_cpu_build_is_to_be_had_the_environment_is_not_called_one_of_th
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "torch-build").read_text() == "index\n"
+    (tmp_path / "torch-build").unlink()
+    asked = subprocess.run([*command, "cpu"], env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
+    assert asked.returncode != 0
+    assert "TORCH=cpu: " in asked.stderr
+    assert "set TORCH=index for the CUDA build" in asked.stderr
+    assert not (tmp_path / "torch-build").exists()
 
 
 def test_cloud_init_is_what_cloud_init_reads():

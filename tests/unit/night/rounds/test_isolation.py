@@ -159,7 +159,7 @@ def cases(content: Content) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("spec", "model", "settings"), {"x": number}
 
 
-@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a third", "all"])
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a sixth", "all"])
 def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
     world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture, share: int
 ) -> None:
