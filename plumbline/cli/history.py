@@ -14,6 +14,9 @@ from plumbline.cli.exchange.external_formats import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
+from plumbline.data.datasets.files import files_below
+from plumbline.data.datasets.readers import format_of
+from plumbline.data.datasets.streams import read_text
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.metrics import Worse
 from plumbline.judge.history.segments import MetricHistory
@@ -51,7 +54,7 @@ def register(subparsers: Any) -> None:
         dest="source",
         metavar="FILE",
         help="judge the series of a file that another tool wrote: CSV, JSON, JSON lines, Bencher, Conbench, Otava; of "
-        "a folder all *.json files, such as the results of asv. Exit code 1 for a loss",
+        "a folder all its tables, such as the results of asv. Exit code 1 for a loss",
     )
     for way, size in (("higher", "larger"), ("lower", "smaller")):
         parser.add_argument(
@@ -141,25 +144,23 @@ def _rebuild(central: CentralStore, suite: Suite) -> None:
         write_series(central, series)
 
 
-def _texts(source: Path) -> dict[str, str]:
-    """Return the content of a file, or of all *.json files below a folder, by name."""
-    paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
-    if not paths:
-        raise ConfigurationError("the folder has no *.json file", where=str(source), key="--from")
-    if sum(path.stat().st_size for path in paths) > _MAX_BYTES:
-        raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(source), key="--from")
-    texts = {}
-    for path in paths:
-        try:
-            texts[str(path)] = path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InvalidInputError("is not UTF-8 text", where=str(path)) from error
-    return texts
+def read_texts(source: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of a file, or of all tables below a folder, by name, and the names of its other files."""
+    paths = list(files_below(source).values()) if source.is_dir() else [source]
+    tables = [path for path in paths if path == source or format_of(path.name) in ("csv", "json", "jsonl")]
+    if not tables:
+        raise ConfigurationError("the folder has no *.json file and no other table", where=str(source), key="--from")
+    texts: dict[str, str] = {}
+    for path in tables:
+        texts[str(path)] = read_text(path, str(path), _MAX_BYTES - sum(map(len, texts.values())))
+    return texts, sorted({str(path) for path in paths} - texts.keys())
 
 
 def _external(args: argparse.Namespace) -> int:
+    texts, unread = read_texts(args.source)
     external = parse_external(
-        _texts(args.source),
+        texts,
+        unread=unread,
         where=str(args.source),
         worse=_worse(args),
         choice=TableChoice(args.time, tuple(args.metric)),
@@ -261,7 +262,7 @@ def _print_receipt(source: Path, receipt: Receipt) -> None:
     if receipt.ignored_files:
         names = [clean(Path(name).name, 80) for name in receipt.ignored_files[:_MOST_NAMED]]
         more = ", ..." if len(receipt.ignored_files) > _MOST_NAMED else ""
-        say(f"  {len(receipt.ignored_files)} files hold no measurements: {', '.join(names)}{more}")
+        say(f"  {len(receipt.ignored_files)} files without measurements, or of another kind: {', '.join(names)}{more}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
         since = f"last value {ended.last}, {ended.missing_nights} nights before the newest row"

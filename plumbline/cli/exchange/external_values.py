@@ -18,27 +18,28 @@ _LOOSE = re.compile(
 _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """From this number on, an epoch is in nanoseconds, microseconds, milliseconds."""
 _END = 253_402_300_800
+TIME_HINT = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds or milliseconds since 1970"
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
 
 def time_of(value: object, where: str) -> float:
     """Return seconds since 1970. Raise for anything else than a time after 1970."""
-    text = str(value).strip()
-    try:
-        seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if math.isfinite(seconds):
-        seconds /= next((unit for least, unit in _UNITS if seconds >= least), 1.0)
-    else:
-        parsed = _parsed(text)
-        if parsed is None:
-            hint = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds or milliseconds since 1970"
-            raise InvalidInputError(f"{text[:60]!r} is not a time", where=where, key="time", hint=hint)
-        seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    seconds, text = seconds_of(value), f"{str(value).strip()[:60]!r}"
+    if seconds is None:
+        raise InvalidInputError(f"{text} is not a time", where=where, key="time", hint=TIME_HINT)
     if not 0 <= seconds < _END:
-        raise InvalidInputError(f"{text[:60]!r} is not a time after 1970", where=where, key="time")
+        raise InvalidInputError(f"{text} is not a time after 1970", where=where, key="time")
     return seconds
+
+
+def seconds_of(value: object) -> float | None:
+    """Return seconds since 1970. `None` if the value is no time."""
+    text = str(value).strip()
+    seconds = None if _COMPACT.fullmatch(text) else _float(text)
+    if seconds is not None and math.isfinite(seconds):
+        return seconds / next((unit for least, unit in _UNITS if seconds >= least), 1.0)
+    parsed = _parsed(text)
+    return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _parsed(text: str) -> datetime | None:
@@ -68,13 +69,16 @@ def number_of(value: object) -> float | None:
     if isinstance(value, (bool, list, dict)):
         return None
     text = "" if value is None else str(value).strip()
-    if text.lower() in _MISSING:
-        return math.nan
+    number = math.nan if text.lower() in _MISSING else _float(text)
+    return number if number is None or math.isfinite(number) else math.nan
+
+
+def _float(text: str) -> float | None:
+    """Return the number that a text is for every reader: Python alone reads `1_000` and digits of all scripts."""
     try:
-        number = float(text)
+        return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
-    return number if math.isfinite(number) else math.nan
 
 
 def value_of(value: object, where: str) -> float | None:

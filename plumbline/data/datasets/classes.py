@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import MAX_LABEL, Place, RawRow, Row
+from plumbline.data.datasets.rows import MAX_LABEL, RawRow, Row
+from plumbline.schema.delimited import Place
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.manifest import ClassRows
 from plumbline.schema.suite_file import suggest_or_list

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import ColumnOptions, Place, RawRow, checked_row, declared_name
+from plumbline.data.datasets.rows import ColumnOptions, RawRow, checked_row, declared_name
+from plumbline.schema.delimited import Place
 from plumbline.schema.errors import (
     DISK_FULL,
     AccessError,

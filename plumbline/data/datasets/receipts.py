@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plumbline.data.datasets.rows import Columns, Place, Row
+from plumbline.data.datasets.rows import Columns, Row
 from plumbline.data.datasets.shards import parquet_bytes, store_bytes
 from plumbline.data.stores import Store
 from plumbline.data.stores.protocol import read_object
 from plumbline.schema.base import read_model
+from plumbline.schema.delimited import Place
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.manifest import DataFile, ImportReceipt, Manifest
@@ -42,6 +43,7 @@ class Reading:
     read_as: dict[str, None] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
     spans: int = 0
     first_span: Place | None = None
     spellings: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -83,6 +85,8 @@ class Reading:
             notes.append(many if self.spans > 1 else f"1 row of several lines: {first}")
         if self.empty:
             notes.append(f"files without a row: {_named(keys.get(name, name) for name in self.empty)}")
+        if self.unread:
+            notes.append(f"files of a split that is not used: {_named(self.unread)}")
         for name, labels in self._merged(spelling).items():
             if len(labels) > 1:
                 notes.append(f"labels read as the class {name}: {_named(map(ascii, labels))}")

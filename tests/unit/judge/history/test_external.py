@@ -60,7 +60,8 @@ def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the column does not exist"),
+        ("", "contains no row"),
+        ("day,value\n", "the column does not exist"),
         ("time,metric,value\n", "contains no row"),
         ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
         ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
