@@ -28,14 +28,14 @@ from plumbline.night.rounds.series import accepted_times
 from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
-from plumbline.report.sentences import clean
+from plumbline.report.sentences import clean, counted
 from plumbline.report.site import history_page
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.schema.escape import first_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 
 _MAX_BYTES = 256 << 20
-_MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _MOVED = frozenset({"lasting", "open-call", "improved"})
 """Reasons of a level that stays moved until a person accepts it."""
@@ -246,26 +246,28 @@ _SOURCES = {
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:
     """Print how the file was read: what was assumed, left out or is missing."""
-    say(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
+    rows, series = counted(receipt.rows, "rows"), counted(receipt.num_series, "series")
+    say(f"{source}: {rows}, {receipt.first} to {receipt.last}, {series}")
     groups: dict[tuple[Worse, str], list[str]] = {}
     for direction in receipt.directions:
         groups.setdefault((direction.worse, direction.source), []).append(clean(direction.metric, 80))
     for (way, by), names in groups.items():
         about = _SOURCES[by].format(other="lower" if way == "higher" else "higher")
-        say(f"  {way} is worse: {', '.join(names)} ({about})")
+        say(f"  {way} is worse: {first_of(names)} ({about})")
     if signed := [clean(direction.metric, 80) for direction in receipt.directions if direction.has_sign]:
-        say(f"  zero or negative values: {', '.join(signed)}; changes are shares of the typical size")
+        say(f"  zero or negative values: {first_of(signed)}; changes are shares of the typical size")
     if receipt.repeated:
-        say(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
+        many = f"{receipt.repeated} rows repeat a time of their series"
+        repeat = "1 row repeats a time of its series" if receipt.repeated == 1 else many
+        say(f"  {repeat}: the last row with a value counts")
     if receipt.ignored_columns:
-        say(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
+        say(f"  ignored columns: {first_of([clean(name, 80) for name in receipt.ignored_columns], 20)}")
     if receipt.ignored_files:
-        names = [clean(Path(name).name, 80) for name in receipt.ignored_files[:_MOST_NAMED]]
-        more = ", ..." if len(receipt.ignored_files) > _MOST_NAMED else ""
-        say(f"  {len(receipt.ignored_files)} files without measurements, or of another kind: {', '.join(names)}{more}")
+        names = [clean(Path(name).name, 80) for name in receipt.ignored_files]
+        say(f"  {counted(len(names), 'files')} without measurements, or of another kind: {first_of(names)}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
-        since = f"last value {ended.last}, {ended.missing_nights} nights before the newest row"
+        since = f"last value {ended.last}, {counted(ended.missing_nights, 'nights')} before the newest row"
         say(f"  {about}: {since} (--accept SERIES=DATE with a later date closes it)")
 
 
@@ -294,5 +296,4 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
         if line.reason not in ("quiet", "learning"):
             say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
     for level, names in new.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        say(f"  {', '.join(names[:_MOST_NAMED])}{more}: {level}")
+        say(f"  {first_of(names)}: {level}")

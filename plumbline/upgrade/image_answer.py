@@ -14,6 +14,7 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import gates_of
 from plumbline.night.rounds.plan import RERUN, Assignment, Round
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.escape import first_of
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import TrialLine, UpgradeAnswer
@@ -24,7 +25,6 @@ from plumbline.upgrade.report import effect_of
 from plumbline.upgrade.request import UpgradeRequest
 
 _BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
-_SHOWN = 5
 _INPUTS = "the build of the dataset, of the tokenizer and of the initial weights is not compared: training reads them"
 
 
@@ -93,10 +93,8 @@ def _answered(
     drop: PairedDrop | None = None,
 ) -> UpgradeAnswer:  # fmt: skip
     changes, beside = _differences(trainings)
-    names = ", ".join(str(change) for change in changes[:_SHOWN])
-    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     notes = [*lines, "bisecting is off: an image is one change"]
-    notes += [f"packages that differ: {names}{more}"] if changes else []
+    notes += [f"packages that differ: {first_of(changes)}"] if changes else []
     notes += [f"also different: {', '.join(beside)}"] if beside else []
     own = trainings.record("own")
     return UpgradeAnswer(

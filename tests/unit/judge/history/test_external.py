@@ -319,6 +319,31 @@ def test_series_that_change_together_are_named_as_one_event(tmp_path: Path, caps
     assert "3 of 3 series changed on the same night" in capsys.readouterr().out
 
 
+def test_forty_series_of_one_night_are_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    rows = [_days(values, f"bench_{number:02}_seconds")[0] for number in range(40)]
+    summary, xml = tmp_path / "summary.md", tmp_path / "junit.xml"
+    path = _csv(tmp_path / "t.csv", rows)
+    assert main(["history", "--from", str(path), "--summary", str(summary), "--junit", str(xml)]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 6
+    assert max(map(len, lines)) < 240
+    assert "bench_04_seconds and 35 more (by name)" in lines[1]
+    assert "bench_04_seconds and 35 more: 1 night, too few for a reference" in lines[2]
+    for written in (summary, xml):
+        assert written.read_text("utf-8").count("bench") >= 40
+        assert "1 nights" not in written.read_text("utf-8")
+
+
+def test_one_of_a_kind_is_no_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _csv(tmp_path / "t.csv", ["2026-08-01,speed,1"])
+    main(["history", "--from", str(path)])
+    assert "1 row, 2026-08-01 to 2026-08-01, 1 series" in capsys.readouterr().out
+    _csv(path, ["2026-08-01,speed,1", "2026-08-01,speed,2"])
+    main(["history", "--from", str(path)])
+    assert "1 row repeats a time of its series" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", ["--time", "--metric", "--accept"])
 def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
