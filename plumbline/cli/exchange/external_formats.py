@@ -45,10 +45,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "unit": ("unit", "units"),
 }
 """Names of each column, the first one preferred."""
-_ATTRIBUTES = frozenset({
-    "commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index", "seed", "epoch",
-    "step", "_step", "iteration",
-})  # fmt: skip
+_ATTRIBUTE = re.compile(
+    r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
+)
 """Columns of a wide table that are no metrics, also if they are numbers."""
 _MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
 """A number with a unit, or with marks between thousands, or a duration: a value for people."""
@@ -107,9 +106,10 @@ def read_rows(
     contents = list(_contents(text, where, dates, choice))
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     columns = _columns(keys, choice)
-    if {"metric", "value"} & columns.keys():
+    named = [key for key in keys if key.strip() in choice.metrics]
+    if "value" in columns or ("metric" in columns and not named):
         return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
-    metrics = [key for key in keys if key.strip() in choice.metrics] if choice.metrics else _metrics(contents, columns)
+    metrics = named if choice.metrics else _metrics(contents, columns)
     if choice.metrics and not metrics:
         return [], _others(keys, columns)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
@@ -166,7 +166,8 @@ def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
 def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
     for column in ("time", *({"metric"} & columns.keys()), "value"):
         if columns.get(column) not in content:
-            raise InvalidInputError("missing", where=place, key=column)
+            hint = "--metric NAME names a column of numbers"
+            raise InvalidInputError("missing", where=place, key=column, hint=hint if column == "value" else "")
     metric = str(content[columns["metric"]] or "").strip() if "metric" in columns else columns["value"]
     if not metric:
         raise InvalidInputError("missing", where=place, key="metric")
@@ -192,7 +193,7 @@ def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     metrics = []
     for key in keys:
-        if key in columns.values() or key.strip().lower() in _ATTRIBUTES.union(_NAMES["time"]):
+        if key in columns.values() or _ATTRIBUTE.fullmatch(name := key.strip().lower()) or name in _NAMES["time"]:
             continue
         cells = [(place, content.get(key)) for place, content in contents]
         given = [(place, value) for place, value in cells if value is not None and str(value).strip()]

@@ -47,7 +47,7 @@ class Located:
     label: str
     """Last part of the source's name, for the manifest, independent of its folder."""
     unread: tuple[str, ...] = ()
-    """Names of the files of a split that is not used."""
+    """Names of the files of unused splits."""
     saved: Path | None = None
     """Folder that the library `datasets` saved, instead of files."""
 

@@ -95,7 +95,7 @@ def test_a_folder_of_rows_is_imported_whole_or_not_at_all(
 def test_the_files_of_a_split_that_is_not_used_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make(tmp_path, {"in/train.csv": A, "in/valid.csv": rows(20, 30), "in/test.csv": rows(30, 40)})
     assert main(["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]) == 0
-    assert "files of a split that is not used: test.csv" in capsys.readouterr().out
+    assert "unused splits: test.csv" in capsys.readouterr().out
 
 
 def test_a_glob_names_a_link_that_leads_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

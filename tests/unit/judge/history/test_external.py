@@ -301,6 +301,18 @@ def test_time_and_metrics_are_chosen_by_option(tmp_path: Path, capsys: pytest.Ca
     assert "no metric 'troughput'" in capsys.readouterr().err
 
 
+def test_the_metrics_of_named_runs_are_chosen_by_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table that W&B writes of its runs: each has a name of its own, which is no metric's."""
+    values = _noisy()
+    values[100:] *= 0.7
+    rows = [row.replace(",", f"T02:00:00.000Z,brisk-sky-{night},", 1) for night, row in enumerate(_days(values, "x"))]
+    path = _csv(tmp_path / "t.csv", rows, '"Created","Name","Tags","accuracy"')
+    assert main(["history", "--from", str(path)]) == 4
+    assert "row 2: value: missing (hint: --metric NAME names a column of numbers)" in capsys.readouterr().err
+    (line,) = _read(capsys, path, "--metric", "accuracy")["lines"]
+    assert (line["metric"], line["nights"], line["verdict"]) == ("accuracy", 110, "drift")
+
+
 def test_an_accuracy_in_percent_changes_by_a_share_of_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,13 @@ READ = {
     "spaces after the commas": Table(table("{day}, speed, {value}", "time, metric, value"), {"skipinitialspace": True}),
     "names of columns in other cases": Table(table(head="Time,Metric,Value"), time="Time", column="Value"),
     "a wide table": Table(table("{day},{value},ok", "time,speed,status"), column="speed"),
+    "runs of MLflow": Table(
+        table(
+            "a{n},3,FINISHED,{day} 02:00:00.000000+00:00,{day} 03:00:00.000000+00:00,{value},0.{n},main",
+            "run_id,experiment_id,status,start_time,end_time,metrics.speed,params.rate,tags.branch",
+        ),
+        times=LATE, metric="metrics.speed", column="metrics.speed", time="start_time",
+    ),
     "two columns of times": Table(table("{day},{epoch},{value}", "time,created,speed"), column="speed"),
     "rows out of order": Table("\n".join([LINES[0], *sorted(LINES[1:], key=lambda row: row[-3:])])),
     "missing cells": Table(
