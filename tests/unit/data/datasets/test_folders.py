@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,21 @@ def test_files_of_a_folder_that_are_not_judged_are_named(tmp_path: Path, capsys:
     assert (
         "3 files without measurements, or of another kind: machine.json, c.json, b.parquet" in capsys.readouterr().out
     )
+
+
+@pytest.mark.other_user
+def test_a_folder_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = make(Path(name), {"in/a.json": run(0), "in/sub/b.json": run(1)})
+        Path(name).chmod(0o755)
+        command = ["history", "--from", str(folder), "--json"]
+        assert main(command) == 3  # and every module is imported
+        assert json.loads(capsys.readouterr().out)["receipt"]["rows"] == 2
+        (folder / "sub").chmod(0)
+        os.seteuid(65534)
+        try:
+            code = main(command)
+        finally:
+            os.seteuid(0)
+    assert code == 2
+    assert "in/sub: Permission denied" in capsys.readouterr().err
