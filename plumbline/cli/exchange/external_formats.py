@@ -118,10 +118,7 @@ def read_rows(
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
     """Return the revisions' dates from an asv site's index; empty for other files."""
-    try:
-        dates = field(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
-    except (ValueError, RecursionError):
-        return {}
+    dates = field(_document(text), "revision_to_date") if "revision_to_date" in text else None
     return dates if isinstance(dates, dict) else {}
 
 
@@ -129,20 +126,23 @@ def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bo
     """Return whether an asv file has measurements of its own."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return True  # another format, or damaged: reading it says so
+    document = _document(text)
     if isinstance(document, list):
         return not all(isinstance(item, str) for item in document)
-    if (
-        not isinstance(document, dict)
-        or {"results", "data", "stats", "entries"} & document.keys()
-        or isinstance(document.get("benchmarks"), list)
-    ):
+    if not isinstance(document, dict):
+        return True  # another format, or damaged: reading it says so
+    if {"results", "data", "stats", "entries"} & document.keys() or isinstance(document.get("benchmarks"), list):
         return True
     columns = _columns([str(key) for key in document], choice)
     return "time" in columns and ("metric" in columns or bool(_metrics([(where, document)], columns)))
+
+
+def _document(text: str) -> object:
+    """Return a JSON document. `None` for other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
@@ -219,15 +219,13 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
 
 def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[str, Content]]:
     text = text.removeprefix(_DATA_JS)
-    start = text.lstrip()[:1]
+    start, document = text.lstrip()[:1], _document(text)
     if start not in ("{", "["):
         yield from _csv(text, where, choice)
         return
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if start == "[":
-            raise InvalidInputError("not JSON", where=where) from error
+    if document is None and start == "[":
+        raise InvalidInputError("not JSON", where=where)
+    if document is None:
         yield from _json_lines(text, where)
         return
     for number, content in enumerate(objects(document, where, dates), start=1):
@@ -260,10 +258,7 @@ def _json_lines(text: str, where: str) -> Iterator[tuple[str, Content]]:
         if not line.strip():
             continue
         place = f"{where}: row {number}"
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError("not JSON", where=place) from error
+        content = _document(line)
         if not isinstance(content, dict):
-            raise InvalidInputError("not a JSON object", where=place)
+            raise InvalidInputError("not JSON" if content is None else "not a JSON object", where=place)
         yield place, content

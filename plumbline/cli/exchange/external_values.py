@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from plumbline.schema.errors import InvalidInputError
 
@@ -43,25 +44,14 @@ def seconds_of(value: object) -> float | None:
 
 
 def _parsed(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text.removesuffix(".0"))
-    except ValueError:
-        found = _LOOSE.fullmatch(text)
-    if found is None:
-        return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    try:
-        return datetime(year, month, day, hour, minute, second, tzinfo=_zone(found[7]))
-    except ValueError:
-        return None
-
-
-def _zone(text: str | None) -> timezone:
-    if text is None or text in ("Z", "UTC", "GMT"):
-        return UTC
-    digits = text[1:].replace(":", "")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return timezone(-offset if text[0] == "-" else offset)
+    found = _LOOSE.fullmatch(text)
+    *numbers, zone = found.groups("") if found else ("", "")
+    year, *others = (number.zfill(2) for number in numbers)
+    zone = "Z" if zone in ("UTC", "GMT") else zone
+    for form in (text.removesuffix(".0"), f"{year}-{'-'.join(others[:2])}T{':'.join(others[2:])}{zone}"):
+        with suppress(ValueError):
+            return datetime.fromisoformat(form)
+    return None
 
 
 def number_of(value: object) -> float | None:
