@@ -7,6 +7,7 @@ Here a delimiter counts only if every record of the sample has as many fields as
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,9 +40,21 @@ class Dialect:
 
     def described(self, encoding: str, *, header: bool) -> str:
         """Return how a file is read, for its receipt."""
-        encoding = "UTF-16" if encoding == "utf-16" else "UTF-8"
+        encoding = encoding.upper().removesuffix("-SIG")
         quotes = "quotes enclose texts" if self.quoting == csv.QUOTE_MINIMAL else "quotes belong to the text"
         return f"{encoding}, delimiter {self.delimiter!r}, {quotes}, {'a header' if header else 'no header'}"
+
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+"""Encodings by the mark at the start of a file; PowerShell's `>` writes UTF-16."""
+
+
+def encoding_of(start: bytes) -> str:
+    """Return the encoding by a file's byte order mark; UTF-8 without any."""
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 
 
 class Place(NamedTuple):

@@ -11,8 +11,8 @@ from typing import BinaryIO, TextIO
 
 from plumbline.data.datasets.receipts import Reading
 from plumbline.data.datasets.rows import ColumnOptions
-from plumbline.data.datasets.streams import encoding_of, opened
-from plumbline.schema.delimited import MAX_LINE_BYTES, Place, Records, dialect_of
+from plumbline.data.datasets.streams import opened
+from plumbline.schema.delimited import MAX_LINE_BYTES, Place, Records, dialect_of, encoding_of
 from plumbline.schema.errors import InvalidInputError
 
 _ESCAPED = re.compile("[\udc80-\udcff]")
@@ -47,7 +47,7 @@ def _as_text(raw: BinaryIO, encoding: str, errors: str = "strict") -> io.TextIOW
 
 
 def _not_unicode(source: Path, where: str, encoding: str, error: UnicodeError) -> InvalidInputError:
-    if encoding != "utf-8-sig" or not isinstance(error, UnicodeDecodeError):
+    if not encoding.startswith("utf-8") or not isinstance(error, UnicodeDecodeError):
         return InvalidInputError(f"not text in {encoding}: {str(error)[:100]}", where=where, hint="save it as UTF-8")
     line = _line_of_bad_byte(source, where)
     text = f"not CSV in UTF-8: the byte 0x{error.object[error.start]:02x} ({error.reason})"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from plumbline.schema.delimited import Layout, Place
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.escape import first_of
 from plumbline.schema.suite_file import did_you_mean
 
 _TEXTS = (
@@ -91,8 +92,7 @@ class ColumnOptions:
 
 
 def _listed(found: Sequence[str]) -> str:
-    more = ", ..." if len(found) > _MOST_LISTED else ""
-    return (", ".join(name[:60] for name in found[:_MOST_LISTED]) or "none") + more
+    return first_of([name[:60] for name in found], _MOST_LISTED) or "none"
 
 
 def _check_given(name: str, found: Sequence[str], where: str) -> None:

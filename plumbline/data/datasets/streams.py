@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from plumbline.schema.delimited import encoding_of
 from plumbline.schema.errors import InvalidInputError
 
 BUFFER_BYTES = 1 << 20
@@ -46,13 +46,6 @@ def opened(source: Path, where: str) -> Iterator[BinaryIO]:
     except (pa.ArrowException, OSError, EOFError) as error:
         text = f"the {name} stream is damaged or cut off: {str(error)[:120]}"
         raise InvalidInputError(text, where=where, hint="compress or download it again") from error
-
-
-def encoding_of(start: bytes) -> str:
-    """Return the encoding of a byte order mark; UTF-8 without any."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return "utf-8-sig"
 
 
 def read_text(source: Path, where: str, max_bytes: int) -> str:

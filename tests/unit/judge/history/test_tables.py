@@ -64,6 +64,7 @@ READ = {
     "UTF-16, as Excel writes it": Table(
         table().replace(",", "\t").encode("utf-16"), {"sep": "\t", "encoding": "utf-16"}
     ),
+    "UTF-32": Table(table().encode("utf-32"), {"encoding": "utf-32"}),
     "gzip": Table(gzip.compress(table().encode()), {"compression": "gzip"}),
     "bzip2": Table(bz2.compress(table().encode()), {"compression": "bz2"}),
     "lines of Windows": Table(table(end="\r\n")),
