@@ -523,7 +523,12 @@ on Linux from wheels written by hand. pip-tools wrote a lock for each choice, an
 
 @pytest.mark.parametrize(
     ("tool", "project", "choice"),
-    [(tool, name, choice) for tool, locks in KEPT.items() for name, lock in locks.items() for choice in lock["choices"]],
+    [
+        (tool, name, choice)
+        for tool, locks in KEPT.items()
+        for name, lock in locks.items()
+        for choice in lock["choices"]
+    ],
 )
 def test_a_kept_lock_has_the_packages_that_its_tool_installs(tmp_path, tool, project, choice):
     kept = KEPT[tool][project]
