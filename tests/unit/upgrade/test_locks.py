@@ -516,8 +516,9 @@ def test_a_lock_has_the_packages_that_its_own_tool_exports(lock):
 KEPT = json.loads((FILES / "kept.json").read_text("utf-8"))
 """By tool and project: the lock that the tool wrote, and by the chosen extras and groups what it exports of it.
 
-Poetry 2.5, PDM 2.29 (`pylock.toml`), pip-tools 7.6 and pip 26 (`pip lock`) locked the projects of `test_lock_tools.py`
-on Linux from wheels written by hand. pip-tools wrote a lock for each choice, and pip tells what it installs from it.
+uv 0.13, Poetry 2.5, PDM 2.29 (`pylock.toml`), pip-tools 7.6, Pipenv (`pipenv requirements`) and pip 26 (`pip lock`)
+locked projects of `test_lock_tools.py` on Linux from wheels written by hand. pip-tools and Pipenv wrote a lock for each
+choice, and pip tells what it installs from it.
 """
 
 
