@@ -220,10 +220,14 @@ def _check_record(record: list[str], header: list[str], place: Place, layout: La
         if len(record) < len(header):
             more, hint = "fewer", "the file may be cut off; an empty field has its delimiter too"
         raise InvalidInputError(f"has {more} fields than the header", where=str(place), hint=hint)
-    names = {name.strip("\ufeff ") for name in record}
-    if layout.header and len(header) > 1 and names == {name.strip("\ufeff ") for name in header}:
+    is_repeated = layout.header and len(header) > 1 and record[-1].strip() in map(str.strip, header)
+    if is_repeated and {_name(field) for field in record} == {_name(field) for field in header}:
         hint = "remove the line; several files are read as a folder or a glob, such as FOLDER/*.csv"
         raise InvalidInputError("repeats the header", where=str(place), hint=hint)
+
+
+def _name(field: str) -> str:
+    return field.strip("\ufeff ")
 
 
 class _SwallowedRows:

@@ -44,13 +44,15 @@ def seconds_of(value: object) -> float | None:
 
 
 def _parsed(text: str) -> datetime | None:
-    found = _LOOSE.fullmatch(text)
-    *numbers, zone = found.groups("") if found else ("", "")
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.removesuffix(".0"))
+    if (found := _LOOSE.fullmatch(text)) is None:
+        return None
+    *numbers, zone = found.groups("")
     year, *others = (number.zfill(2) for number in numbers)
     zone = "Z" if zone in ("UTC", "GMT") else zone
-    for form in (text.removesuffix(".0"), f"{year}-{'-'.join(others[:2])}T{':'.join(others[2:])}{zone}"):
-        with suppress(ValueError):
-            return datetime.fromisoformat(form)
+    with suppress(ValueError):
+        return datetime.fromisoformat(f"{year}-{'-'.join(others[:2])}T{':'.join(others[2:])}{zone}")
     return None
 
 
