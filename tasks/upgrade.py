@@ -38,7 +38,7 @@ from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.round_task import round_task
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
+from plumbline.upgrade.image_answer import ImageUpgrade, wanted, with_gathered
 from plumbline.upgrade.orders import (
     PlatformReport,
     UpgradeOrder,
@@ -161,7 +161,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     notes: dict[Assignment, tuple[str, ...]] = {}
     ends = time.monotonic() + options.seconds
     with scratch_folder() as folder:
-        while asked := [assignment for each in trainings.values() for assignment in each.wanted(options.trials)]:
+        while asked := [assignment for each in trainings.values() for assignment in wanted(each, options.trials)]:
             results = dispatch_trainings(upgrade.round, asked)
             gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes

@@ -13,6 +13,7 @@ from plumbline.report.curves import Curves, curves
 from plumbline.report.sentences import clean, listed
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
+from plumbline.schema.escape import first_of
 
 _MAX_POINTS = 240
 
@@ -125,9 +126,8 @@ def _classes(names: Sequence[str]) -> str:
     """Return the class names, unless they merely repeat the numbers."""
     if not names or list(names) == [str(number) for number in range(len(names))]:
         return ""
-    more = f" and {len(names) - _MOST_CLASSES} more" if len(names) > _MOST_CLASSES else ""
-    listed_names = ", ".join(f"{number} = {clean(name, 60)}" for number, name in enumerate(names[:_MOST_CLASSES]))
-    return f"; classes {listed_names}{more}"
+    shown = [f"{number} = {clean(name, 60)}" for number, name in enumerate(names)]
+    return f"; classes {first_of(shown, _MOST_CLASSES)}"
 
 
 def _equal(pair: Pair) -> dict[str, bool]:

@@ -179,6 +179,7 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, rea
     else:
         located = locate(name, downloads / "train")
         _check_hub_keys(source, may_split=located.saved is not None)
+        reading.unread = located.unread
         if located.saved is not None:
             sources = read_saved(located.saved, source, located.label, options, reading)
         else:

@@ -119,7 +119,7 @@ def test_any_runs_have_a_noise_floor_and_an_equivalence(left: list[float], right
 @example(values=[0.0, 1e9, 1e-309, 1e-309])
 @given(values=st.lists(ANY, min_size=1, max_size=40))
 def test_any_external_series_is_summarised(values: list[float]) -> None:
-    text = "\n".join(["time,metric,value", *(f"{day},speed,{value}" for day, value in enumerate(values))])
+    text = "\n".join(["time,metric,value", *(f"{1785000000 + day},speed,{value}" for day, value in enumerate(values))])
     (line,) = parse_external(text, where="x").histories
     summary = summarise(line, ALLOWED)
     assert (summary.nights, summary.verdict == "pass" and not math.isfinite(values[-1])) == (len(values), False)
