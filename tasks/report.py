@@ -16,7 +16,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.outcome import round_events
-from plumbline.night.rounds.reporting import draw_plots, write_report
+from plumbline.night.rounds.reporting import write_report
 from plumbline.night.rounds.series import write_nights
 from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.markdown import findings_table, step_summary
@@ -30,8 +30,10 @@ from plumbline.tasks.round_task import round_task
 
 
 @round_task("report", retries=2)
-def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:
-    """Write the report. Return the verdict with its link."""
+def report_round(
+    round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged
+) -> tuple[RoundVerdict, str]:
+    """Write the report. Return the verdict with its link, and the page of charts."""
     refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
@@ -52,7 +54,7 @@ def add_notes(
     """Report and publish the verdict again, with notes. If that fails, the published verdict stands."""
     verdict = verdict.replace(notes=(*verdict.notes, *notes))
     try:
-        verdict = report_round.fn(round_, verdict, gathered, judged)
+        verdict, _ = report_round.fn(round_, verdict, gathered, judged)
         publish.fn(round_, verdict, judged)
     except SupersededError:
         raise
@@ -91,14 +93,9 @@ def emit_verdict(verdict: RoundVerdict) -> None:
 
 
 @round_task("show", retries=2)
-def show_in_ui(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> None:
+def show_in_ui(round_: Round, verdict: RoundVerdict, plots: str) -> None:
     """Create the run's artifacts: verdict, findings, plots and link."""
-    central = CentralStore(open_store(round_.suite.store))
-    pages = {
-        "verdict": step_summary(verdict),
-        "findings": findings_table(verdict),
-        "plots": draw_plots(round_, verdict, gathered, judged.baselines, central),
-    }
+    pages = {"verdict": step_summary(verdict), "findings": findings_table(verdict), "plots": plots}
     name = round_.suite.name.replace("_", "-").replace(".", "-")
     told = f"Round {round_.id}: {verdict.verdict}"
     for what, page in pages.items():

@@ -28,8 +28,6 @@ from plumbline.train.dropout import keep_mask
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.production.leg import ProductionLeg
 
-__all__ = ["dropout", "golden", "parts", "processes", "production", "records", "resume"]
-
 _SETTINGS: Mapping[str, dict[str, str]] = {
     "plain": {},
     "TF32 for every product": {"NVIDIA_TF32_OVERRIDE": "1"},

@@ -55,7 +55,9 @@ class WholeRecord(LoadedRecord):
 
 def whole(loaded: LoadedRecord) -> WholeRecord:
     """Return the record with its completeness, which is checked on first use."""
-    return loaded if isinstance(loaded, WholeRecord) else WholeRecord(loaded.record, loaded.folder, loaded.arrays)
+    if isinstance(loaded, WholeRecord):
+        return loaded
+    return WholeRecord(loaded.record, loaded.folder, loaded.arrays, loaded.sha256)
 
 
 def missing_evidence(loaded: LoadedRecord, side: str) -> list[Finding]:
