@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 _SMALLEST_HALF = 2.0**-25
 """Half of fp16's smallest number: what a value below it loses."""
+_Result = TypeVar("_Result")
 Level = Literal["leaf", "block"]
 """Whether a module is one without children, or holds such."""
 
@@ -200,10 +201,10 @@ class ModuleProofs:
         stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack
 
-    def _tried(self, call: _Call, *given: Any) -> torch.Tensor | None:
-        """Return the output in fp64, or nothing of a module whose own code does not compute in it."""
+    def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
+        """Return what a module's definition gives in fp64, or nothing if its own code does not compute in it."""
         try:
-            return call.exact(*given)
+            return compute()
         # Each module's own code raises what it meets in fp64; a proof never ends a training.
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
@@ -240,7 +241,7 @@ class ModuleProofs:
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
         repeated = RepeatedDraws(call.draws)
         with self._exactly(repeated), torch.no_grad():
-            exact = self._tried(call)
+            exact = self._tried(call, call.exact)
         if exact is None or exact.shape != native.shape or repeated.is_short:
             return  # without its own draws nothing is known of its output
         weight, dtype = _matrix(module), self._format(call, native.dtype)
@@ -275,11 +276,14 @@ class ModuleProofs:
         passed = gradient.detach().double()
         with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
             inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
-            exact = self._tried(call, parameters, inputs)
+            exact = self._tried(call, lambda: call.exact(parameters, inputs))
             if exact is None or not exact.requires_grad:
                 return
             sources = [parameters[name] for name in own] + wanted
-            found = torch.autograd.grad(exact, sources, passed, allow_unused=True)
+            # A module may compute its own forward pass again in the backward pass.
+            found = self._tried(call, lambda: torch.autograd.grad(exact, sources, passed, allow_unused=True))
+            if found is None:
+                return
         call.passed = {place: each for place, each in enumerate(found[len(own) :]) if each is not None}
         dtype, tables = self._format(call, gradient.dtype), call.tables()
         for value, each in zip(own.values(), found, strict=False):

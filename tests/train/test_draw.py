@@ -110,7 +110,11 @@ def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Traine
     """What differs in the legs explains a different answer, and says more."""
     with pytest.MonkeyPatch.context() as patch:
         plain = torch.nn.functional.layer_norm
-        patch.setattr(torch.nn.functional, "layer_norm", lambda x, *given: plain(x, *given[:3], 1e-5))
+        patch.setattr(
+            torch.nn.functional,
+            "layer_norm",
+            lambda x, shape, weight=None, bias=None, eps=0.0: plain(x, shape, weight, bias, 1e-5),
+        )
         other = train(workshop, TONIGHT, "azure")
     judgement = judged(tonight, load_record(other.folder))
     assert judgement.verdict == "drift"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from plumbline.judge.rungs.proven import is_over
 from plumbline.schema.proof import Proof
@@ -266,3 +268,17 @@ def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
     assert {draws.rate for draws in proof.draws} == {0.1}
     assert not [found for found in proof.errors if is_over(found)]
     assert torch.equal(weights, setting.train(is_proven=False)[1])
+
+
+def test_a_module_that_computes_again_in_the_backward_pass_is_lost_and_trains_on():
+    """Its second forward pass has native weights, which are no fp64."""
+
+    def recompute(step: int, engine: Engine) -> None:
+        block = engine.bare.bert.encoder.layer[0].intermediate
+        if not step:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+    (proof,), weights = Setting(steps=(0,)).train(before=recompute)
+    assert "layer.0.intermediate" in proof.lost
+    assert not [found for found in proof.errors if is_over(found)]
+    assert torch.equal(weights, Setting().train(before=recompute, is_proven=False)[1])
