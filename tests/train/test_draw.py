@@ -111,9 +111,12 @@ def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Traine
     with pytest.MonkeyPatch.context() as patch:
         plain = torch.nn.functional.layer_norm
         patch.setattr(
-            torch.nn.functional, "layer_norm",
-            lambda x, shape, weight=None, bias=None, **_: plain(x, shape, weight, bias, 1e-5),
-        )  # fmt: skip
+            torch.nn.functional,
+            "layer_norm",
+            lambda input, normalized_shape, weight=None, bias=None, eps=0.0: plain(
+                input, normalized_shape, weight, bias, 1e-5
+            ),
+        )
         other = train(workshop, TONIGHT, "azure")
     judgement = judged(tonight, load_record(other.folder))
     assert judgement.verdict == "drift"
