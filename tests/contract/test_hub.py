@@ -17,7 +17,7 @@ import pytest
 from plumbline.data.datasets import hub
 from plumbline.schema.errors import UnavailableError
 from plumbline.schema.suite import DatasetSource
-from tests.unit.data.datasets.hub_server import serve_hub
+from tests.contract.hub_server import serve_hub
 
 COMMIT = "a" * 40
 
