@@ -30,7 +30,7 @@ from plumbline.schema.extras import resource
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 
-_CANCEL_SECONDS = 90.0
+_CANCEL_SECONDS, _END_SECONDS = 90.0, 15.0
 _TICK_SECONDS = 0.2
 
 
@@ -115,9 +115,13 @@ def _follow(stack: Stack, child: Child) -> int:
             stack.check()
             time.sleep(_TICK_SECONDS)
     except KeyboardInterrupt:
-        # The command has received the signal too, and cancels its round first.
-        with suppress(Exception):
-            child.interrupt(_CANCEL_SECONDS)
+        # The first one lets the command cancel its round, the second one does not wait. Both let it say how it ended.
+        for seconds in (_CANCEL_SECONDS, _END_SECONDS):
+            try:
+                child.interrupt(seconds)
+                break
+            except KeyboardInterrupt:
+                continue
         raise
     return child.process.returncode
 
