@@ -156,7 +156,7 @@ def _training(suite: Suite, place: str) -> dict[str, Any]:
 
 
 def _visits(suite: Suite, place: str) -> Iterable[Visit]:
-    """Return the place's stores, with the required permissions."""
+    """Yield the stores that a platform, or the controllers, must reach, with the permissions needed on each."""
     if place == CONTROLLERS:
         yield Visit("central store", suite.store, "write, replace and read")
         for name, platform in suite.platforms.items():

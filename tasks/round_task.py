@@ -1,4 +1,4 @@
-"""Prefect task whose arguments are not searched."""
+"""Prefect task whose arguments Prefect does not search for results of other tasks."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path, key: str = "") -> float | None:
-    """Return the first number of a line. The line begins with `key`, if there is one."""
+    """Return the number that follows `key` in a file, or the file's first number if `key` is empty."""
     rows = (line.split() for line in _text(path).splitlines())
     fields = next((row[1:] if key else row for row in rows if row and (not key or row[0] == key)), [])
     try:

@@ -80,7 +80,7 @@ def _unbroken(text: str) -> Markup:
 
 
 def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord) -> str:
-    """Render the judgement of one record against another, which has no verdict of its own."""
+    """Render the page that compares two records, with a verdict on the candidate only."""
     base, name = reference.record.record_id, candidate.record.record_id
     if base == name:
         base, name = f"{base} (reference)", f"{name} (candidate)"

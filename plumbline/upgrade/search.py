@@ -146,7 +146,7 @@ def _tops(cache: _AnswerCache, items: Items) -> Items:
 
 
 def _minimal(cache: _AnswerCache, items: Items, num_first: int = 0) -> tuple[Items, bool]:
-    """Return a minimal failing set without needless companions.
+    """Return a minimal set of items that fails, including the items that its members need.
 
     The second value is whether it is minimal.
     """

@@ -104,7 +104,7 @@ def _night(  # noqa: PLR0917 - all that is known of one platform's night
     round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str,
     now: datetime | None,
 ) -> PlatformNight:  # fmt: skip
-    """Decide on every metric of one platform."""
+    """Return the rows that one platform adds to its series, and the verdict on each of its metrics."""
     tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
     # A record that lacks evidence measured something else: it never enters the series.
     rows = [row_of(record.record, now) for record in tonight if stands_alone(record)]
