@@ -51,7 +51,8 @@ def mfu(place: Place, size: str, *, compiled: bool) -> Found:
     flops = speed.mfu * before
     shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
     readings = {name: values for name, values in speed.samples.items() if name.startswith("gpu_")}
-    timed = {name: value for name, value in speed.to_json().items() if name not in ("samples", "trail", "production")}
+    untimed = ("samples", "trail", "legs", "production")
+    timed = {name: value for name, value in speed.to_json().items() if name not in untimed}
     return {**ask(place, at_least_half=shares["mfu"] >= 0.5), **shares, "speed": timed, "readings": readings}
 
 

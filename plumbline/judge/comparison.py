@@ -6,13 +6,13 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import explains_curve, production_notes
+from plumbline.judge.gates.production import production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.selfcheck import selfcheck
+from plumbline.judge.rungs.windows import window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
@@ -72,17 +72,16 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
     results, curve = [gate(pair, request) for gate in GATES], compared.curve
-    if any(explains_curve(pair, result) for result in results):
-        curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
     named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
-    own, stages = contradiction(pair.candidate.record), {mismatch.at.stage for mismatch in mismatches}
+    parts = tuple(part for part, found in (("speed", results[0].causes), ("learn", curve)) if not found)
+    own, stages = contradiction(pair.candidate.record, parts), {mismatch.at.stage for mismatch in mismatches}
     if own is not None and own.causes[0].code not in named and (own.at is None or own.at.stage not in stages):
         results.append(own)
     elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
         results.append(drawn)
     if not compared.curve:
-        findings += leg_findings(pair)
+        findings += window_findings(pair, "learn")
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
     if checked is not None:
@@ -97,7 +96,12 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(_with_guess(explained, open_ones)),
         suspects=suspects,
-        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair), *production_notes(pair)),
+        notes=(
+            *(_notes(pair, walk) if walk is not None else ()),
+            *window_notes(pair, "learn"),
+            *window_notes(pair, "speed"),
+            *production_notes(pair),
+        ),
     )
 
 

@@ -32,8 +32,8 @@ from plumbline.judge.curves import (
 )
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.curve_legs import with_legs
 from plumbline.judge.rungs.learning import evaluating, learning
+from plumbline.judge.rungs.windows import with_windows
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -272,9 +272,9 @@ class WindowSearch:
 
 
 def _named(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of two curves, named by their legs if these name a part of the training."""
+    """Return the mismatch of two curves, named by their windows if these name a part of the training."""
     bits = learning(pair)
-    named = with_legs(bits, curve_formula(pair)) if bits is not None else None
+    named = with_windows(bits, curve_formula(pair)) if bits is not None else None
     return bits if named is None or named.suspicions[0].code == "evaluation" else named
 
 

@@ -11,12 +11,13 @@ from plumbline.judge.gaps import Gap, counts, lacks
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.whole_parts import missing_curve, missing_probe
 from plumbline.judge.whole_rows import missing_rows, unequal_rows
-from plumbline.judge.whole_taps import unequal_taps, wrong_mantissas
+from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
+from plumbline.schema.portable_parts import speed_places
+from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
 
@@ -106,21 +107,13 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
         yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"))
     elif speed.trail is not None and speed.steps == record.spec.speed.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
-    probe, asked = record.spec.probe, record.spec.speed.production_steps
-    if is_whole and probe is not None and asked and probe.portable_steps and speed.production is None:
-        yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"))
-    if speed.production is not None and not speed.production.lost:
-        yield from _replay(speed.production, asked)
-
-
-def _replay(replay: ProductionEvidence, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for missing steps of the replay, and for a missing number that only its first step gives."""
-    if len(replay.steps) != num_steps:
-        yield counts("production.steps", fact("gap.replayed-steps"), len(replay.steps), num_steps)
-    has_loss = any(step.loss is not None for step in replay.steps[:1])
-    if not replay.taps or replay.repeated is None or (has_loss and replay.loss_error is None):
-        yield lacks("production.numbers", "invalid", "replay", fact("gap.production-numbers"))
-    yield from wrong_mantissas("production.taps", replay.taps)
+    if is_whole and record.spec.speed.production_steps:
+        if speed.production is None or not (speed.production.lost or speed.production.formula):
+            yield lacks("production.evidence", "inconclusive", "checks", fact("gap.production"))
+        ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
+        places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
+        if not ended and not {*speed_places(record.spec)} <= places:
+            yield lacks("speed.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="speed"))
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
@@ -177,7 +170,7 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     yield from unequal_taps(left, right)
     yield from unequal_rows(reference, candidate)
     if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
-        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs"))
+        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="learn"))
         yield "candidate", gap.finding("candidate")
     for part in ("probe", "speed", "learn"):
         proven = [len(found.proofs) if (found := getattr(each, part)) else 0 for each in (left, right)]

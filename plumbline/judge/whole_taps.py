@@ -14,7 +14,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.mantissa import exceeds_type
-from plumbline.schema.production import ProductionTap
 from plumbline.schema.verdict import Finding
 
 _STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
@@ -129,7 +128,7 @@ def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int) -> Iter
     yield from wrong_mantissas("probe.taps", probe.taps)
 
 
-def wrong_mantissas(check: str, taps: Sequence[Tap | ProductionTap]) -> Iterator[Gap]:
+def wrong_mantissas(check: str, taps: Sequence[Tap]) -> Iterator[Gap]:
     """Yield a gap if bits of mantissa in use contradict a tensor's type, or are missing at some tensors only."""
     is_measured = any(tap.mantissa for tap in taps)
     for tap in taps:

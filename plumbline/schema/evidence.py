@@ -204,14 +204,14 @@ class PortableStep(Model):
     gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
     clipped: NamedDigests = ()
-    """The same after clipping; empty in legs of a learning curve."""
+    """The same after clipping; empty in windows."""
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
     operations."""
     mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in legs of a learning curve; `passed NAME` are
+    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in windows; `passed NAME` are
     those of the gradient of a module's output."""
 
 
@@ -259,6 +259,38 @@ class ProbeEvidence(Model):
     """Reason of each auxiliary leg that could not run, by name."""
 
 
+class PortableWindow(Model):
+    """One step of a running training in portable arithmetic, from weights and moments that are equal everywhere."""
+
+    at: Step
+    """The step before which the window ran; behind the measured steps of `speed`, counted with the least warm-up."""
+    fed: NamedDigests = ()
+    """(field, digest) of the window's batch, by `BATCH_FIELDS`."""
+    training: PortableStep
+    """The training step, `step` 0; its loss is that of the window's rows."""
+    clipped: NamedDigests
+    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
+    evaluation: EvaluationEvidence | None
+    """The curve's evaluation of the first rows, with the weights after the window's step; `None` in `speed`.
+
+    Each row's logits are reduced by the opposite row's."""
+    evaluated: NamedDigests
+    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
+    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
+    """Number format of each output of the training step that is not in fp32, by name."""
+
+
+class PortableWindows(Model):
+    """Windows of a running training."""
+
+    legs: tuple[PortableWindow, ...] = Field(max_length=64, fail_fast=True)
+    unportable: Text = ""
+    """The operation without a portable form at which the windows ended."""
+    lost: Text = ""
+    """Reason why the windows ended early, such as too little memory."""
+    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
+
+
 class SpeedEvidence(Model):
     """Throughput of a run, with explaining measurements. Times in seconds."""
 
@@ -297,29 +329,10 @@ class SpeedEvidence(Model):
     proofs: Proofs = ()
     trail: SpeedTrail | None = None
     """What the part trained."""
+    legs: PortableWindows | None = None
+    """Windows before the first step and behind the last one; `None` if the spec asks for none."""
     production: ProductionEvidence | None = None
-    """Replay of the first steps; `None` if the spec asks for none, or has no portable leg."""
-
-
-class CurveLeg(Model):
-    """One step of the learning curve in portable arithmetic, from weights and moments that are equal everywhere."""
-
-    at: Step
-    """The step of the curve before which the leg ran."""
-    fed: NamedDigests = ()
-    """(field, digest) of the leg's batch, by `BATCH_FIELDS`."""
-    training: PortableStep
-    """The training step, `step` 0; its loss is that of the leg's rows."""
-    clipped: NamedDigests
-    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
-    evaluation: EvaluationEvidence
-    """The curve's evaluation of the first rows, with the weights after the leg's step."""
-    evaluated: NamedDigests
-    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
-    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
-    """Number format of each output of the training step that is not in fp32, by name."""
-    is_mirrored: bool = False
-    """Whether each row's logits were reduced by the opposite row's in `evaluation`."""
+    """Checks behind the measured steps; `None` if the spec asks for none."""
 
 
 class Inconsistency(Model):
@@ -333,17 +346,6 @@ class Inconsistency(Model):
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
     `processes`: weights that are not those of the first process; `exchange`: gradients that are not the mean of all
     processes' own."""
-
-
-class CurveLegs(Model):
-    """Legs of a learning curve."""
-
-    legs: tuple[CurveLeg, ...] = Field(max_length=64, fail_fast=True)
-    unportable: Text = ""
-    """The operation without a portable form at which the legs ended."""
-    lost: Text = ""
-    """Reason why the legs ended early, such as too little memory."""
-    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
 
 
 class LearnEvidence(Model):
@@ -377,7 +379,7 @@ class LearnEvidence(Model):
     recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
     proofs: Proofs = ()
-    legs: CurveLegs | None = None
+    legs: PortableWindows | None = None
     """`None` in experiments."""
 
 

@@ -45,14 +45,9 @@ key bias is zero by mathematics: two kernels differ there by any factor. No numb
 by half of its size (bf16 rounds one operation by 2^-8)."""
 
 PRODUCTION_FACTOR = 4.0
-"""Limit of an error at production settings in units of the error of the plain model rounded to the same format, and of
-a clipped norm in units of its floor in fp32. Kernels round at up to three times as many places (a factor of 1.7), and
-sketches add up to 1.5 on each side."""
-
-MOST_IN_PRODUCTION = {"forward": 0.25, "loss": 0.5, "gradient": 1.0}
-"""Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
-output that is a quarter wrong is not rounded (bf16: 0.005 was measured), nor is a gradient as wrong as one that is
-zero."""
+"""Limit of a compiled tensor's distance from fp64 in units of the same without the compiler, and of a clipped norm in
+units of its floor in fp32. Both round the same formula at up to three times as many places (a factor of 1.7), and are
+single draws of it."""
 
 HEAD = 8
 """Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to

@@ -164,7 +164,7 @@ class SpeedSpec(Model):
     """The fused kernel of AdamW."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     production_steps: int = Field(default=3, ge=0, le=20)
-    """Steps of the production leg, which judges these settings module by module; 0 switches it off."""
+    """0 switches off the windows, checks and proofs that judge these settings."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """The mode of `torch.compile`; needs `compile = true`."""
     sdpa_kernels: tuple[SdpaKernel, ...] = Field(default=SDPA_KERNELS, min_length=1, max_length=4, fail_fast=True)
@@ -235,7 +235,7 @@ class LearnSpec(Model):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Portable: the same masks on every device."""
     compile: bool = False
-    """`torch.compile` for the steps; evaluations and legs run the plain model, and a compiled curve is not traced."""
+    """`torch.compile` for the steps; evaluations and windows run the plain model. A compiled curve is not traced."""
     evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
     """Steps between evaluations; the last step is always evaluated."""
     checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)

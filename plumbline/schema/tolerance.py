@@ -7,8 +7,11 @@ the precision and doubles every `DOUBLING_STEPS`.
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
 from plumbline.schema import limits
+from plumbline.schema.production import KernelError
 from plumbline.schema.proof import ProofError
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 
@@ -80,16 +83,17 @@ def limit(envelope: float | None, stage: str, precision: Precision, step: int = 
     return max(limits.FACTOR * measured, floor_of(stage, precision) * growth(step))
 
 
-def production_limit(envelope: float | None, stage: str, precision: Precision) -> float:
-    """Return the maximum error of a tensor at production settings against the portable leg.
+def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, float]]:
+    """Return the maximum distance of each compiled tensor from fp64.
 
-    `envelope` is the error of the plain model in fp32 whose values are rounded to the format of `precision`.
+    Its kernels round at other places of the same formula: the distance of the same tensor without the compiler, or the
+    median of its stage where that happens to be smaller, shows the size of one such draw.
     """
-    most = limits.MOST_IN_PRODUCTION[stage]
-    if envelope is None or not math.isfinite(envelope):
-        return most
-    factor = limits.FACTOR if precision in ("fp32", "fp64") else limits.PRODUCTION_FACTOR
-    return min(max(factor * envelope, floor_of(stage, "fp32")), most)
+    typical = {
+        stage: statistics.median([each.eager or 0.0 for each in kernels if each.stage == stage] or [0.0])
+        for stage in ("forward", "gradient")
+    }
+    return [(each, limits.PRODUCTION_FACTOR * max(each.eager or 0.0, typical[each.stage])) for each in kernels]
 
 
 def relative(reference: float | None, candidate: float | None) -> float:

@@ -108,7 +108,7 @@ class Context:
             self.ranks.device, engine.precision, training_products(of_probe(self.spec)),
             [(inner, columns) for inner, columns in layer_shapes(engine.bare)[0].values()], compiled=compiled,
         )  # fmt: skip
-        attend = attention_function(engine.bare) if part != "learn" else None  # its legs measure it
+        attend = attention_function(engine.bare) if part != "learn" else None  # its windows measure it
         if attend is not None:
             found |= measure_attention(attend, self.ranks.device, engine.precision)
         self.keep_bits(part, found)

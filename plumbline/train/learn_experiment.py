@@ -140,8 +140,8 @@ class LearnExperiment(LearnRun):
     def _proven(self) -> tuple[int, ...]:
         return ()
 
-    def _make_legs(self) -> None:
-        """Return no legs: an experiment has the bits of its training, and shows them step by step."""
+    def _make_windows(self) -> None:
+        """Return no windows: an experiment has the bits of its training, and shows them step by step."""
 
     def _make_watch(self, engine: Engine) -> None:
         """Return no watch: an experiment changes the state, and its trace shows it."""

@@ -141,8 +141,10 @@ class Prover(Observer):
         logits.register_hook(partial(self._of_logits, slope, terms, weight, kind))
 
     def _of_logits(
-        self, slope: torch.Tensor, terms: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: torch.Tensor
+        self, slope: torch.Tensor, terms: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: Any
     ) -> None:
+        if passed is None:  # a compiled model has the loss inside, whose gradient no output gets
+            return
         expected = slope * weight[0]
         size = torch.maximum(size_of(expected), terms * weight[0].abs())
         error = distance(passed, expected) / size.clamp_min(1e-300) / unit_of(passed.dtype)

@@ -151,7 +151,7 @@ def _brief() -> Iterator[None]:
         patch.setattr(fingerprint, "_packages", lambda: installed(tuple(sys.path)))
         patch.setattr(microbench, "_SECONDS", 0.01)
         patch.setattr(microbench, "_FEWEST", 1)
-        patch.setattr(speed, "_LONGEST_WARMUP", 2 * speed.WINDOW)
+        patch.setattr(speed, "LONGEST_WARMUP", 2 * speed.WINDOW)
         yield
 
 

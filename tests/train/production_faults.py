@@ -156,9 +156,9 @@ FAULTS: dict[str, tuple[Plant, str, str]] = {
     ),
     "relu-for-gelu": (_function("gelu", lambda _, value: torch.relu(value)), "operator", "intermediate_act_fn"),
     "norm-loses-columns": (_function("layer_norm", _lost_columns), "operator", "LayerNorm"),
-    "linear-in-three-bits": (_function("linear", _fewer_bits), "precision", "query"),
+    "linear-in-three-bits": (_function("linear", _fewer_bits), "operator", "query"),
     "linear-loses-columns": (_function("linear", _lost_columns), "operator", "query"),
-    "every-second-row-skipped": (_every_second_row, "operator", "embeddings"),
+    "every-second-row-skipped": (_every_second_row, "data.order", "row_ids"),
     "clipped-at-four-times-the-norm": (_unclipped, "gradient", "clipping"),
     "loss-smoothed": (
         _function("cross_entropy", lambda result, value: result + 0.05 * value.float().square().mean()), "loss", "",

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
-from plumbline.train import curve_legs, dropout, experiment
+from plumbline.train import dropout, engine_state, experiment, windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
@@ -32,10 +32,10 @@ from plumbline.train.job import TrainJob, prepare_context
 from plumbline.train.learn import DropoutSetter, LearnRun
 from plumbline.train.portable import leg
 from plumbline.train.probe import ProbeRun
-from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
+from plumbline.train.speed_engine import make_engine
 from plumbline.train.trail import TrailObserver
 from tests.train.conftest import Workshop
 
@@ -133,9 +133,9 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
     """Return a run on the fake device, ready for its parts."""
     patch.setattr(nn.Module, "_apply", _apply)
     # A generator's state has no memory here, and so cannot be set.
-    patch.setattr(curve_legs, "restore_states", lambda _: None)
+    patch.setattr(engine_state, "restore_states", lambda _: None)
     # Products have no values here, and so cannot be checked.
-    for module in (curve_legs, leg):
+    for module in (windows, leg):
         patch.setattr(module, "check_products", lambda *_: None)
     job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:
@@ -177,7 +177,7 @@ def test_a_step_of_speed_waits_for_nothing(
     spec = workshop.spec(probe=None, speed={**SPEED, "attention": "eager"})
     waits = _count_waits(monkeypatch)
     with on_the_device(workshop, spec, monkeypatch) as context:
-        engine = make_engine(context, spec, Choices(spec.speed), dropout=0.1, steps=3, ranks=context.ranks)
+        engine = make_engine(context, spec, spec.speed, dropout=0.1, steps=3, ranks=context.ranks)
         engine.observer = TrailObserver(context.ranks, ROWS)
         for step, batch in enumerate(context.batches(first=0, count=3)):
             engine.step(step, batch)

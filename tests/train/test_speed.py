@@ -24,10 +24,10 @@ from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
 from plumbline.train.microbench import flops_of, step_flops
-from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.rows import Rows
 from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
+from plumbline.train.speed_engine import make_engine
 from tests.train.conftest import Trained, Workshop
 
 SPEED = {"steps": 12, "precision": "fp32"}
@@ -263,7 +263,7 @@ def test_the_forward_pass_reads_no_mask(workshop: Workshop, attention: str, is_p
         if is_padded:
             batch["attention_mask"][1:, 11:] = 0
         for makes_masks in (True, False):
-            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
             engine.makes_masks &= makes_masks
             (piece, _), *_ = engine._micro_batches(batch)
             with Reads() as reads:
@@ -284,7 +284,7 @@ def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
         batch = next(context.batches(first=0, count=1))
         batch["attention_mask"][:, 7:] = 0
         for is_cut in (True, False):
-            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
             engine.padding = "longest" if is_cut else "fixed"
             widths = {piece["input_ids"].shape[1] for piece, _ in engine._micro_batches(batch)}
             found.append((widths, engine.step(0, batch).loss(context.ranks)))

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep, RankDifference, TapStage
+from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow, RankDifference, TapStage
 from plumbline.schema.portable_parts import leg_parts, probe_places
 from plumbline.schema.sketch import reduced
 from plumbline.schema.spec import ProbeSpec, RunSpec
@@ -245,7 +245,7 @@ class PortableLeg:
         self.evidence = self.evidence.replace(repeated=repeats, ranks=tuple(found))
 
 
-_Leg = TypeVar("_Leg", PortableEvidence, CurveLeg)
+_Leg = TypeVar("_Leg", PortableEvidence, PortableWindow)
 
 
 def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:

@@ -54,7 +54,7 @@ def _of_all_parts(content: Content) -> None:
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
         "trail": speed_trail(content),
-        "production": {"lost": "out of memory"},
+        "legs": {"legs": [], "lost": "out of memory"}, "production": {"lost": "out of memory"},
     }  # fmt: skip
 
 

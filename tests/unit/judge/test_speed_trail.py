@@ -11,7 +11,8 @@ from plumbline.records import LoadedRecord
 
 from .conftest import other_kernel
 from .made_records import rounded, whole
-from .test_withheld import replay, trail
+from .test_speed_windows import checked_speed
+from .test_withheld import trail
 
 LOSSES, NORMS = [0.5] * 14, [0.25] * 14
 WEIGHTS = [[done, f"{done:016x}"] for done in (*range(9), 14)]
@@ -29,7 +30,8 @@ def weighed(first: int) -> list[list[Any]]:
 
 def trained(processes: int = 1, **changes: Any) -> LoadedRecord:
     given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS, "generators": GENERATORS} | changes
-    return whole(replay(), lambda content: trail(content).update(given), fingerprint={"num_processes": processes})
+    machine = {"num_processes": processes}
+    return whole(checked_speed(), lambda content: trail(content).update(given), fingerprint=machine)
 
 
 FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
@@ -68,7 +70,7 @@ def test_the_first_number_of_the_trail_that_differs_is_named(name: str) -> None:
     assert [cause.code for cause in judgement.causes] == [code]
     assert judgement.first_divergence.step == step
     # A machine that rounds differently has other losses, norms and weights.
-    assert compare(rounded(replay()), trained(**changes), throughput=False).verdict == "pass"
+    assert compare(rounded(checked_speed()), trained(**changes), throughput=False).verdict == "pass"
 
 
 OWN: dict[str, tuple[dict[str, Any], int]] = {
@@ -84,10 +86,9 @@ def test_clipping_and_exchange_have_definitions_on_any_machine(name: str, machin
     """The weights after such a step differ as well: they are no fault of the optimizer."""
     changes, step = OWN[name]
     honest = {"gradient_norms": [2.0] * 14, "clipped_norms": [1.0] * 14, "exchange_error": 1e-7, "weights": WEIGHTS}
-    left = whole(replay(), lambda content: trail(content).update(honest))
-    right = whole(
-        replay(), lambda content: trail(content).update(honest | changes | {"weights": weighed(step + 1)}), **machine
-    )
+    left = whole(checked_speed(), lambda content: trail(content).update(honest))
+    wrong = honest | changes | {"weights": weighed(step + 1)}
+    right = whole(checked_speed(), lambda content: trail(content).update(wrong), **machine)
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["gradient"]
     assert judgement.first_divergence.step == step
@@ -103,7 +104,7 @@ def test_of_several_processes_a_first_loss_may_differ_for_more_than_dropout() ->
 def test_different_weights_before_the_first_step_are_named_whatever_the_machine(isa: str) -> None:
     """All machines load one file."""
     machine = {"fingerprint": other_kernel()} if isa else {}
-    right = whole(replay(), lambda content: trail(content).update(weights=weighed(0)), **machine)
+    right = whole(checked_speed(), lambda content: trail(content).update(weights=weighed(0)), **machine)
     judgement = compare(trained(), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["weights.init"])
 
@@ -128,8 +129,8 @@ def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
 ) -> None:
     """All processes of a training hold one model: one that missed an update shows without any reference."""
     parted = lambda content: trail(content).update(apart=[(step, 1)], apart_by=by)  # noqa: E731
-    right = whole(replay(), parted, **({"fingerprint": other_kernel()} if isa else {}))
-    judgement = compare(whole(replay()), right, throughput=False)
+    right = whole(checked_speed(), parted, **({"fingerprint": other_kernel()} if isa else {}))
+    judgement = compare(whole(checked_speed()), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
     assert judgement.first_divergence.at == "weights of process 1"
 
@@ -145,15 +146,16 @@ def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) ->
     """The replay has no dropout, and behind other kernels no loss is due."""
     honest = {"generators": [[0, "a" * 16], *GENERATORS], "settings": {"dropout": "0.1"}}
     left = trained(**honest)
-    right = rounded(replay(), lambda content: trail(content).update(honest | STARTS[name]))
+    right = rounded(checked_speed(), lambda content: trail(content).update(honest | STARTS[name]))
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["rng"]
-    assert compare(left, rounded(replay(), lambda content: trail(content).update(honest))).verdict == "pass"
+    assert compare(left, rounded(checked_speed(), lambda content: trail(content).update(honest))).verdict == "pass"
 
 
 def test_several_processes_and_releases_of_torch_may_start_from_other_generators() -> None:
     left = trained(generators=[[0, "a" * 16], *GENERATORS])
     seeds = {"generators": [[0, "b" * 16], *GENERATORS]}
     for machine in ({"num_processes": 2}, {"packages": {"torch": "9.9"}}):
-        right = rounded(replay(), lambda content: trail(content).update(seeds), fingerprint=other_kernel() | machine)
+        fingerprint = other_kernel() | machine
+        right = rounded(checked_speed(), lambda content: trail(content).update(seeds), fingerprint=fingerprint)
         assert compare(left, right, throughput=False).verdict == "pass"

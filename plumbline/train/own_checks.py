@@ -1,0 +1,256 @@
+"""Checks of the settings of `speed` within its own machine, behind its measured steps.
+
+Without rounding, its formula is that of the plain model: a few rows are trained by the running engine and by a plain
+one, both in fp64, where autocast casts nothing. Its kernels repeat themselves: one step is trained twice from the same
+state. Kernels that no proof opens, of a compiler or of flash-attn, are beside the same model without them, whose
+modules prove themselves; both are measured against fp64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plumbline.schema import limits
+from plumbline.schema.production import KernelError, ProductionEvidence
+from plumbline.schema.spec import SpeedSpec
+from plumbline.train.batches import Batch, in_parts
+from plumbline.train.context import Context, auxiliary
+from plumbline.train.digests import finite
+from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine_state import Start, borrowed, without_dropout
+from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states
+from plumbline.train.proof import Prover
+from plumbline.train.ranks import Ranks
+from plumbline.train.speed_engine import compiled_form, make_engine
+from plumbline.train.taps import first_tensor, named_gradients
+from plumbline.train.windows import few_rows
+
+Values = dict[str, torch.Tensor]
+
+
+@dataclass
+class _Values(Observer):
+    """Observer that keeps loss, logits, gradients and, if asked, each module's outputs over the micro-batches."""
+
+    engine: Engine
+    has_outputs: bool = False
+    updates: bool = True
+    gradients: Values = field(default_factory=dict)
+    loss_value: float = 0.0
+    _outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    _calls: dict[str, int] = field(default_factory=dict)
+    _handles: list[Any] = field(default_factory=list)
+    _is_forward: bool = False
+    _mask: torch.Tensor = field(default_factory=lambda: torch.ones(0))
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        """Watch the forward pass that begins."""
+        self._is_forward, self._mask = True, local["attention_mask"].bool()
+        self._calls.clear()
+        if self.has_outputs and not self._handles:
+            self._handles = [
+                module.register_forward_hook(self._hook(name))
+                for name, module in self.engine.bare.named_modules()
+                if name
+            ]
+
+    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _given: Any, output: Any) -> None:
+            value = first_tensor(output)
+            if value is not None and self._is_forward:
+                calls = self._calls[name] = self._calls.get(name, 0) + 1
+                self._outputs.setdefault(name if calls == 1 else f"{name}#{calls - 1}", []).append(value.detach())
+
+        return hook
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
+        """Keep the logits, of tokens only those that are no padding."""
+        self._is_forward, logits = False, self.engine.unpacked(outputs.logits).detach()
+        kept = logits[self._mask[:, : logits.shape[1]]] if logits.dim() > self._mask.dim() else logits.clone()
+        self._outputs.setdefault("logits", []).append(kept)
+
+    def backward_done(self) -> None:
+        """Keep the gradients."""
+        self.gradients = {name: value.detach().clone() for name, value in named_gradients(self.engine.bare).items()}
+        for handle in self._handles:
+            handle.remove()
+
+    def update(self) -> bool:
+        """Return whether the weights stay as they are."""
+        return not self.updates
+
+    def done(self, outcome: StepOutcome) -> None:
+        """Read the loss."""
+        self.loss_value = outcome.loss(self.engine.ranks)
+
+    def outputs(self) -> Values:
+        """Return outputs in the order of execution, the logits last; pieces of different shapes are left out."""
+        ordered = {name: pieces for name, pieces in self._outputs.items() if name != "logits"}
+        ordered["logits"] = self._outputs["logits"]
+        return {
+            name: torch.cat(pieces)
+            for name, pieces in ordered.items()
+            if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
+        }
+
+
+class OwnChecks:
+    """Checks of one engine at the settings of `speed`; every process checks itself, alone."""
+
+    def __init__(self, context: Context, speed: SpeedSpec, start: Start, proofs: list[dict[str, Any]]) -> None:
+        """`proofs` are those of the part, which grow."""
+        self._context, self._speed, self._start, self._proofs = context, speed, start, proofs
+        self._alone = Ranks(device=context.ranks.device)
+
+    def run(self, engine: Engine, opened: Callable[[], Engine], at: int, batch: Batch) -> ProductionEvidence:
+        """Check the engine on a global batch; the steps that prove themselves are numbered from `at`.
+
+        `opened` gives an engine that one process trains by modules which prove themselves: the same one, as a rule.
+        """
+        lost: dict[str, str] = {}
+        found = ProductionEvidence()
+        with auxiliary("checks", self._context, lost):
+            found = self._run(engine, opened(), at, batch)
+        ranks = self._context.ranks
+        everyone = ranks.gather(found.to_json())
+        others = (ProductionEvidence.model_validate(each) for each in everyone)
+        off = next((each for each in others if each.repeated is False), found)
+        return found.replace(repeated=off.repeated, unsteady=off.unsteady, lost=lost.get("checks", ""))
+
+    def _run(self, engine: Engine, opened: Engine, at: int, batch: Batch) -> ProductionEvidence:
+        engine = opened if engine.is_sharded else engine
+        share = {name: values[self._context.ranks.slice(len(values))] for name, values in batch.items()}
+        few, parts = few_rows(engine, 0, share), engine.spec.optimizer.accumulation_steps
+        is_closed = engine.is_compiled or engine is not opened
+        if is_closed and len(share["labels"]) % len(few["labels"]):  # they could not be repeated to the share's shape
+            few = {name: values[:parts] for name, values in few.items()}
+        self._prove(engine, at, share)
+        unsteady = self._first_different(engine, share)
+        # Packed rows are not those of the batch.
+        is_packed = engine.padding == "packed"
+        exact = self._trained(opened, few, self._start_of(is_double=True), has_outputs=not is_packed)
+        formula = self._beside_plain(exact, few)
+        tiled = {name: values[torch.arange(len(share[name])) % len(values)] for name, values in few.items()}
+        kernels = self._kernels(engine, opened, at, tiled, exact) if is_closed else ()
+        return ProductionEvidence(
+            formula=formula, repeated=unsteady is None, unsteady=unsteady or "", kernels=tuple(kernels)
+        )
+
+    def _start_of(self, *, is_double: bool) -> Start:
+        return Start(self._start.weights, self._start.learning_rate, is_double)
+
+    def _trained(
+        self, engine: Engine, batch: Batch, start: Start, *, has_outputs: bool = False, drops: bool = False,
+        compiled: nn.Module | None = None, proven: int | None = None,
+    ) -> _Values:  # fmt: skip
+        """Train one step from `start` as a single process, and return its values.
+
+        `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
+        """
+        values, was_compiled = _Values(engine, has_outputs, updates=not start.is_double), engine.is_compiled
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(borrowed(engine, start, self._alone, values))
+            stack.callback(setattr, engine, "is_compiled", was_compiled)
+            engine.model = engine.bare if compiled is None else compiled
+            engine.is_compiled = compiled is not None
+            if not drops:
+                stack.enter_context(without_dropout(engine.bare))
+            if start.is_double:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if proven is None:
+                engine.step(0, batch)
+            else:
+                Prover(engine, (proven,), self._proofs, draws=drops and self._speed.dropout > 0).train(proven, batch)
+        return values
+
+    def _compiled(self, engine: Engine) -> nn.Module | None:
+        """Return the compiled form of the model of one process."""
+        if not engine.is_compiled:
+            return None
+        is_alone = self._context.ranks.world == 1
+        found: nn.Module = engine.model if is_alone else compiled_form(engine.bare, self._speed)
+        return found
+
+    def _prove(self, engine: Engine, at: int, batch: Batch) -> None:
+        """Prove one native step.
+
+        At its rate an update shows the decay, which a warm-up's may hide below the rounding of the weights.
+        """
+        self._trained(engine, batch, self._start, compiled=self._compiled(engine), drops=True, proven=at)
+
+    def _first_different(self, engine: Engine, batch: Batch) -> str | None:
+        """Return the first tensor that differs between two equal steps of the training, with its dropout."""
+        states, compiled = pack_states(read_states()), self._compiled(engine)
+        first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
+        restore_states(states)
+        again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
+        if _differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
+            return "loss"
+        pairs = ((name, value, again.gradients[name]) for name, value in reversed(first.gradients.items()))
+        return next((name for name, ours, theirs in pairs if _differ(ours, theirs)), None)
+
+    def _beside_plain(self, exact: _Values, few: Batch) -> tuple[tuple[str, float | None], ...]:
+        """Return the distances from the plain model in fp64: of outputs, of the loss, and of gradients backwards."""
+        spec, context = in_parts(self._context.spec, 1), self._context
+        plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
+        apply_settings("fp64", strict=True, part="speed")
+        try:
+            engine = make_engine(context, spec, plain, dropout=0.0, steps=1, ranks=self._alone)
+            engine.part = "probe"  # whose formula it is
+            known = self._trained(engine, few, self._start_of(is_double=True), has_outputs=True)
+        finally:
+            apply_settings(self._speed.precision, strict=False, part="speed", speed=self._speed)
+        ours, theirs = exact.outputs(), known.outputs()
+        loss = abs(exact.loss_value - known.loss_value) / max(abs(known.loss_value), 1.0)
+        found = [
+            *((f"forward {name}", each) for name, each in _apart(ours, theirs)),
+            ("loss loss", finite(loss)),
+            *((f"gradient {name}", each) for name, each in _backwards(exact.gradients, known.gradients)),
+        ]
+        return tuple(found)
+
+    def _kernels(self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: _Values) -> Iterator[KernelError]:
+        """Yield the distances from fp64 of kernels that no proof opens, and of the modules that prove themselves.
+
+        The rows of `exact` are repeated to the shape that the training compiles for: the means are the same.
+        """
+        closed = self._trained(engine, tiled, self._start, compiled=self._compiled(engine))
+        eager = self._trained(opened, tiled, self._start, proven=at + 1)
+        logits, *others = (each.outputs()["logits"] for each in (exact, closed, eager))
+        others = [each[: len(logits)] for each in others]
+        sizes = [_apart({"logits": each}, {"logits": logits}) for each in others]
+        slopes = [_backwards(each.gradients, exact.gradients) for each in (closed, eager)]
+        for stage, found in (("forward", sizes), ("gradient", slopes)):
+            for (name, error), (_, other) in zip(*found, strict=True):
+                yield KernelError(stage=stage, name=name, error=error, eager=other)
+
+
+def _differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return ours.shape != theirs.shape or not bool(torch.equal(ours, theirs))
+
+
+def _apart(ours: Values, theirs: Values, least: float = 0.0) -> list[tuple[str, float | None]]:
+    """Return the relative distance of each tensor that both sides have in one shape.
+
+    A tensor below the share `least` of the largest, such as a mathematical zero, is measured relative to the largest.
+    """
+    names = [name for name, value in theirs.items() if name in ours and ours[name].shape == value.shape]
+    sizes = read_losses(torch.linalg.vector_norm(theirs[name].double()) for name in names)
+    gaps = read_losses(torch.linalg.vector_norm(ours[name].double() - theirs[name].double()) for name in names)
+    smallest = least * max(sizes, default=0.0)
+    return [
+        (name, finite(gap / max(size, smallest)) if max(size, smallest) else finite(gap))
+        for name, gap, size in zip(names, gaps, sizes, strict=True)
+    ]
+
+
+def _backwards(ours: Values, theirs: Values) -> list[tuple[str, float | None]]:
+    """Return the distances of gradients, from the loss backwards."""
+    return _apart(ours, theirs, limits.SMALL_GRADIENT)[::-1]
