@@ -18,10 +18,11 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 LONG := tests/faults tests/train
 SHORT := $(filter-out $(LONG) tests/e2e tests/flows,$(patsubst %/,%,$(wildcard tests/*/)))
-LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py flows/test_nights.py)
+LONG_ROUNDS := $(addprefix tests/,flows/test_one_road.py e2e/test_pass.py e2e/test_drift.py \
+	$(addsuffix .py,$(addprefix flows/test_,wrong_answers several_apis regression nights recovery)))
 ROUNDS := $(LONG_ROUNDS) $(filter-out $(LONG_ROUNDS),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py))
 
-.PHONY: mlflow-server run test units rounds tables check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
+.PHONY: mlflow-server run test unit units rounds tables check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -46,7 +47,11 @@ rounds: $(AZURITE)
 tables: $(AZURITE)
 	PLUMBLINE_WHOLE_TABLES=1 $(BIN)/python -m pytest -q -m whole_table tests/unit tests/contract tests/train tests/faults tests/flows/test_wrong_answers.py
 
-check: lint $(OLDEST_PIP)
+# The types take one core, and the tests the other.
+check: $(OLDEST_PIP)
+	$(MAKE) --jobs=2 lint unit
+
+unit: $(OLDEST_PIP)
 	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
 
 lint: $(INSTALLED)

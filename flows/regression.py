@@ -71,7 +71,7 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
                 tried, judged = confirm_causes(round_, found, judged, folder)
         verdict = conclude(round_, judged, tried, phase.timings)
         with phase("reporting"):
-            verdict = report_round(round_, verdict, found, judged)
+            verdict, plots = report_round(round_, verdict, found, judged)
             publish(round_, verdict, judged)
     with phase("alerting"):
         emit_verdict(verdict)  # before the alerts: an error of these must not prevent a team's automations
@@ -79,6 +79,6 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
             verdict = add_notes(round_, verdict, failures, found, judged)
         # A failure here does not change the verdict.
         write_pages(round_, return_state=True)
-        show_in_ui(round_, verdict, found, judged, return_state=True)
+        show_in_ui(round_, verdict, plots, return_state=True)
     keep_timings(round_, verdict, phase.timings, return_state=True)
     return verdict

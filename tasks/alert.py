@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
 
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
@@ -42,6 +42,7 @@ from plumbline.tasks.open_round import refuse_superseded
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS
 from plumbline.tasks.prefect_client.notifications import Blocks, send
 from plumbline.tasks.prefect_client.recovery import stored_result
+from plumbline.tasks.round_task import round_task
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _DELIVERY_SECONDS = 20.0
@@ -49,7 +50,7 @@ _DELIVERY_SECONDS = 20.0
 _LEASE = timedelta(minutes=5)
 
 
-@task(name="alert", persist_result=False)
+@round_task("alert")
 def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
     """Alert each recipient once. Return failures as lines. Failed deliveries are retried later."""
     alerts = round_.suite.alerts
@@ -63,7 +64,7 @@ def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
     return _alert(round_.suite, add)
 
 
-@task(name="alert once", persist_result=False)
+@round_task("alert once")
 def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
     """Send each message once to its recipients. Return failures as lines."""
     if not suite.alerts or not messages:

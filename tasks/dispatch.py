@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect import task
-
 from plumbline.data.stores import RetryPolicy, Store, open_store
 from plumbline.night.central import CentralStore, find_record
 from plumbline.night.deployment import job_variables, suite_tag, training_deployment
@@ -24,12 +22,13 @@ from plumbline.tasks.machines import Machines
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.orchestrator import OrderType, PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import open_apis, platform_clocks
+from plumbline.tasks.round_task import round_task
 
 # Dispatch has seen the record: wait for a temporarily unreachable outbox.
 PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 
-@task(name="dispatch", persist_result=False)
+@round_task("dispatch")
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
     """Run the assignments, all platforms in parallel. Leave no child running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
@@ -89,7 +88,7 @@ def run_on_workers(
         return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, keep_up=keep_up)
 
 
-@task(name="gather", persist_result=False, retries=2, retry_delay_seconds=5)
+@round_task("gather", retries=2)
 def gather_records(round_: Round, results: Mapping[Assignment, Result], folder: Path) -> GatheredRecords:
     """Collect all dispatched records. Idempotent, so that Prefect can retry."""
     outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in round_.suite.platforms.items()}

@@ -279,7 +279,7 @@ def _check_deployed(
 
 
 def _check_schedule(client: SyncPrefectClient, suite: str, schedule: Schedule) -> Iterator[CheckResult]:
-    """Report the start times that Prefect has planned, which is what will happen."""
+    """Report the start times that Prefect has planned."""
     where = f"{suite}: schedule"
     try:
         check_schedule(schedule, where=suite)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prefect import task
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
@@ -23,6 +22,7 @@ from plumbline.night.rounds.nights import History, Nights, decide_nights
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.series import count_unjudged, read_history
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
+from plumbline.tasks.round_task import round_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Judged:
     """Note on the judge's last canary."""
 
 
-@task(name="judge", persist_result=False, retries=2, retry_delay_seconds=5)
+@round_task("judge", retries=2)
 def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Judged:
     """Judge every platform against the reference and its own baseline."""
     central = CentralStore(open_store(round_.suite.store))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 from prefect.runtime import deployment, flow_run
 
 from plumbline.data.stores import open_store
@@ -22,6 +22,7 @@ from plumbline.schema.suite_file import with_tuples
 from plumbline.schema.variables import variable
 from plumbline.tasks.prefect_client.api import server_time
 from plumbline.tasks.prefect_client.flow_runs import count_crashes, release_deleted_slot
+from plumbline.tasks.round_task import round_task
 
 _PARAMETERS = "the flow run's parameters"
 
@@ -75,7 +76,7 @@ def refuse_superseded(suite: Suite, round_id: str) -> None:
     check_claim(CentralStore(open_store(suite.store)), suite.name, round_id, _this_controller())
 
 
-@task(name="open round", persist_result=False)
+@round_task("open round")
 def open_round(suite: Suite, round_id: str) -> Round:
     """Read the round's specs from the central store, and write the start marker."""
     central = CentralStore(open_store(suite.store))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.events import emit_event
 
@@ -16,7 +16,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.outcome import round_events
-from plumbline.night.rounds.reporting import draw_plots, write_report
+from plumbline.night.rounds.reporting import write_report
 from plumbline.night.rounds.series import write_nights
 from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.markdown import findings_table, step_summary
@@ -26,16 +26,19 @@ from plumbline.schema.escape import escape
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.tasks.judge import Judged
 from plumbline.tasks.open_round import refuse_superseded
+from plumbline.tasks.round_task import round_task
 
 
-@task(name="report", persist_result=False, retries=2, retry_delay_seconds=5)
-def report_round(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> RoundVerdict:
-    """Write the report. Return the verdict with its link."""
+@round_task("report", retries=2)
+def report_round(
+    round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged
+) -> tuple[RoundVerdict, str]:
+    """Write the report. Return the verdict with its link, and the page of charts."""
     refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
 
-@task(name="publish", persist_result=False, retries=2, retry_delay_seconds=5)
+@round_task("publish", retries=2)
 def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
     """Append the night to the series, then store the round's verdict."""
     refuse_superseded(round_.suite, round_.id)
@@ -44,14 +47,14 @@ def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
     central.put_round(verdict, partial(refuse_superseded, round_.suite, round_.id))
 
 
-@task(name="note", persist_result=False)
+@round_task("note")
 def add_notes(
     round_: Round, verdict: RoundVerdict, notes: Sequence[str], gathered: GatheredRecords, judged: Judged
 ) -> RoundVerdict:
     """Report and publish the verdict again, with notes. If that fails, the published verdict stands."""
     verdict = verdict.replace(notes=(*verdict.notes, *notes))
     try:
-        verdict = report_round.fn(round_, verdict, gathered, judged)
+        verdict, _ = report_round.fn(round_, verdict, gathered, judged)
         publish.fn(round_, verdict, judged)
     except SupersededError:
         raise
@@ -60,7 +63,7 @@ def add_notes(
     return verdict
 
 
-@task(name="site", persist_result=False, retries=2, retry_delay_seconds=5)
+@round_task("site", retries=2)
 def write_pages(round_: Round) -> None:
     """Write the pages over all rounds, and link this round's report to its neighbours."""
     refuse_superseded(round_.suite, round_.id)
@@ -69,7 +72,7 @@ def write_pages(round_: Round) -> None:
     connect_reports(central, round_.suite.name, [round_.id], round_.suite.report_url)
 
 
-@task(name="timings", persist_result=False)
+@round_task("timings")
 def keep_timings(round_: Round, verdict: RoundVerdict, seconds: Mapping[str, float]) -> None:
     """Store the verdict with the durations of all phases, those after it too."""
     timings = {**seconds, "total": sum(seconds.values())}
@@ -89,15 +92,10 @@ def emit_verdict(verdict: RoundVerdict) -> None:
         emit_event(event.name, resource=dict(event.resource), payload=dict(event.payload))
 
 
-@task(name="show", persist_result=False, retries=2, retry_delay_seconds=5)
-def show_in_ui(round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged) -> None:
+@round_task("show", retries=2)
+def show_in_ui(round_: Round, verdict: RoundVerdict, plots: str) -> None:
     """Create the run's artifacts: verdict, findings, plots and link."""
-    central = CentralStore(open_store(round_.suite.store))
-    pages = {
-        "verdict": step_summary(verdict),
-        "findings": findings_table(verdict),
-        "plots": draw_plots(round_, verdict, gathered, judged.baselines, central),
-    }
+    pages = {"verdict": step_summary(verdict), "findings": findings_table(verdict), "plots": plots}
     name = round_.suite.name.replace("_", "-").replace(".", "-")
     told = f"Round {round_.id}: {verdict.verdict}"
     for what, page in pages.items():

@@ -35,9 +35,10 @@ from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
+from plumbline.tasks.round_task import round_task
 from plumbline.tasks.train import orphan_watch
 from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.image_answer import ImageUpgrade, with_gathered
+from plumbline.upgrade.image_answer import ImageUpgrade, wanted, with_gathered
 from plumbline.upgrade.orders import (
     PlatformReport,
     UpgradeOrder,
@@ -70,7 +71,7 @@ def start_round(suite: Suite) -> str:
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
 
 
-@task(name="open upgrade", persist_result=False)
+@round_task("open upgrade")
 def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
     """Check the request against the suite and the work pools, and read the candidate."""
     request = request.replace(suite=check_suite(request.suite))
@@ -117,7 +118,7 @@ def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
     )  # fmt: skip
 
 
-@task(name="dispatch upgrade", persist_result=False)
+@round_task("dispatch upgrade")
 def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
     """Judge the candidate lock on each platform's worker. Leave no child running."""
     suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
@@ -160,7 +161,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     notes: dict[Assignment, tuple[str, ...]] = {}
     ends = time.monotonic() + options.seconds
     with scratch_folder() as folder:
-        while asked := [assignment for each in trainings.values() for assignment in each.wanted(options.trials)]:
+        while asked := [assignment for each in trainings.values() for assignment in wanted(each, options.trials)]:
             results = dispatch_trainings(upgrade.round, asked)
             gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes
@@ -170,7 +171,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
         return {name: upgrade.outcome(each, notes) for name, each in trainings.items()}
 
 
-@task(name="publish upgrade", persist_result=False, retries=2, retry_delay_seconds=5)
+@round_task("publish upgrade", retries=2)
 def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
     """Store pages and outcome in the central store, and the summary in Prefect's UI."""
     check = partial(refuse_superseded, suite, outcome.upgrade)

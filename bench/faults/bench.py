@@ -26,8 +26,6 @@ from plumbline.schema.digest import bounded_name
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement
 
-__all__ = ["Result", "run_all"]
-
 _BUDGET = 8
 _GATES = Gates(throughput_drop=0.10)
 _PROCESSES = {"apart": 1, "two processes": 2}

@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AVX2", "FILES", "NOISE", "PLAIN", "Entry", "control", "entries", "fault", "injector", "second_process"]
-
 FILES = (
     "files", "inputs", "weights", "operators", "training", "evaluations", "combined",
     "attention", "kernels", "updates", "speed_inputs", "learning", "resumes", "learning_evaluation", "ranks",

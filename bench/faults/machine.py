@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["commit", "judge_digest", "machine"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

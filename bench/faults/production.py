@@ -13,8 +13,6 @@ from plumbline.schema.spec import RunSpec, read_spec, write_spec
 if TYPE_CHECKING:
     from bench.faults.world import World
 
-__all__ = ["PRODUCTION", "production_spec"]
-
 _FOREACH = {"fused_optimizer": False, "foreach_optimizer": True}
 PRODUCTION: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16": ("cls", {"precision": "bf16"}),

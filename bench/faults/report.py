@@ -11,8 +11,6 @@ from bench.faults.benign_pairs import SETTINGS, is_flagged
 from bench.faults.catalogue import entries
 from bench.faults.wrong_passes import ATTEMPTS, PLACES, is_right
 
-__all__ = ["Totals", "page", "totals_of"]
-
 Cell = dict[str, Any]
 _PARTS = {
     "files": "files", "inputs": "probe", "weights": "probe", "operators": "probe", "training": "probe",

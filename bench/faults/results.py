@@ -9,8 +9,6 @@ from typing import Any
 
 from bench.faults.machine import commit, machine
 
-__all__ = ["FOLDER", "dump_result", "read_cells", "read_result", "write_result"]
-
 FOLDER = Path(__file__).resolve().parents[1] / "results"
 
 

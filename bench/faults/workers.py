@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from bench.faults.trainer import Trainer
 
-__all__ = ["on_cores", "two_cores"]
-
 Job = TypeVar("Job")
 
 

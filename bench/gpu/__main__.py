@@ -1,6 +1,6 @@
 """All checks that need a GPU, in one command, `make gpu`.
 
-    PYTHONPATH=.:.venv/peers python -m bench.gpu [--only CHECK ...] [--out bench/results/gpu]
+    PYTHONPATH=.:.venv/peers python -m bench.gpu [--brief] [--only CHECK ...] [--out bench/results/gpu]
 
 Each check writes its raw result to `OUT/CHECK.json`, and says what was asked and whether it holds. Exit code 0: all of
 it holds; 1: something does not; 2: there is no GPU, or wrong usage; 3: a check could not be run. `--device cpu --size
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from bench.gpu.checks import CHECKS
+from bench.gpu.checks import BRIEF, CHECKS
 from bench.gpu.place import ROOT, Found, Place
 from bench.train.workload import machine
 from plumbline.schema.errors import ExitCode
@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the requested checks; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(CHECKS), help="only this check; may be repeated")
+    parser.add_argument("--brief", action="store_true", help="what eight minutes settle, in order of worth")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--size", default="", help="a small model in place of base and large")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "gpu")
@@ -67,7 +68,8 @@ def main(argv: list[str] | None = None) -> int:
         return ExitCode.USAGE
     with tempfile.TemporaryDirectory() as folder:
         place = Place(arguments.device, arguments.size, Path(folder), arguments.out)
-        return exit_code([run_check(name, place) for name in arguments.only or CHECKS])
+        names = arguments.only or (BRIEF if arguments.brief else CHECKS)
+        return exit_code([run_check(name, place) for name in names])
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ CHECKS: dict[str, Callable[[Place], Found]] = {
     "processes": equality.processes,
     "throughput-base": lambda place: rates.throughput(place, "base", 64, 128),
     "throughput-large": lambda place: rates.throughput(place, "large", 16, 512),
-    "mfu-large": lambda place: rates.mfu(place, "large", compiled=True),
-    "mfu-large-eager": lambda place: rates.mfu(place, "large", compiled=False),
+    "choices": lambda place: rates.choices(place, "base", 32, 128, *rates.CHOICES),
+    "mfu-large": lambda place: rates.choices(place, "large", 32, 512, "compiled", "plain"),
     "probe-base": lambda place: rates.probe(place, "base", 128, 60),
     "probe-base-512": lambda place: rates.probe(place, "base", 512, 240),
     "probe-large": lambda place: rates.probe(place, "large", 128, 240),
     "probe-large-512": lambda place: rates.probe(place, "large", 512, 400),
 }
 """Checks by name: equality first, then rates, which want the machine for themselves."""
+BRIEF = ("golden", "dropout", "parts", "choices", "throughput-base", "mfu-large", "throughput-large")
+"""Checks of one loan of eight minutes: what is open first, and last what may be cut."""

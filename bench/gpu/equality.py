@@ -24,8 +24,6 @@ from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.spec import write_spec
 from plumbline.train.dropout import keep_mask
 
-__all__ = ["dropout", "golden", "parts", "processes", "production", "records", "resume"]
-
 _SETTINGS: Mapping[str, dict[str, str]] = {
     "plain": {},
     "TF32 for every product": {"NVIDIA_TF32_OVERRIDE": "1"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from bench.gpu.place import Found, Place, ask
 from bench.train.workload import Workload
@@ -11,6 +12,21 @@ from plumbline.schema.errors import InconclusiveError
 
 HOPPER_BF16 = 989.4e12
 """Dense bf16 products of an H100 SXM or H200, FLOP/s (NVIDIA's datasheets)."""
+
+CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("sequence-classification", {}),
+    "recomputed": ("sequence-classification", {"gradient_checkpointing": True}),
+    "compiled": ("sequence-classification", {"compile": True}),
+    "graphs": ("sequence-classification", {"compile": True, "compile_mode": "reduce-overhead"}),
+    "padded": ("masked-lm", {}),
+    "packed": ("masked-lm", {"padding": "packed"}),
+    "gpt2": ("causal-lm", {}),
+}
+"""Task and settings of `speed` by name."""
+COMPARED = (
+    ("recomputed", "plain", "peak_memory_bytes"), ("graphs", "plain", "step_seconds"),
+    ("padded", "packed", "real_tokens_per_second"),
+)  # fmt: skip
 
 
 def throughput(place: Place, size: str, batch: int, length: int) -> Found:
@@ -37,23 +53,38 @@ def throughput(place: Place, size: str, batch: int, length: int) -> Found:
     return {**ask(place, **answers), **missing, **result}
 
 
-def mfu(place: Place, size: str, *, compiled: bool) -> Found:
-    """Train `speed` at sequence 512, and compare it with the rate of matrix products measured beside it."""
-    small = bool(place.size)
-    workload = Workload(place.folder / f"mfu-{size}-{compiled}", place.size or size, 32 if small else 512)
-    steps = {"steps": 10 if small else 60, "precision": "bf16", "compile": compiled and place.device == "cuda"}
-    spec = workload.spec(4 if small else 32, speed=steps)
-    record = place.train(workload, spec, f"mfu-{size}" + ("-compiled" if compiled else "")).record
-    speed = record.evidence.speed
-    if speed is None or speed.mfu is None:
-        raise InconclusiveError("no MFU was measured", where=f"mfu-{size}")
-    before, after = (speed.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
-    flops = speed.mfu * before
-    shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
-    readings = {name: values for name, values in speed.samples.items() if name.startswith("gpu_")}
-    untimed = ("samples", "trail", "legs", "production")
-    timed = {name: value for name, value in speed.to_json().items() if name not in untimed}
-    return {**ask(place, at_least_half=shares["mfu"] >= 0.5), **shares, "speed": timed, "readings": readings}
+def choices(place: Place, size: str, batch: int, length: int, *names: str) -> Found:
+    """Train `speed` by each choice, and compare it with the rate of matrix products measured beside it."""
+    small, rows = bool(place.size), dict[str, Found]()
+    for name in names:
+        task, choice = CHOICES[name]
+        workload = Workload(place.folder / f"{size}-{name}", place.size or size, 32 if small else length, task=task)
+        compiler = {} if place.device == "cuda" else {"compile": False, "compile_mode": "default"}
+        speed = {"steps": 10 if small else 40, "precision": "bf16", **choice, **compiler}
+        try:
+            record = place.train(workload, workload.spec(4 if small else batch, speed=speed), f"{size}-{name}").record
+        except InconclusiveError as error:
+            rows[name] = {"failed": str(error)}
+            continue
+        found = record.evidence.speed
+        if found is None or found.mfu is None:
+            rows[name] = {"failed": "no MFU was measured"}
+            continue
+        before, after = (found.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
+        flops = found.mfu * before
+        untimed = ("samples", "trail", "legs", "production")
+        timed = {key: value for key, value in found.to_json().items() if key not in untimed}
+        readings = {key: values for key, values in found.samples.items() if key.startswith("gpu_")}
+        shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
+        rows[name] = {**shares, "speed": timed, "readings": readings}
+    known = {name: row["speed"] for name, row in rows.items() if "speed" in row}
+    asked = {"each_choice_trains": len(known) == len(rows)}
+    for less, more, key in COMPARED:
+        if less in known and more in known:
+            asked[f"{less}: less {key} than {more}"] = (known[less][key] or 0) < (known[more][key] or 0)
+    if size == "large":
+        asked["at_least_half"] = max((row.get("mfu", 0.0) for row in rows.values()), default=0.0) >= 0.5
+    return {**ask(place, **asked), "choices": rows}
 
 
 def probe(place: Place, size: str, length: int, most: float) -> Found:

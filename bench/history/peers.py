@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["PEERS", "alarms", "changes_of"]
-
 _CALIBRATION = 20
 _NEAR = 5
 

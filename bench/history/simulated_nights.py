@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed, Margin
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
-from plumbline.judge.history.engine import advance, decide
+from plumbline.judge.history.engine import decide
+from plumbline.judge.history.state import advance
 
 Values = NDArray[np.float64]
 

@@ -80,7 +80,7 @@ GROUPS = {
             Part(
                 _files(
                     "plumbline/judge/history/",
-                    "allowed decision detection engine equivalence levels night reference series",
+                    "allowed decision detection engine equivalence experiments night reference series state",
                 ),
                 ("tests/unit/judge/history", "tests/unit/night/rounds"),
             ),

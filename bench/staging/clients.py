@@ -20,8 +20,6 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from plumbline.data.stores import Store
 
-__all__ = ["ACCOUNT", "ENVIRONMENT", "KEY", "NAME", "Clients"]
-
 ACCOUNT = "devstoreaccount1"
 NAME = "bench"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

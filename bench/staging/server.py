@@ -22,8 +22,6 @@ from plumbline.local.servers import reserve_port
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
-__all__ = ["publish", "serve"]
-
 _CONFIG = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{ worker_connections 512; }}

@@ -21,8 +21,6 @@ from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_schedule
 
-__all__ = ["PeerFailedError", "Step", "bare", "make_model", "trainer"]
-
 Step = Callable[[], None]
 SPARE = 100
 

@@ -22,8 +22,6 @@ from plumbline.schema.task import has_row_labels
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.weights import make_weights
 
-__all__ = ["Workload", "machine"]
-
 
 def machine() -> dict[str, str]:
     """Describe the measuring machine."""
@@ -66,8 +64,13 @@ class Workload:
             "vocab_size": self.manifest.vocab_size,
             **({"num_labels": 2} if has_row_labels(self.task) else {}),
         }
+        if self.task == "causal-lm":
+            sizes = {"n_embd": width, "n_layer": self.layers or layers, "n_head": width // 64, "n_positions": 512}
+            special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0)
+            settings = {**sizes, "n_inner": 4 * width, **special, "vocab_size": self.manifest.vocab_size}
+            self.model |= {"family": "gpt2", "type_vocab_size": 1, "settings": settings}
         weights = self.folder / "weights.safetensors"
-        self.sha256 = make_weights(self.model, 1, weights)
+        self.sha256 = make_weights({**self.model, "task": self.task}, 1, weights)
         publish_weights(weights, open_store(self.url), self.sha256)
 
     def spec(self, batch_size: int, **parts: Any) -> RunSpec:

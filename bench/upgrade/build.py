@@ -17,8 +17,6 @@ from plumbline.environments.changes import PackageChange, conflicts
 from plumbline.environments.installed import Installed
 from plumbline.environments.locks import Pin
 
-__all__ = ["BASE", "base_packages", "build_case"]
-
 _START = "import {module}\n"
 _SHIM = hook("""
 import torch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EFFECTS", "FLAKY_COUNT", "boom", "gated", "hook"]
-
 _HOOK = """
 def _plumbline_bench():
     import sys

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bench.upgrade.cases import Case
 
-__all__ = ["HELD_OUT"]
-
 
 def _alone(name: str, effect: str, package: str, num_changes: int) -> Case:
     return Case(name, num_changes, {package: effect}, frozenset({frozenset({package})}))

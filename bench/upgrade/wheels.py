@@ -14,8 +14,6 @@ from pathlib import Path
 from plumbline.environments.installed import Installed
 from plumbline.environments.locks import Pin
 
-__all__ = ["Release", "broken_sdist", "new_wheel", "poisonable_sdist", "repack", "small_packages"]
-
 _MOST_BYTES = 3 << 20
 _MARK = ".post901"
 _VERSION_LINE = re.compile(rb"^Version: [^\r\n]*", re.MULTILINE)

@@ -33,14 +33,12 @@ def _test(suite: Suite) -> tuple[list[str], list[str]]:
 
     subject, body = probe_message(suite.name, datetime.now(UTC))
     known = Blocks(suite, os.environ)
-    outcomes = {block: send(block, subject, body, known) for block in _blocks(suite)}
+    outcomes = {
+        block: send(block, subject, body, known) for block in dict.fromkeys(alert.block for alert in suite.alerts)
+    }
     sent = [f"{block}: delivered" for block, why in outcomes.items() if not why]
     failed = [f"{block}: {why}" for block, why in outcomes.items() if why]
     return sent, [*(str(error) for error in known.errors), *failed]
-
-
-def _blocks(suite: Suite) -> list[str]:
-    return list(dict.fromkeys(alert.block for alert in suite.alerts))
 
 
 def _check(suite: Suite) -> tuple[list[str], list[str]]:

@@ -286,7 +286,12 @@ def _check_attribute(where: str, module: Module, schemas: Schemas, reference: tu
 def _references(part: Any) -> set[tuple[str, str, str, str]]:
     """Return every reference of the expressions in a part."""
     if isinstance(part, dict):
-        return set().union(*(_references(value) for value in part.values()))
+        found = set().union(*(_references(value) for value in part.values()))
+        # A dynamic block's label is the name of its iterator.
+        iterators = {_plain(label) for block in part.get("dynamic", ()) for label in block}
+        return {
+            reference for reference in found if not (reference[0] in iterators and reference[1] in {"key", "value"})
+        }
     if isinstance(part, list):
         return set().union(*map(_references, part))
     return set(_REFERENCE.findall(part)) if isinstance(part, str) and "${" in part else set()

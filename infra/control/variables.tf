@@ -51,7 +51,7 @@ variable "repository" {
 
 variable "tag" {
   type        = string
-  description = "Tag of the repository, and of the images."
+  description = "Tag or commit of the repository, and tag of the images."
 }
 
 variable "gpu_pool" {

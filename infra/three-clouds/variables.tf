@@ -16,7 +16,7 @@ variable "repository" {
 
 variable "tag" {
   type        = string
-  description = "Tag of the repository that the machines install, and of the images."
+  description = "Tag of the repository that machines and images install; or its commit, which nobody can move."
 }
 
 variable "aws_region" {

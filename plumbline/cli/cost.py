@@ -1,4 +1,4 @@
-"""`plumbline store cost SUITE`: what a night costs, by platform."""
+"""`plumbline store cost SUITE`: cost of a night, by platform."""
 
 from __future__ import annotations
 

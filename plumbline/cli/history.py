@@ -14,10 +14,12 @@ from plumbline.cli.exchange.external_formats import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
+from plumbline.data.datasets.files import files_below
+from plumbline.data.datasets.readers import format_of
+from plumbline.data.datasets.streams import read_text
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.metrics import Worse
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.summary import LineSummary, summarise
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import rebuild_series, records_of_rounds, write_series
 from plumbline.night.rounds.nights import limits_of
@@ -25,19 +27,22 @@ from plumbline.night.rounds.series import accepted_times
 from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
-from plumbline.report.sentences import clean
+from plumbline.report.sentences import clean, counted
 from plumbline.report.site import history_page
+from plumbline.report.summary import LineSummary, summarise
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
+from plumbline.schema.escape import first_of
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 
 _MAX_BYTES = 256 << 20
-_MOST_NAMED = 5
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _MOVED = frozenset({"lasting", "open-call", "improved"})
 """Reasons of a level that stays moved until a person accepts it."""
-_SERIES = 12
-"""Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong."""
+_SERIES = 40
+"""Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong.
+
+A series of a smaller file is judged alike, whatever others the file has; those of a larger file share the same."""
 _LOOKS_A_YEAR = 12.0
 
 
@@ -51,7 +56,7 @@ def register(subparsers: Any) -> None:
         dest="source",
         metavar="FILE",
         help="judge the series of a file that another tool wrote: CSV, JSON, JSON lines, Bencher, Conbench, Otava; of "
-        "a folder all *.json files, such as the results of asv. Exit code 1 for a loss",
+        "a folder all its tables, such as the results of asv. Exit code 1 for a loss",
     )
     for way, size in (("higher", "larger"), ("lower", "smaller")):
         parser.add_argument(
@@ -141,25 +146,23 @@ def _rebuild(central: CentralStore, suite: Suite) -> None:
         write_series(central, series)
 
 
-def _texts(source: Path) -> dict[str, str]:
-    """Return the content of a file, or of all *.json files below a folder, by name."""
-    paths = sorted(source.rglob("*.json")) if source.is_dir() else [source]
-    if not paths:
-        raise ConfigurationError("the folder has no *.json file", where=str(source), key="--from")
-    if sum(path.stat().st_size for path in paths) > _MAX_BYTES:
-        raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(source), key="--from")
-    texts = {}
-    for path in paths:
-        try:
-            texts[str(path)] = path.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InvalidInputError("is not UTF-8 text", where=str(path)) from error
-    return texts
+def read_texts(source: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of a file, or of all tables below a folder, by name, and the names of its other files."""
+    paths = list(files_below(source).values()) if source.is_dir() else [source]
+    tables = [path for path in paths if path == source or format_of(path.name) in ("csv", "json", "jsonl")]
+    if not tables:
+        raise ConfigurationError("the folder has no *.json file and no other table", where=str(source), key="--from")
+    texts: dict[str, str] = {}
+    for path in tables:
+        texts[str(path)] = read_text(path, str(path), _MAX_BYTES - sum(map(len, texts.values())))
+    return texts, sorted({str(path) for path in paths} - texts.keys())
 
 
 def _external(args: argparse.Namespace) -> int:
+    texts, unread = read_texts(args.source)
     external = parse_external(
-        _texts(args.source),
+        texts,
+        unread=unread,
         where=str(args.source),
         worse=_worse(args),
         choice=TableChoice(args.time, tuple(args.metric)),
@@ -169,11 +172,11 @@ def _external(args: argparse.Namespace) -> int:
         lines = [line for line in lines if line.platform == args.platform]
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
-    # A series is judged alike, whatever others its file has.
-    allowed = allowed_for(num_platforms=1, num_series=_SERIES, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
+    shared = max(len(lines), _SERIES)
+    allowed = allowed_for(num_platforms=1, num_series=shared, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
-    words = f"without experiments, at most one false drift of a series in {_SERIES} years"
+    words = f"without experiments, at most one false drift a year of {shared} series"
     _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))
     if args.json:
         receipt = external.receipt.to_json()
@@ -181,7 +184,7 @@ def _external(args: argparse.Namespace) -> int:
         document = {
             "from": str(args.source),
             "verdict": verdict,
-            "false_alarms_a_year": 1.0 / _SERIES,
+            "false_alarms_a_year": len(lines) / shared,
             "receipt": receipt,
         }
         print(json.dumps({**document, "lines": lines_json}, indent=2))
@@ -244,27 +247,29 @@ _SOURCES = {
 
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:
-    """Print how the file was read: what was assumed, left out or is missing."""
-    say(f"{source}: {receipt.rows} rows, {receipt.first} to {receipt.last}, {receipt.num_series} series")
+    """Print the receipt of the file: assumptions, and columns left out or missing."""
+    rows, series = counted(receipt.rows, "rows"), counted(receipt.num_series, "series")
+    say(f"{source}: {rows}, {receipt.first} to {receipt.last}, {series}")
     groups: dict[tuple[Worse, str], list[str]] = {}
     for direction in receipt.directions:
         groups.setdefault((direction.worse, direction.source), []).append(clean(direction.metric, 80))
     for (way, by), names in groups.items():
         about = _SOURCES[by].format(other="lower" if way == "higher" else "higher")
-        say(f"  {way} is worse: {', '.join(names)} ({about})")
+        say(f"  {way} is worse: {first_of(names)} ({about})")
     if signed := [clean(direction.metric, 80) for direction in receipt.directions if direction.has_sign]:
-        say(f"  zero or negative values: {', '.join(signed)}; changes are shares of the typical size")
+        say(f"  zero or negative values: {first_of(signed)}; changes are shares of the typical size")
     if receipt.repeated:
-        say(f"  {receipt.repeated} rows repeat a time of their series: the last row with a value counts")
+        many = f"{receipt.repeated} rows repeat a time of their series"
+        repeat = "1 row repeats a time of its series" if receipt.repeated == 1 else many
+        say(f"  {repeat}: the last row with a value counts")
     if receipt.ignored_columns:
-        say(f"  ignored columns: {', '.join(clean(name, 80) for name in receipt.ignored_columns)}")
+        say(f"  ignored columns: {first_of([clean(name, 80) for name in receipt.ignored_columns], 20)}")
     if receipt.ignored_files:
-        names = [clean(Path(name).name, 80) for name in receipt.ignored_files[:_MOST_NAMED]]
-        more = ", ..." if len(receipt.ignored_files) > _MOST_NAMED else ""
-        say(f"  {len(receipt.ignored_files)} files hold no measurements: {', '.join(names)}{more}")
+        names = [clean(Path(name).name, 80) for name in receipt.ignored_files]
+        say(f"  {counted(len(names), 'files')} without measurements, or of another kind: {first_of(names)}")
     for ended in receipt.ended:
         about = clean(f"{ended.platform} {ended.workload} {ended.metric}")
-        since = f"last value {ended.last}, {ended.missing_nights} nights before the newest row"
+        since = f"last value {ended.last}, {counted(ended.missing_nights, 'nights')} before the newest row"
         say(f"  {about}: {since} (--accept SERIES=DATE with a later date closes it)")
 
 
@@ -293,5 +298,4 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
         if line.reason not in ("quiet", "learning"):
             say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
     for level, names in new.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        say(f"  {', '.join(names[:_MOST_NAMED])}{more}: {level}")
+        say(f"  {first_of(names)}: {level}")

@@ -154,7 +154,7 @@ _QUESTIONS = (
 
 
 def _ask(args: argparse.Namespace) -> None:
-    """Fill in on a terminal what no option says. An empty answer keeps the default."""
+    """Ask on a terminal for values without an option. Enter keeps the default."""
     for question in _QUESTIONS:
         if getattr(args, question.option) or (question.option in ("store", "cron", "alert") and not args.platforms):
             continue

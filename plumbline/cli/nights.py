@@ -1,15 +1,14 @@
-"""Nights of a suite, from series files or older rounds."""
+"""Nights of a suite, from its series, or from its rounds where a rebuilt series has no verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 from plumbline.cli.options import say
 from plumbline.data.stores import open_store
-from plumbline.judge.history.metrics import METRICS, metric_of
+from plumbline.judge.history.metrics import BY_NAME, METRICS
 from plumbline.judge.history.segments import MetricHistory, lines_of
 from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore
@@ -74,20 +73,17 @@ def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | Non
         raise InvalidInputError(error.what, where=error.where, key=error.key, hint=hint) from error
 
 
-def _latest_first(central: CentralStore, suite: str) -> Iterator[RoundVerdict]:
-    """Yield the rounds of one suite. Report and skip unreadable ones."""
+def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
+    """Return the suite's last rounds, oldest first. Report and skip unreadable ones."""
+    rounds: list[RoundVerdict] = []
     for name in sorted(central.list_rounds(suite), key=lambda name: by_time(name[1]), reverse=True):
+        if len(rounds) == last:
+            break
         try:
-            verdict = central.get_round(*name)
+            rounds.append(central.get_round(*name))
         except InvalidInputError as error:
             say(f"plumbline: the round {name[1]} is skipped: {error}", to_stderr=True)
-            continue
-        yield verdict
-
-
-def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
-    """Return the suite's last rounds, the oldest first."""
-    return list(islice(_latest_first(central, suite), last))[::-1]
+    return rounds[::-1]
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:
@@ -98,7 +94,7 @@ def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str
 def read_nights(
     central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
 ) -> dict[str, tuple[Night, ...]]:
-    """Return each platform's last nights by time, from rounds without series."""
+    """Return each platform's last nights by time, from rounds if no series has a verdict."""
     if any(history.judged for history in series.values()):
         return {name: _nights(one, last) for name, one in series.items()}
     rounds = read_rounds(central, suite.name, last)
@@ -153,5 +149,5 @@ def read_lines(
         times, rounds = tuple(map(float, range(len(kept)))), tuple(night.round for night in kept)
         values = tuple(getattr(night, attribute) for night in kept)
         if kept:
-            lines.append(MetricHistory(series.platform, "", metric_of(name), times, rounds, rounds, values, ()))
+            lines.append(MetricHistory(series.platform, "", BY_NAME[name], times, rounds, rounds, values, ()))
     return tuple(lines)

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what is removed and why the rest stays. With --apply, remove it."""
+    """List the removable rounds, and reasons for others. With --apply, remove them."""
     if not args.keep_days >= 1:
         raise ConfigurationError(f"{args.keep_days:g} is less than 1", where="--keep-days")
     suite = read_suite(args.suite)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +27,7 @@ from plumbline.report.terminal import verdict_table
 from plumbline.report.view import build_view
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.suite import Suite, read_suite
-from plumbline.schema.verdict import PlatformResult, RoundVerdict
+from plumbline.schema.verdict import RoundVerdict
 
 _LATEST = "latest"
 _NIGHTS = 90
@@ -101,19 +102,18 @@ def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, arg
     out: Path | None = args.out
     site = suite.report_url if suite else ""
     with scratch_folder() as folder:
-        records = {name: _records(central, verdict, name, folder) for name in verdict.platforms}
-        records = {name: loaded for name, loaded in records.items() if loaded}
-        before = {name: _baselines(central, verdict.platforms[name], folder) for name in records}
+        records = _records(central, verdict, folder)
+        loaded = [record for lot in records.values() for record in lot.values()]
         earlier = [past for past in read_rounds(central, verdict.suite, _NIGHTS) if past.round < verdict.round]
         view = build_view(
             verdict,
             records,
             history=points_of([(night_of(past.round), past) for past in [*earlier, verdict]]),
             reference=suite.reference if suite else _reference(verdict),
-            baselines=before,
+            baselines=_baselines(central, verdict, folder),
             records_base=_records_folder(central) if out else "../../../records",
-            record_links=record_links(central, [loaded for record in records.values() for loaded in record], site),
-            earlier=earlier_records(central, verdict.suite, records, verdict.round, args.since),
+            record_links=record_links(central, loaded, site),
+            earlier=earlier_records(central, verdict.suite, verdict.platforms, verdict.round, args.since),
         )
         page = render_page(view)
     if out is None:
@@ -133,36 +133,37 @@ def _records_folder(central: CentralStore) -> str:
     return (Path(parts.netloc + parts.path) / "records").resolve().as_uri() if parts.scheme == "file" else ""
 
 
-def _records(central: CentralStore, verdict: RoundVerdict, platform: str, into: Path) -> list[LoadedRecord]:
-    """Return the round's own records, one per workload."""
-    records: dict[str, LoadedRecord] = {}
-    for record_id in verdict.platforms[platform].records:
-        if (loaded := _loaded(central, record_id, into)) is None:
-            continue
-        known = records.get(loaded.record.spec.workload)
-        if loaded.record.experiment is None and (
-            known is None or len(loaded.record.spec.parts) > len(known.record.spec.parts)
-        ):
-            records[loaded.record.spec.workload] = loaded
-    return list(records.values())
+def _records(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict[str, dict[str, LoadedRecord]]:
+    """Return the round's own records, one per workload and platform."""
+    records: dict[str, dict[str, LoadedRecord]] = {}
+    for platform, result in verdict.platforms.items():
+        for loaded in _loaded(central, result.records, into):
+            lot = records.setdefault(loaded.record.spec.workload, {})
+            known = len(lot[platform].record.spec.parts) if platform in lot else -1
+            if loaded.record.experiment is None and len(loaded.record.spec.parts) > known:
+                lot[platform] = loaded
+    return records
 
 
-def _baselines(central: CentralStore, result: PlatformResult, into: Path) -> list[LoadedRecord]:
+def _baselines(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict[str, dict[str, LoadedRecord]]:
     """Return the baselines that the round compared with, which later acceptances do not change."""
-    against = (finding.against.partition(" ") for finding in result.findings)
-    names = dict.fromkeys(name for kind, _, name in against if kind == "baseline")
-    return [loaded for name in names if (loaded := _loaded(central, name, into)) is not None]
+    records: dict[str, dict[str, LoadedRecord]] = {}
+    for platform, result in verdict.platforms.items():
+        against = (finding.against.partition(" ") for finding in result.findings)
+        for loaded in _loaded(central, dict.fromkeys(name for kind, _, name in against if kind == "baseline"), into):
+            records.setdefault(loaded.record.spec.workload, {})[platform] = loaded
+    return records
 
 
-def _loaded(central: CentralStore, record_id: str, into: Path) -> LoadedRecord | None:
-    """Return a record. Report and skip a missing or damaged one."""
-    try:
-        return load_record(central.get_record(record_id, into))
-    except ObjectMissingError:
-        say(f"plumbline: the record {record_id} is no longer in the store", to_stderr=True)
-    except InvalidInputError as error:
-        say(f"plumbline: the record {record_id} is skipped: {error}", to_stderr=True)
-    return None
+def _loaded(central: CentralStore, names: Iterable[str], into: Path) -> Iterator[LoadedRecord]:
+    """Yield the records of these ids. Report and skip a missing or damaged one."""
+    for name in names:
+        try:
+            yield load_record(central.get_record(name, into))
+        except ObjectMissingError:
+            say(f"plumbline: the record {name} is no longer in the store", to_stderr=True)
+        except InvalidInputError as error:
+            say(f"plumbline: the record {name} is skipped: {error}", to_stderr=True)
 
 
 def _reference(verdict: RoundVerdict) -> str:

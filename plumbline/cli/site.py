@@ -78,7 +78,7 @@ def page_server(central: CentralStore, report_url: str, port: int) -> PageServer
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the store's pages on the loopback address, below a path: by default one that nobody can guess."""
+    """Server of the store's pages on the loopback address, below a secret path."""
 
     def __init__(self, central: CentralStore, port: int = 0, root: str | None = None) -> None:
         self.central = central

@@ -1,4 +1,4 @@
-"""`plumbline store import/export/site/cost/prune`: what the central store of a suite holds."""
+"""`plumbline store import/export/site/cost/prune`: contents of a suite's central store."""
 
 from __future__ import annotations
 

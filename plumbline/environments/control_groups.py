@@ -1,4 +1,4 @@
-"""Control groups that hold this process: CPU quotas, memory limits, and what the kernel did to keep them."""
+"""Control groups of this process: CPU quotas, memory limits, throttling and kills."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _throttled(folder: Path) -> float | None:
-    """Return the seconds that a group's quota held its processes back; 0 where it has no quota."""
+    """Return the seconds of throttling by a group's quota; 0 without one."""
     microseconds = _number(folder / "cpu.stat", "throttled_usec")
     if microseconds is not None:
         return microseconds / 1e6

@@ -1,4 +1,4 @@
-"""Interpreter whose packages an upgrade changes, what is installed in it, and the locks it came from."""
+"""Interpreter whose packages an upgrade changes, with its packages and locks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Base:
 
     @property
     def markers(self) -> dict[str, str]:
-        """Return what its locks' markers see instead of this process's interpreter."""
+        """Return the marker environment of this interpreter, for its locks."""
         return {
             "python_version": self.minor, "python_full_version": self.version, "implementation_version": self.version,
         }  # fmt: skip
@@ -215,7 +215,7 @@ def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:
 
 
 def keep_lock(root: Path, path: Path) -> None:
-    """Keep the lock at `path` below `root`, with the files that it includes, for an A/B that goes back to it.
+    """Keep a lock and its included files below `root`, for A/Bs.
 
     A record names the baseline's packages and versions. Their hashes are in the lock of that night only.
 

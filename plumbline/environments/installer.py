@@ -137,16 +137,16 @@ def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
 
 
 def choose_installer(arguments: Sequence[str] = (), python: Path | None = None) -> Installer:
-    """Return uv's installer if it acts like pip's. It installs for `python`, by default this process's interpreter.
+    """Return uv's installer for `python` if it acts like pip's; else pip's.
 
-    uv has to be on the path, and neither arguments nor pip's settings decide what is installed. Otherwise return pip's.
+    uv has to be on the path, and neither arguments nor pip's settings decide what is installed.
     """
     has_uv = not arguments and shutil.which("uv") is not None
     return Installer("uv" if has_uv and not _has_pip_settings() else "pip", arguments, python)
 
 
 def _has_pip_settings() -> bool:
-    """Return whether pip has settings that decide what is installed.
+    """Return whether pip has settings of its own, such as an index.
 
     For example an index, a certificate or a constraint, in a variable or in a file.
     """

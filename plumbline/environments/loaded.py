@@ -69,7 +69,7 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
 
 
 def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = None) -> None:
-    """Leave this process's places, and the library that ended it, in the folder that its parent named.
+    """Write this process's opened places and its fatal library for the parent.
 
     Leave nothing where the parent named no folder.
     """

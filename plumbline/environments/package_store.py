@@ -24,6 +24,7 @@ from plumbline.environments.installer import Installer
 from plumbline.environments.locks.model import Pin
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import DISK_FULL, ConfigurationError, DiskFullError, UnavailableError
+from plumbline.schema.escape import first_of
 
 _ROOT_NAME = "files"
 
@@ -180,8 +181,7 @@ class PackageStore:
         """
         unknown = [f"{pin.name} {pin.shown}" for pin in pins if not pin.is_hashed]
         if unknown and not self._allows_unhashed:
-            names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-            what = f"cannot be built from hashes: no lock here has a SHA-256 of {names}"
+            what = f"cannot be built from hashes: no lock here has a SHA-256 of {first_of(unknown, 3)}"
             hint = "write locks with hashes; or a person allows one upgrade with --allow-unhashed"
             raise ConfigurationError(what, where="packages", hint=hint)
 

@@ -16,7 +16,7 @@ _GRACE_SECONDS = 10.0
 
 
 def watch_parent(environment: Mapping[str, str]) -> None:
-    """End this process once its parent's pipe closes: SIGTERM, SIGKILL after ten seconds."""
+    """End this process (SIGTERM, then SIGKILL) once its parent's pipe closes."""
     if environment.get(PARENT_WATCH) == "stdin":
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="parent-watch", daemon=True).start()
 

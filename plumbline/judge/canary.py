@@ -52,7 +52,7 @@ class ProbeProofs:
         return None
 
     def add(self, record: RunRecord, gates: Gates, results: tuple[CanaryResult, ...]) -> None:
-        """Keep the results on a record."""
+        """Store the proof results of one record."""
         self._known.setdefault(_kind(record, gates), []).append((record.evidence, results))
 
 
@@ -139,7 +139,7 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
 
 
 def _drop(speed: SpeedEvidence, gates: Gates) -> float:
-    """Return a drop a fifth beyond what the gate can call drift: its limit, or the spread of the steps."""
+    """Return a drop a fifth beyond the gate's limit, or the steps' spread."""
     spread = gates.throughput_standard_errors * math.hypot(noise_of(speed), noise_of(speed))
     least = max(gates.throughput_drop, spread) if spread < 1 else gates.throughput_drop
     return min(limits.CANARY_DROP * least, (1 + least) / 2)

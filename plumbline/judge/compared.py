@@ -1,4 +1,4 @@
-"""Table of a round's comparisons: what the evidence of each pair shows, whatever the gates ask. Pure."""
+"""Table of a round's comparisons, one for each pair of records. Pure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def curve_formula(pair: Pair) -> Mismatch | None:
 
 
 class Comparisons:
-    """The last comparisons of a round: while it is here, no pair of records is compared again."""
+    """Cache of a round's last comparisons, by pair of records."""
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[int, int], Compared] = {}

@@ -260,6 +260,8 @@ class Confirmation:
 
     def _reproduced(self, rerun: LoadedRecord) -> bool:
         mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
+        if mismatch.basis == "proven":
+            return True
         again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
         return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
@@ -383,7 +385,7 @@ class Confirmation:
 
 
 def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
-    """Return the replays and sources of all restored suspects within `steps`."""
+    """Return replays and tensor sources of the suspects restored within `steps`."""
     return {
         "replays": tuple(replay for each in kept for replay in each.replays(steps)),
         "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),

@@ -1,4 +1,4 @@
-"""Choice of the platform that all others are judged against, and of those that its difference accuses."""
+"""Choice of the round's reference, and of the platforms that it accuses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
+from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.stated import contradiction
@@ -107,12 +108,6 @@ def trusted_reference(
     return TrustedReference(chosen, doubts)
 
 
-def own_error(table: Comparisons, record: LoadedRecord, other: LoadedRecord) -> float | None:
-    """Return the worst relative error of a record's first forward pass against fp64, at the tensors that both have."""
-    pair = table.of(other, record).pair
-    return max((tap.own[1] for tap in pair.errors(0, "forward") if tap.own[1] is not None), default=None)
-
-
 @dataclass(frozen=True)
 class _Evidence:
     """Evidence of each platform on itself, and comparisons of two platforms."""
@@ -156,10 +151,11 @@ class _Evidence:
 
     @cached_property
     def wrong(self) -> Mapping[str, Statement]:
-        """Return why a platform is wrong by itself; what all platforms share tells none apart."""
+        """Return why a platform is wrong by itself, if not all are."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [name for name, record in self.records.items() if contradiction(record.record) is not None],
+            "off.proof": [name for name, record in self.records.items() if unproven(record.record) is not None],
             "off.precision": [name for name, record in self.records.items() if different_precision(record) is not None],
         }
         telling = {code: names for code, names in signs.items() if len(names) < len(self.records)}

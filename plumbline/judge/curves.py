@@ -50,7 +50,7 @@ def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
 
 
 def machine_changes(side: LoadedRecord, rerun: LoadedRecord) -> tuple[Statement, ...]:
-    """Return what explains that the rerun rounds differently."""
+    """Return the machine's changes that explain the rerun's different rounding."""
     return rounds_differently(side.record, rerun.record, "learn")
 
 
@@ -70,7 +70,7 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    """Return the step before a difference, its own step, and those that show its consequences."""
+    """Return the steps before, at and behind a difference."""
     return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
 
 

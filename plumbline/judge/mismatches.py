@@ -9,8 +9,9 @@ from plumbline.schema.fact import Statement
 from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-Basis = Literal["given", "computed", "portable"]
-"""What a mismatch rests on: evidence that no other rung can change, the computation, or its portable bits."""
+Basis = Literal["given", "computed", "portable", "proven"]
+"""What a mismatch rests on: evidence that no other rung can change, the computation, its portable bits, or a
+definition of the record's own step, which an unchanged rerun of equal bits shares."""
 
 
 @dataclass(frozen=True, slots=True)

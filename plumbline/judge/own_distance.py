@@ -24,28 +24,6 @@ class OwnDistances:
 
     loaded: LoadedRecord
 
-    def exact(self, index: int) -> float | None:
-        """Return the distance from a leg as exact as fp64; `None` if not measured.
-
-        The run measures it beside its envelope. Without an envelope, the leg's own sketches show it.
-        """
-        return self._exact[index] if 0 <= index < len(self._exact) else None
-
-    @cached_property
-    def _exact(self) -> tuple[float | None, ...]:
-        probe = self._probe
-        if probe is None:
-            return ()
-        if probe.envelope is not None:
-            return tuple(self._recorded(index) for index in range(len(probe.taps)))
-        is_exact = probe.portable is not None and probe.portable.slices > 1
-        return tuple(self._from_leg(index) for index in range(len(probe.taps))) if is_exact else ()
-
-    def comparable(self, index: int) -> float | None:
-        """Return the distance from a leg of any precision: enough to show that a tensor is rounding only."""
-        recorded = self._recorded(index)
-        return recorded if recorded is not None else self._from_leg(index)
-
     def tap(self, index: int) -> Tap:
         """Return the tensor's description."""
         assert self._probe is not None  # noqa: S101 - only reached with a probe
@@ -70,11 +48,6 @@ class OwnDistances:
     def _probe(self) -> ProbeEvidence | None:
         return self.loaded.record.evidence.probe
 
-    def _recorded(self, index: int) -> float | None:
-        envelope = self._probe.envelope if self._probe is not None else None
-        errors = envelope.fp64_errors if envelope is not None else ()
-        return errors[index] if 0 <= index < len(errors) else None
-
     @cached_property
     def _leg(self) -> dict[tuple[int, str], tuple[float, ...]]:
         """Return the leg's sketches up to its first step without outputs, whose products have a single slice."""
@@ -86,7 +59,8 @@ class OwnDistances:
             found |= {(step.step, name): numbers for name, numbers in step.sketches}
         return found
 
-    def _from_leg(self, index: int) -> float | None:
+    def distance(self, index: int) -> float | None:
+        """Return the distance from the leg; `None` if not measured."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
@@ -111,7 +85,7 @@ def without_signal(
         tap = sides[0].tap(both[0])
         key = (tap.stage, tap.name)
         trained = [(own, place) for own, place in zip(sides, both, strict=True) if own.loaded.record.experiment is None]
-        known = [error for own, place in trained if (error := own.comparable(place)) is not None]
+        known = [error for own, place in trained if (error := own.distance(place)) is not None]
         if known and len(known) == len(trained):
             shown[key] = shown.get(key, False) or is_rounding_only(min(known))
         elif tap.stage == "gradient":

@@ -30,8 +30,6 @@ class TapError:
     candidate: Tap
     error: float
     limit: float
-    own: tuple[float | None, float | None]
-    """Errors of the reference and the candidate against their own fp64 runs."""
     places: tuple[int, int] = (0, 0)
     """Index of the tap in each record."""
 
@@ -145,7 +143,6 @@ class Pair:
             candidate=right_tap,
             error=error,
             limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
-            own=(self._own[0].exact(left), self._own[1].exact(right)),
             places=(left, right),
         )
 
@@ -178,15 +175,10 @@ class Pair:
         # A candidate alone must not vouch for itself.
         is_known = _at(self.probes[0], "errors", left) is not None
         known = [value for probe, at in places if is_known and (value := _at(probe, "errors", at)) is not None]
-        exact = [
-            value for own, at in zip(self._own, (left, right), strict=True) if (value := own.exact(at)) is not None
-        ]
-        # The smaller of both: a broken run must not raise its own limit.
         if (tap.stage, tap.name) in self.noise | self._without_signal:
             return math.inf
-        rounding = [min(known)] if known else []
-        rounding += [min(exact)] if len(exact) == len(places) else []
-        return self.scale * limit(max(rounding, default=None), tap.stage, self.precision, tap.step)
+        # The smaller of both: a broken run must not raise its own limit.
+        return self.scale * limit(min(known, default=None), tap.stage, self.precision, tap.step)
 
     @cached_property
     def _own(self) -> tuple[OwnDistances, OwnDistances]:

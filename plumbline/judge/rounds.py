@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
-from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, own_error, trusted_reference
+from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, trusted_reference
 from plumbline.judge.gates.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
@@ -48,7 +48,7 @@ def judge_round(
         )
         for name in records
     }
-    notes = _who_is_off(records, judged, reference, trusted, table)
+    notes = _who_is_off(records, judged, reference, trusted)
     return {name: result.replace(notes=(*result.notes, *notes)) for name, result in judged.items()}
 
 
@@ -147,7 +147,6 @@ def _who_is_off(
     judged: Mapping[str, PlatformResult],
     wanted: str,
     trusted: TrustedReference,
-    table: Comparisons,
 ) -> tuple[Note, ...]:
     """Return notes on a single different platform, or on a replaced reference."""
     reference, against = trusted.name, f"platform {trusted.name}"
@@ -158,22 +157,12 @@ def _who_is_off(
     ]
     if wanted != reference:
         state = fact("round.differs", reference=reference) if wanted in off else fact("round.no-agreeing-baseline")
-        distances = _fp64(table, records, wanted, reference)
-        text = fact("round.replaced", platform=wanted, state=state, reference=reference, distances=distances)
+        text = fact("round.replaced", platform=wanted, state=state, reference=reference)
         return (Note(code="reference", text=text),)
     if len(records) < 3 or len(off) != 1 or trusted.doubts:
         return ()
-    distances = _fp64(table, records, off[0], reference)
-    text = fact("round.odd-one-out", platform=off[0], reference=reference, distances=distances)
+    text = fact("round.odd-one-out", platform=off[0], reference=reference)
     return (Note(code="odd-one-out", text=text),)
-
-
-def _fp64(table: Comparisons, records: Mapping[str, LoadedRecord], name: str, other: str) -> Statement:
-    """Return a phrase with both platforms' errors against their own fp64 runs."""
-    ours, theirs = (own_error(table, records[a], records[b]) for a, b in ((name, other), (other, name)))
-    if ours is None or theirs is None:
-        return ""
-    return fact("round.own-fp64", name=name, ours=ours, other=other, theirs=theirs)
 
 
 def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:

@@ -55,7 +55,7 @@ def _dropout(record: RunRecord) -> Iterator[GateResult]:
 
 
 def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
-    """Yield the first tensor that its own record shows not to be what its definition gives."""
+    """Yield the first tensor that contradicts its definition in its own record."""
     found = unproven_part(record, parts)
     if found is not None:
         yield found

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, without
-from plumbline.judge.number_formats import bits_apart
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.bits import RUNGS as BITS
@@ -112,13 +111,11 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     if (shown := unproven_step(pair.candidate.record)) is not None and shown.rung not in pair.imposed:
         yield shown
-    has_other = any(whole[name] is not None and name not in pair.imposed for name in ("architecture", "weights"))
-    other = 0 if has_other else _changed_between(pair)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
         "state": lambda step: between_steps(pair, step),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
-        "format": lambda step: formats(pair, step, values=step < other),
+        "format": lambda step: formats(pair, step),
         "loss": lambda step: loss(pair, step),
         "clipped": lambda step: clipping(pair, step),
         "schedule": lambda step: schedule(pair, step),
@@ -129,23 +126,6 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
             yield from [mismatch for mismatch in found if mismatch is not None][:1]
     if "evaluation" not in pair.imposed and not mismatches and (evaluated := evaluation(pair)) is not None:
         yield evaluated
-
-
-def _changed_between(pair: Pair) -> float:
-    """Return the first step that begins with weights of another format, or changed since the step before; or infinity.
-
-    Values show the format of their weights, too.
-    """
-    steps = range(len(pair.common))
-    return next(
-        (step for step in steps if between_steps(pair, step) is not None or _other_weights(pair, step)), math.inf
-    )
-
-
-def _other_weights(pair: Pair, step: int) -> bool:
-    """Return whether the weights at the begin of a step use other bits of mantissa, as far as they were measured."""
-    updated = pair.errors(step - 1, "weight") if step else []
-    return any(bits_apart(each.reference.mantissa, each.candidate.mantissa) for each in updated)
 
 
 def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:

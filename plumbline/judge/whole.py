@@ -14,7 +14,7 @@ from plumbline.judge.whole_rows import missing_rows, unequal_rows
 from plumbline.judge.whole_taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import LearnEvidence
+from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import speed_places
 from plumbline.schema.production import MAX_TRAIL, SpeedTrail
@@ -56,7 +56,9 @@ class WholeRecord(LoadedRecord):
 
 def whole(loaded: LoadedRecord) -> WholeRecord:
     """Return the record with its completeness, which is checked on first use."""
-    return loaded if isinstance(loaded, WholeRecord) else WholeRecord(loaded.record, loaded.folder, loaded.arrays)
+    if isinstance(loaded, WholeRecord):
+        return loaded
+    return WholeRecord(loaded.record, loaded.folder, loaded.arrays, loaded.sha256)
 
 
 def missing_evidence(loaded: LoadedRecord, side: str) -> list[Finding]:
@@ -174,9 +176,20 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
         yield "candidate", gap.finding("candidate")
     for part in ("probe", "speed", "learn"):
         proven = [len(found.proofs) if (found := getattr(each, part)) else 0 for each in (left, right)]
-        if getattr(right, part) and proven[1] < proven[0]:  # which steps these are, each night draws anew
+        stages = [_proven_stages(getattr(each, part)) for each in (left, right)]
+        # Which steps these are, each night draws anew.
+        if getattr(right, part) and (proven[1] < proven[0] or not stages[0] <= stages[1]):
             gap = lacks("proof.steps", "inconclusive", fact("gap.proven-steps"), fact("gap.proofs", part=part), *proven)
             yield "candidate", gap.finding("candidate")
+
+
+def _proven_stages(found: ProbeEvidence | SpeedEvidence | LearnEvidence | None) -> set[str]:
+    """Return what a part's proofs compare, but for `state`, which a proof lists only if it changed.
+
+    Without their forms in fp64 the modules' outputs and gradients prove nothing.
+    """
+    proofs = found.proofs if found is not None else ()
+    return {str(each.stage) for proof in proofs for each in proof.errors} - {"state"}
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:

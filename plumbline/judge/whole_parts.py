@@ -89,7 +89,7 @@ def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
         if spec.envelope_seeds and "envelope" not in probe.lost_legs:
             yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.envelope"))
         return
-    if any(len(errors) != len(probe.taps) for errors in (envelope.errors, envelope.fp64_errors)):
+    if len(envelope.errors) != len(probe.taps):
         yield counts("probe.envelope", fact("gap.envelope-errors"), len(envelope.errors), len(probe.taps))
     elif envelope.seeds != spec.envelope_seeds:
         yield counts("probe.envelope", fact("gap.envelope-seeds"), envelope.seeds, spec.envelope_seeds)
@@ -110,8 +110,7 @@ def _portable(probe: ProbeEvidence, spec: ProbeSpec, seed: int) -> Iterator[Gap]
     least = asked if spec.portable_seconds is None else 1
     steps = [step.step for step in leg.steps] if leg else []
     first, late = probe_places(spec, seed)
-    # Earlier releases had no later steps.
-    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]
+    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]  # the second: kept records of GPUs
     if asked and leg and not leg.unportable and (steps not in planned or not least <= len(steps) <= asked):
         yield counts("probe.portable", fact("gap.portable-steps"), len(leg.steps), asked)
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from plumbline.judge.gaps import Gap, Role, lacks
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, Tap, TapStage
+from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.mantissa import exceeds_type
 from plumbline.schema.verdict import Finding
 
 _STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
@@ -125,20 +124,6 @@ def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int) -> Iter
         yield lacks("probe.taps", "invalid", "taps", fact("gap.has", problem=problem))
         return
     yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)))
-    yield from wrong_mantissas("probe.taps", probe.taps)
-
-
-def wrong_mantissas(check: str, taps: Sequence[Tap]) -> Iterator[Gap]:
-    """Yield a gap if bits of mantissa in use contradict a tensor's type, or are missing at some tensors only."""
-    is_measured = any(tap.mantissa for tap in taps)
-    for tap in taps:
-        if is_measured and not tap.mantissa:
-            yield lacks(check, "invalid", "taps", fact("gap.no-mantissa", name=tap.name, stage=tap.stage))
-            return
-        if exceeds_type(tap.mantissa, tap.dtype):
-            text = fact("gap.mantissa", name=tap.name, stage=tap.stage, dtype=tap.dtype)
-            yield lacks(check, "invalid", "taps", text)
-            return
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:

@@ -51,7 +51,7 @@ class Database:
 
     @property
     def url(self) -> str:
-        """Return the value of Prefect's setting for its database."""
+        """Return the database URL for Prefect's setting."""
         password = (self._cluster / "password").read_text(encoding="ascii")
         return f"postgresql+asyncpg://{_ROLE}:{password}@{_HOST}:{self._port}/postgres"
 

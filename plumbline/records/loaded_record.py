@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from plumbline.records.part_sizes import MAX_ROW_BYTES, PART_FILES, max_part_bytes, max_rows, unpacked_bytes
 from plumbline.records.tensors import Arrays, check_tensors, read_tensors
+from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
-from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.record import RECORD_NAME, RunRecord, read_record
 from plumbline.schema.spec import RunSpec
 
 _MAX_IN_MEMORY = 128
@@ -36,19 +37,23 @@ _ROW_SCHEMA = pa.schema([("row_id", pa.int64()), ("text", pa.uint64()), ("label"
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """One record. `arrays` replaces the folder's parts for a record in memory."""
+    """One record. `arrays` replaces the folder's parts for a record in memory. `sha256` is that of its file."""
 
     record: RunRecord
     folder: Path
     arrays: dict[str, Arrays] = field(default_factory=dict)
+    sha256: str = ""
 
     if not TYPE_CHECKING:  # mypy would accept every name
 
         def __getattr__(self, name: str) -> RunRecord:
-            """Read a record again that memory had no room for."""
+            """Read a record again that memory had no room for. It must be the same, to the last byte."""
             if name != "record" or "folder" not in self.__dict__:
                 raise AttributeError(name)
-            self.__dict__["record"] = record = read_record(self.folder, verify=False)
+            record, path = read_record(self.folder), self.folder / RECORD_NAME
+            if self.sha256 and digest_file(path) != self.sha256:
+                raise CorruptDataError("changed since it was read", where=str(path))
+            self.__dict__["record"] = record
             limit_memory(self)
             return record
 
@@ -133,14 +138,15 @@ def limit_memory(record: R) -> R:
     while len(_in_memory) > _MAX_IN_MEMORY:
         oldest = _in_memory.popleft()()
         if oldest is not None and oldest is not record:
-            for name in vars(oldest).keys() - {"folder", "arrays"}:
+            for name in vars(oldest).keys() - {"folder", "arrays", "sha256"}:
                 del vars(oldest)[name]
     return record
 
 
 def load_record(folder: Path) -> LoadedRecord:
     """Return the record in `folder`, its parts verified against their digests."""
-    return LoadedRecord(record=read_record(folder), folder=folder)
+    record = read_record(folder)
+    return LoadedRecord(record, folder, sha256=digest_file(folder / RECORD_NAME))
 
 
 def _read_rows(path: Path, spec: RunSpec) -> Arrays:

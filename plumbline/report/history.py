@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.judge.history.episodes import episodes
-from plumbline.judge.history.metrics import metric_of
-from plumbline.judge.history.night import entry_sentence
+from plumbline.judge.history.changepoints import changes
+from plumbline.judge.history.metrics import BY_NAME
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.summary import ChangeSummary, LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
+from plumbline.report.decisions import entry_sentence
 from plumbline.report.sentences import SYMBOLS, clean, sentence_of
+from plumbline.report.summary import ChangeSummary, LineSummary
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
@@ -68,14 +68,14 @@ def history_chart(points: Points, order: Sequence[str], marked: frozenset[str] =
 def changes_of(points: Points) -> list[ChangeMark]:
     """Return the changes of level of each platform's throughput."""
     rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
-    throughput = metric_of("throughput")
+    throughput = BY_NAME["throughput"]
     return [
         ChangeMark(
-            rounds.index(line[episode.index].round), name,
-            f"{throughput.value(episode.before):.4g} to {throughput.value(episode.after):.4g}",
+            rounds.index(line[change.index].round), name,
+            f"{throughput.value(change.before):.4g} to {throughput.value(change.after):.4g}",
         )
         for name, line in points.items()
-        for episode in episodes(throughput.scores([point.samples_per_second for point in line]))
+        for change in changes(throughput.scores([point.samples_per_second for point in line]))
     ]  # fmt: skip
 
 
@@ -170,7 +170,6 @@ def change_sentence(change: ChangeSummary) -> str:
             after=f"{change.after:.4g}",
             size="" if change.change is None else f" ({change.change:+.1%})",
             way="worse" if change.worse else "better",
-            p_value="" if change.p_value is None else f", p = {change.p_value:.2g}",
             beside=f", with a change of {change.with_boundary}" if change.with_boundary else "",
         )
     )

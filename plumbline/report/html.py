@@ -91,7 +91,9 @@ def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: Loade
         name: PlatformResult(**fields, **numbers[name]),
     }
     verdict = RoundVerdict(round=name, suite="compare", verdict=judgement.verdict, platforms=platforms)
-    records = {base: reference, name: candidate}
+    records: dict[str, dict[str, LoadedRecord]] = {}
+    for key, record in ((base, reference), (name, candidate)):
+        records.setdefault(record.record.spec.workload, {})[key] = record
     view = build_view(verdict, records, reference=base, unjudged=base)
     return render_page(replace(view, records=()))
 

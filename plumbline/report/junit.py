@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from plumbline.judge.history.summary import LineSummary
 from plumbline.report.history import change_sentence, level_sentence
 from plumbline.report.sentences import cause_line, clean, number, place
+from plumbline.report.summary import LineSummary
 from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
 
 _TAGS: dict[Outcome, str] = {"drift": "failure", "inconclusive": "error", "invalid": "error"}

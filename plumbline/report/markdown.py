@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from plumbline.judge.history.summary import LineSummary
 from plumbline.report.charts import Chart
 from plumbline.report.html import template
 from plumbline.report.sentences import (
@@ -22,6 +21,7 @@ from plumbline.report.sentences import (
     place,
     seconds,
 )
+from plumbline.report.summary import LineSummary
 from plumbline.report.view import ReportView
 from plumbline.schema.escape import one_line
 from plumbline.schema.verdict import Outcome, RoundVerdict

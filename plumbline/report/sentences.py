@@ -84,8 +84,15 @@ class _Sentence(Formatter):
         return kwargs.get(key, "missing")
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.endswith("s"):  # a plural, such as {num:rows}
+            return counted(value, format_spec) if isinstance(value, int) else f"{_shown(value)} {format_spec}"
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return format(value, format_spec) if is_number and format_spec else _shown(value)
+
+
+def counted(num: int, plural: str) -> str:
+    """Return a number with its noun: `1 night`, `2 nights`."""
+    return f"{num} {plural if num != 1 or plural == 'series' else plural[:-1]}"
 
 
 def _shown(value: Any) -> str:

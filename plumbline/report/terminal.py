@@ -168,14 +168,14 @@ def _options(platforms: Sequence[str]) -> str:
 
 
 def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
-    return [clean(name, 63) for name, result in verdict.platforms.items() if _lacks_baseline(result)]
+    return [
+        clean(name, 63)
+        for name, result in verdict.platforms.items()
+        if any(note.code == "no-baseline" for note in result.notes)
+    ]
 
 
 def _changed_task(verdict: RoundVerdict) -> str:
     """Return why the accepted baselines do not count, of the first platform whose task has changed."""
     texts = (note.text for result in verdict.platforms.values() for note in result.notes if note.code == "no-baseline")
     return next((clean(sentence_of(text)) for text in texts if getattr(text, "code", "") == "round.other-task"), "")
-
-
-def _lacks_baseline(result: PlatformResult) -> bool:
-    return any(note.code == "no-baseline" for note in result.notes)

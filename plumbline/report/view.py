@@ -16,12 +16,13 @@ from plumbline.report.history import Points, history_chart, since
 from plumbline.report.sentences import clean, note_line, top_cause
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
-from plumbline.report.workloads import WorkloadView, workload_views
+from plumbline.report.workloads import WorkloadView, workload_view
+from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
-Records = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
-"""Record, or records of all workloads, of each platform."""
+Records = Mapping[str, Mapping[str, LoadedRecord]]
+"""By workload, then by platform. The view reads them once, in this order: memory may not hold all of them."""
 
 _MAX_ROWS = 80
 
@@ -101,8 +102,8 @@ def build_view(
     # Names come from records and stores: make them printable.
     verdict = verdict.replace(platforms={_name(name): result for name, result in verdict.platforms.items()})
     reference, unjudged = _name(reference), _name(unjudged)
-    lists = {_name(name): _tuple(given) for name, given in records.items() if _name(name) in verdict.platforms}
-    before = {_name(name): _tuple(given) for name, given in (baselines or {}).items()}
+    lots = {workload: _named(lot, verdict) for workload, lot in records.items()}
+    before = {workload: _named(lot, verdict) for workload, lot in (baselines or {}).items()}
     points = {_name(name): line for name, line in (history or {}).items()}
     points = {name: line for name, line in points.items() if name in verdict.platforms}
     order = tuple(sorted(verdict.platforms, key=lambda name: (name != reference, name)))
@@ -110,28 +111,31 @@ def build_view(
         name: since(points[name], verdict.platforms[name].verdict) if points.get(name) else "" for name in order
     }
     marked = frozenset(name for name, result in verdict.platforms.items() if result.verdict != "pass")
-    workloads = workload_views(lists, reference, order, marked)
+    workloads, links, now = [], [], dict[str, Fingerprint]()
+    for workload, lot in lots.items():
+        ordered = {name: lot[name] for name in order if name in lot}
+        if ordered:
+            workloads.append(workload_view(workload, ordered, reference, order, marked))
+        for name, loaded in ordered.items():
+            links.append(_link(name, loaded.record, records_base, record_links or {}))
+            now.setdefault(name, loaded.record.fingerprint)
     exact = bool(workloads) and all(workload.exact for workload in workloads)
     return ReportView(
         headline=headline(
-            _without(verdict, unjudged), [name for name in order if name != unjudged], _night(lists), exact=exact
+            _without(verdict, unjudged), [name for name in order if name != unjudged], _night(links), exact=exact
         ),
-        rows=tuple(_row(name, verdict.platforms[name], lists.get(name, ()), before.get(name, ())) for name in order),
+        rows=tuple(_row(name, verdict.platforms[name], now.get(name), _of(before, name)) for name in order),
         cards=tuple(
             card_of(name, verdict.platforms[name], since_when[name])
             for name in order
             if verdict.platforms[name].verdict != "pass"
         ),
         unjudged=unjudged,
-        workloads=workloads,
+        workloads=tuple(workloads),
         history=history_chart(points, order, marked) if points else None,
-        changes=_changes(lists, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
+        changes=_changes(now, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
         timings=round_bars(verdict, order),
-        records=tuple(
-            _link(name, loaded.record, records_base, record_links or {})
-            for name in order
-            for loaded in lists.get(name, ())
-        ),
+        records=tuple(sorted(links, key=lambda link: order.index(link.platform))),
         findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
         notes=tuple(clean(note) for note in (*verdict.notes, *([verdict.proven] if verdict.proven else []))),
         order=order,
@@ -147,17 +151,22 @@ def _name(name: str) -> str:
     return clean(name, 63)
 
 
-def _tuple(record: LoadedRecord | Sequence[LoadedRecord]) -> tuple[LoadedRecord, ...]:
-    return (record,) if isinstance(record, LoadedRecord) else tuple(record)
+def _named(lot: Mapping[str, LoadedRecord], verdict: RoundVerdict) -> dict[str, LoadedRecord]:
+    """Return a workload's records of the verdict's platforms, by printable names."""
+    return {_name(name): loaded for name, loaded in lot.items() if _name(name) in verdict.platforms}
 
 
-def _night(lists: Mapping[str, Sequence[LoadedRecord]]) -> str:
-    begun = [record.record.started_at for loaded in lists.values() for record in loaded]
-    return min(begun).strftime("%Y-%m-%d %H:%M %Z") if begun else ""
+def _of(records: Records, name: str) -> list[LoadedRecord]:
+    """Return the records of one platform."""
+    return [lot[name] for lot in records.values() if name in lot]
+
+
+def _night(links: Sequence[RecordLink]) -> str:
+    return min(link.started_at for link in links).strftime("%Y-%m-%d %H:%M %Z") if links else ""
 
 
 def _row(
-    name: str, result: PlatformResult, records: Sequence[LoadedRecord], before: Sequence[LoadedRecord]
+    name: str, result: PlatformResult, fingerprint: Fingerprint | None, before: Sequence[LoadedRecord]
 ) -> PlatformRow:
     notes = [result.unavailable] if result.unavailable else []
     notes += [note_line(note) for note in result.notes]
@@ -166,25 +175,24 @@ def _row(
         result=result,
         cause=top_cause(result),
         throughput_note=_against(result.samples_per_second, before),
-        machine=described(records[0].record.fingerprint) if records else "no record",
+        machine=described(fingerprint) if fingerprint else "no record",
         notes=tuple(clean(note, 240) for note in notes),
     )
 
 
 def _against(rate: float | None, before: Sequence[LoadedRecord]) -> str:
-    known = [baseline.record.evidence.speed.samples_per_second for baseline in before if baseline.record.evidence.speed]
-    if rate is None or len(known) != 1 or not known[0]:
+    speed = before[0].record.evidence.speed if rate is not None and len(before) == 1 else None
+    if rate is None or speed is None or not speed.samples_per_second:
         return ""
-    return f"{100 * (rate / known[0] - 1):+.1f} % against its baseline"
+    return f"{100 * (rate / speed.samples_per_second - 1):+.1f} % against its baseline"
 
 
 def _changes(
-    lists: Mapping[str, Sequence[LoadedRecord]],
-    before: Mapping[str, Sequence[LoadedRecord]],
+    now: Mapping[str, Fingerprint],
+    before: Records,
     earlier: Mapping[str, RunRecord],
     order: Sequence[str],
 ) -> tuple[DifferenceTable, ...]:
-    now = {name: loaded[0].record.fingerprint for name, loaded in lists.items() if loaded}
     tables = []
     if len(now) > 1:
         columns = tuple(name for name in order if name in now)
@@ -195,8 +203,8 @@ def _changes(
             rows = differences([other.fingerprint, now[name]])
             night = clean(other.round_id or other.record_id, 63)
             tables.append(_cut(f"{name} since {night}", (night, "now"), rows))
-        if name in now and before.get(name):
-            rows = differences([before[name][0].record.fingerprint, now[name]])
+        if name in now and (baselines := _of(before, name)):
+            rows = differences([baselines[0].record.fingerprint, now[name]])
             tables.append(_cut(f"{name} since its baseline", ("baseline", "now"), rows))
     return tuple(tables)
 

@@ -13,6 +13,7 @@ from plumbline.report.curves import Curves, curves
 from plumbline.report.sentences import clean, listed
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
+from plumbline.schema.escape import first_of
 
 _MAX_POINTS = 240
 
@@ -80,34 +81,23 @@ class WorkloadView:
     """Whether all platforms' losses and weights are bitwise equal at every step of the probe."""
 
 
-def workload_views(
-    lists: Mapping[str, Sequence[LoadedRecord]], reference: str, order: Sequence[str],
+def workload_view(
+    workload: str, records: Mapping[str, LoadedRecord], reference: str, order: Sequence[str],
     marked: frozenset[str] = frozenset(),
-) -> tuple[WorkloadView, ...]:  # fmt: skip
-    """Return the evidence of each workload, in the records' order."""
-    by_workload: dict[str, dict[str, LoadedRecord]] = {}
-    for platform, loaded in lists.items():
-        for record in loaded:  # once: memory may not hold all of them
-            by_workload.setdefault(record.record.spec.workload, {}).setdefault(platform, record)
-    views = []
-    for workload, chosen in by_workload.items():
-        ordered = {name: chosen[name] for name in order if name in chosen}
-        base = ordered.get(reference)
-        pairs = {name: Pair(base, record) for name, record in ordered.items() if base is not None and name != reference}
-        taps = taps_chart(pairs, order)
-        charts = ((taps,) if taps else ()) + loss_charts(ordered, order, marked)
-        equal = {name: _equal(pair) for name, pair in pairs.items()}
-        views.append(
-            WorkloadView(
-                name=clean(workload, 63),
-                recipe=_recipe(next(iter(ordered.values()))),
-                charts=charts,
-                step_bars=step_bars(ordered, order),
-                words=_equalities(equal),
-                exact=bool(equal) and all(loaded and all(loaded.values()) for loaded in equal.values()),
-            )
-        )
-    return tuple(views)
+) -> WorkloadView:  # fmt: skip
+    """Return the evidence of one workload. `records` has its platforms in the order of `order`."""
+    base = records.get(reference)
+    pairs = {name: Pair(base, record) for name, record in records.items() if base is not None and name != reference}
+    taps = taps_chart(pairs, order)
+    equal = {name: _equal(pair) for name, pair in pairs.items()}
+    return WorkloadView(
+        name=clean(workload, 63),
+        recipe=_recipe(next(iter(records.values()))),
+        charts=((taps,) if taps else ()) + loss_charts(records, order, marked),
+        step_bars=step_bars(records, order),
+        words=_equalities(equal),
+        exact=bool(equal) and all(same and all(same.values()) for same in equal.values()),
+    )
 
 
 def _recipe(record: LoadedRecord) -> str:
@@ -125,9 +115,8 @@ def _classes(names: Sequence[str]) -> str:
     """Return the class names, unless they merely repeat the numbers."""
     if not names or list(names) == [str(number) for number in range(len(names))]:
         return ""
-    more = f" and {len(names) - _MOST_CLASSES} more" if len(names) > _MOST_CLASSES else ""
-    listed_names = ", ".join(f"{number} = {clean(name, 60)}" for number, name in enumerate(names[:_MOST_CLASSES]))
-    return f"; classes {listed_names}{more}"
+    shown = [f"{number} = {clean(name, 60)}" for number, name in enumerate(names)]
+    return f"; classes {first_of(shown, _MOST_CLASSES)}"
 
 
 def _equal(pair: Pair) -> dict[str, bool]:

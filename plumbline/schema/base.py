@@ -12,6 +12,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from typing_extensions import Self
 
+from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.suite_file import did_you_mean, fields_at
 
@@ -140,10 +141,17 @@ def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_byte
 
 
 _MAX_REASON = 200
+_MAX_CHECKED = 10_000
+_checked: set[str] = set()
+"""Digests of the last documents whose objects are in order."""
 
 
 def _check_objects(data: bytes, where: str) -> None:
     """Raise for a duplicate key in a JSON object, or too many keys."""
+    # A controller reads a record several times: the same bytes are the same objects.
+    digest = digest_bytes(data)
+    if digest in _checked:
+        return
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         if len(pairs) > _MAX_KEYS:
@@ -155,6 +163,9 @@ def _check_objects(data: bytes, where: str) -> None:
             raise InvalidInputError("is given twice in one object", where=where, key=twice[:80])
 
     json.loads(data, object_pairs_hook=check)
+    if len(_checked) == _MAX_CHECKED:
+        _checked.clear()
+    _checked.add(digest)
 
 
 if TYPE_CHECKING or hasattr(pydantic, "FailFast"):  # since 2.8

@@ -10,7 +10,7 @@ import html
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 Channel = Literal["plain", "html", "chat", "log"]
@@ -50,7 +50,7 @@ def redact(text: str) -> str:
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return `text` with `***` instead of each secret, of logins in addresses and of signatures in their queries."""
+    """Replace secrets, logins in addresses and signatures in queries by `***`."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SIGNATURE.sub(r"\1***", redact(text))
@@ -65,6 +65,12 @@ def clean(text: object, limit: int = MAX_CHARS) -> str:
     """Return one bounded, printable line without indentation."""
     line = " ".join(printable(" ".join(str(text)[: 4 * limit].split())).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def first_of(names: Sequence[object], most: int = 5) -> str:
+    """Join the first names, with the number of further names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def shorten(text: str, fits: Callable[[str], bool]) -> str:

@@ -29,7 +29,6 @@ from pydantic import Field
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
 from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
-from plumbline.schema.mantissa import MantissaCounts
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.proof import Proof
 from plumbline.schema.verdict import Stage
@@ -139,8 +138,6 @@ class Tap(Model):
     """L2 norm in fp64."""
     sha256: Sha256
     leaf: bool = True
-    mantissa: MantissaCounts = ()
-    """Of the values, whatever `dtype` holds them."""
 
 
 class EnvelopeSample(Model):
@@ -153,9 +150,6 @@ class EnvelopeSample(Model):
     errors: tuple[Number | None, ...] = Field(max_length=_MANY, fail_fast=True)
     loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
     """Worst relative error of the loss, step by step."""
-    fp64_errors: tuple[Number | None, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Errors of this run's taps against the portable leg, which is as exact as fp64; `None` after its steps."""
-    fp64_loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
 
 
 Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
@@ -210,9 +204,6 @@ class PortableStep(Model):
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
     operations."""
-    mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(`STAGE NAME`, bits of mantissa in use) of outputs and gradients, in windows; `passed NAME` are
-    those of the gradient of a module's output."""
 
 
 class RankDifference(Model):
@@ -224,8 +215,6 @@ class RankDifference(Model):
     name: Label
     formats: tuple[Label, Label] | None = None
     """Number formats of most processes and of this one, if they differ there."""
-    mantissas: tuple[MantissaCounts, MantissaCounts] = ((), ())
-    """Bits of mantissa in use there, in the legs of most others and in its own."""
 
 
 class PortableEvidence(Model):
@@ -298,7 +287,7 @@ class SpeedEvidence(Model):
     warmup_steps: Step
     """Number of steps before the step time was steady, as measured."""
     samples_per_second: Number | None
-    """All rows of the measured steps over `wall_seconds`; over the median step in records without it."""
+    """All rows of the measured steps over `wall_seconds`."""
     tokens_per_second: Number | None
     step_seconds: Number | None
     """Median seconds per step, without stalls."""
@@ -308,8 +297,7 @@ class SpeedEvidence(Model):
     wall_seconds: float | None = Field(default=None, gt=0, le=1e9)
     """From the first measured step's start to the last one's end, stalls between and within steps included."""
     breakdown: Counts = {}
-    """Mean times per step, medians in records without `wall_seconds`:
-    `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
+    """Mean times per step: `data_wait`, `host_to_device`, `forward`, `backward`, `optimizer`, `communication`."""
     mfu: Number | None = None
     """Model FLOPs utilisation against the measured GEMM rate in the precision in force."""
     real_tokens_per_second: Number | None = None
@@ -341,11 +329,10 @@ class Inconsistency(Model):
     step: Step
     """Number of steps done."""
     rank: int = Field(ge=0, le=100_000)
-    part: Literal["weights", "moments", "masks", "gradients"]
-    event: Literal["evaluation", "checkpoint", "step", "processes", "exchange"]
+    part: Literal["weights", "moments", "masks"]
+    event: Literal["evaluation", "checkpoint", "step", "processes"]
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
-    `processes`: weights that are not those of the first process; `exchange`: gradients that are not the mean of all
-    processes' own."""
+    `processes`: weights that are not those of the first process."""
 
 
 class LearnEvidence(Model):

@@ -40,9 +40,9 @@ COARSE_UNITS = 4.0
 """In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
 
 ROUNDING_ONLY = 0.5
-"""A tensor at this relative distance from its own fp64 run has less than one correct bit. The gradient of attention's
-key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a real tensor
-by half of its size (bf16 rounds one operation by 2^-8)."""
+"""A tensor at this relative distance from its own portable leg has less than one correct bit. The gradient of
+attention's key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a
+real tensor by half of its size (bf16 rounds one operation by 2^-8)."""
 
 PRODUCTION_FACTOR = 4.0
 """Limit of a compiled tensor's distance from fp64 in units of the same without the compiler, and of a clipped norm in
@@ -63,17 +63,9 @@ operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, i
 
 # Number formats.
 
-OWN_SHARE = 0.3
-"""A run at least this share of the difference away from its own fp64 run explains the difference by rounding."""
-
 FEWER_BITS = 3
 """Minimum number of bits by which number formats differ: those between the closest formats, bf16 and fp16. A different
 formula may round away one or two; a product by one is exact."""
-
-CERTAIN_BITS = 32
-"""Minimum certainty, in bits, that a tensor's format is shorter: `n` values that each use `d` bits more than a format
-has all fit it by chance with a probability of 2^-(d·n). A round of 20 platforms compares some 10,000 tensors: one false
-alarm in 400,000 rounds."""
 
 # Gradients, updates and learning rates.
 
@@ -157,14 +149,14 @@ ALL_CORES = 0.95
 # Nights.
 
 SIDE_NIGHTS = 3
-"""Minimum number of nights that show a level: on either side of a change, and newest ones without experiments."""
+"""Minimum number of nights that show a level: on either side of a change, and newest ones that show a loss."""
 
 LEAST_NIGHTS = 5
-"""Minimum number of nights for a centre and a spread; of the newest ones that show a loss; and of those that rule one
-out, which soon see its end."""
+"""Minimum number of nights for a centre and a spread; of the newest ones beyond the anchor; and of those that rule a
+loss out, which soon see its end."""
 
 LAG_NIGHTS = 7
-"""Number of newest nights left out of a growing reference, as they may contain a beginning loss."""
+"""Number of newest nights left out of a growing reference, as they may contain a beginning loss; so many show one."""
 
 FIRST_NIGHTS = 8
 """Number of first nights that are never left out: with fewer, the centre's own error hides a loss of 2 SD."""
@@ -186,9 +178,6 @@ REACH_NIGHTS = 90
 FEW_NIGHTS = 24
 """Minimum length of a series for ranks to reach the level; a shorter one uses a t-test, which assumes normal noise."""
 
-LATE = 1.5
-"""Number of usual steps between nights after which a night is missing."""
-
 # Levels and sizes of tests over nights.
 
 LEVEL = 0.01
@@ -196,6 +185,10 @@ LEVEL = 0.01
 
 RULED_OUT = 1e-3
 """Level at which the newest nights rule out a loss."""
+
+NOTICED = 4.0
+"""Maximum size of a noticed loss, in SD, of which the nights must rule out half: a single night may be any, and a loss
+of 2 SD behind it must not pass."""
 
 ALPHA = 0.05
 """Level of an interval, of an equivalence, of reruns, which only save the more expensive A/B, and the largest of a

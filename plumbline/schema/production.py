@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Step, Text
-from plumbline.schema.mantissa import MantissaCounts
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""
@@ -32,14 +31,6 @@ class SpeedTrail(Model):
     """Norm of each step's gradients before clipping."""
     clipped_norms: tuple[Number | None, ...] = Field(default=(), max_length=MAX_TRAIL, fail_fast=True)
     """Norm of the gradients after clipping, of the first steps."""
-    exchange_error: Number | None = None
-    """Distance of the first step's exchanged gradients from the mean of all processes' own, in units of the latter's
-    root mean square; `None` without an exchange, with FSDP."""
-    gradient_mantissas: tuple[tuple[Label, MantissaCounts], ...] = Field(
-        default=(), max_length=_MAX_TAPS, fail_fast=True
-    )
-    """(parameter, bits of mantissa in use) of the first step's gradients, as the processes have exchanged them; empty
-    with FSDP."""
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
     checksum: int = Field(default=1, ge=1, le=CHECKSUM)

@@ -14,7 +14,7 @@ ORDER: tuple[ProofStage, ...] = ("state", "forward", "loss", "gradient", "clippe
 
 
 class ProofError(Model):
-    """Distance of one tensor from its definition: the largest of its kind, or one beyond its limit."""
+    """Largest or excessive distance of a tensor from its definition."""
 
     stage: ProofStage
     name: Label

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BaseModel
 
 from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.escape import first_of
 from plumbline.schema.store_url import parse_store_url
 
 _KEY = r"(?m)^[ \t]*([\w.\"'-]+)[ \t]*=[^\n]*?"
@@ -74,9 +75,7 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 def suggest_or_list(word: str, choices: Sequence[str]) -> str:
     """Return a suggestion for `word`, else the choices."""
-    more = ", ..." if len(choices) > _MOST_LISTED else ""
-    listed = f"one of {', '.join(choices[:_MOST_LISTED])}{more}" if choices else ""
-    return did_you_mean(word, choices) or listed
+    return did_you_mean(word, choices) or (f"one of {first_of(choices, _MOST_LISTED)}" if choices else "")
 
 
 def fields_at(kind: type[BaseModel], place: Sequence[str | int]) -> tuple[str, ...]:

@@ -40,15 +40,6 @@ def proof_limit(found: ProofError) -> float:
     return limits.PROOF["fp32"] + sums
 
 
-def exchange_limit(num_processes: int) -> float:
-    """Return the limit of the distance of exchanged gradients from their mean.
-
-    A hook may round each term and each sum to bf16. Seen: 2e-8 without such a hook; 0.28 of a sum of two
-    processes instead of their mean, 0.075 without one of eight processes, whose limit is 0.023.
-    """
-    return math.sqrt(num_processes + 1) * UNIT["bf16"]
-
-
 def least_gradient(precision: Precision) -> float:
     """Return the share of a step's largest gradient below which a gradient may be rounding only.
 

@@ -80,7 +80,7 @@ def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, devic
 
 @functools.cache
 def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
-    """Return the form that makes masks on a device: one kernel on a GPU, if it can be built and has the same bits."""
+    """Return a device's mask function: one GPU kernel, if its bits are right."""
     if device.type != "cuda":
         return plain_bits
     trial = (3, 2050, _key(7, 3, 2), 40, 1 << 22, device)

@@ -142,11 +142,8 @@ def measure_envelope(
         errors.append(_errors(book, other))
         loss_errors.append(_relative(losses, others))
     against_leg = _errors(book, leg.book)
-    exact = _up_to(leg.exact_steps, book, against_leg)
     return EnvelopeSample(
         seeds=probe.envelope_seeds,
         errors=_with_noise(book, _worst(errors), _up_to(leg.comparable_steps, book, against_leg)),
         loss=tuple(max(column) for column in zip_longest(*loss_errors, fillvalue=0.0)),
-        fp64_errors=tuple(exact),
-        fp64_loss=tuple(_relative(losses, leg.losses[: leg.exact_steps])),
     )

@@ -37,7 +37,7 @@ _OUT_OF_THREADS_TEXT = "can't start new thread"
 
 
 class TrainingFailedError(TrainingError):
-    """Failed training.
+    """Error that ends a training; the record has it.
 
     `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`,
     `portable` (an operation without a portable form) and `error` (any other exception).

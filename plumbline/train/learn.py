@@ -35,7 +35,6 @@ from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
-from plumbline.train.exchange import ExchangeCheck
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
@@ -58,7 +57,6 @@ class DropoutSetter(Observer):
         self._clock, self._context = clock, context
         self.ranks = context.ranks
         self.mark = self.rows = self.labels = ""
-        self.exchange: ExchangeCheck | None = None
 
     def starts(self, step: int) -> None:
         """Set the masks' step."""
@@ -76,11 +74,6 @@ class DropoutSetter(Observer):
         """Set the micro-batch's first row in the global batch."""
         first = self.ranks.slice(self._context.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
-
-    def backward_done(self) -> None:
-        """Measure the exchanged gradients, if the step is checked."""
-        if self.exchange is not None:
-            self.exchange.exchanged()
 
     def masks_are_due(self, step: int) -> bool:
         """Return whether the step's masks are those of this process's rows, or there are none."""
@@ -249,7 +242,7 @@ class LearnRun:
                 self._windows.run(lambda: engine, step, batch)
             if self._watch:
                 self._watch.released(step)
-            outcome = self._checked(engine, step, batch) if step == start else prover.train(step, batch)
+            outcome = prover.train(step, batch)
             if self._watch and self._setter and not self._setter.masks_are_due(step):
                 self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
@@ -258,19 +251,6 @@ class LearnRun:
             self._after(engine, step + 1)
         if self._watch:
             self._watch.released(self.until)
-
-    def _checked(self, engine: Engine, step: int, batch: Batch) -> StepOutcome:
-        """Train on a batch, and check the exchange of its gradients between processes."""
-        if self._watch is None or self._setter is None or self.context.ranks.world == 1:
-            return self._trained(step, batch)
-        check = self._setter.exchange = ExchangeCheck(engine)
-        outcome, self._setter.exchange = self._trained(step, batch), None
-        self._watch.exchanged(step, check)
-        return outcome
-
-    def _trained(self, step: int, batch: Batch) -> StepOutcome:
-        assert self._prover is not None  # noqa: S101 - made before the first step
-        return self._prover.train(step, batch)
 
     def _proven(self) -> tuple[int, ...]:
         """Return the steps that prove themselves; an experiment has none."""

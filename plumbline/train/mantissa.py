@@ -1,4 +1,4 @@
-"""Measurement of mantissa bits: those that a tensor's values use, and those that an operator keeps on this device.
+"""Measurement of the mantissa bits that an operator keeps on this device.
 
 A setting and a kernel may disagree. Each operator gets `1 + 2**-k`, which is exact in a format of `k` or more bits: the
 largest `k` that still changes the result is the number of bits kept.
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from plumbline.schema.mantissa import FORMATS, NUM_COUNTS, SAMPLED
 from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
@@ -33,38 +32,6 @@ Beside the second, integers of eight bits keep fewer steps than bf16.
 _HEAD = 64
 """Numbers of one head of attention: a size that every fused kernel computes."""
 _SCORE_BITS = 10
-_FP64_BITS = 52
-_FP64_INFINITY = 2047
-
-
-class Sample:
-    """Evenly spaced values of a tensor that arrives in pieces; nothing waits for the device."""
-
-    def __init__(self, size: int) -> None:
-        self._step = max(1, -(-size // SAMPLED))
-        while math.gcd(self._step, size) > 1:  # no column of the tensor is preferred
-            self._step += 1
-        self._end, self._pieces = 0, list[torch.Tensor]()
-
-    def add(self, piece: torch.Tensor, start: int = 0) -> None:
-        """Add the values from element `start` on, of a piece in order from where the last one ended."""
-        first = max(start, self._end) if start else self._end
-        self._end = first + piece.numel()
-        values = piece.detach().reshape(-1)[-first % self._step :: self._step]
-        # Later work may overwrite the tensor.
-        self._pieces.append(values.clone() if values.numel() else values)
-
-    def counts(self) -> torch.Tensor:
-        """Return the `MantissaCounts` of the values, fp64 on their device."""
-        if not self._pieces:  # the first process measures what is in main memory
-            return torch.zeros(NUM_COUNTS, dtype=torch.float64)
-        words = torch.cat(self._pieces).double().abs().view(torch.int64).sort().values
-        mantissas, exponents = words & ((1 << _FP64_BITS) - 1), words >> _FP64_BITS
-        values = (mantissas != 0) & (exponents < _FP64_INFINITY)
-        distinct = values.clone()
-        distinct[1:] &= words[1:] != words[:-1]
-        beyond = [distinct & ((mantissas & ((1 << (_FP64_BITS - bits)) - 1)) != 0) for bits in FORMATS]
-        return torch.stack([values, distinct, *beyond]).sum(1).double()
 
 
 def _steps(value: torch.Tensor) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +33,25 @@ class Draw:
 
 def _asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
     """Return the kind of a call that draws, and its rate; nothing of any other."""
-    name = getattr(func, "__name__", "")
-    if name == _ATTENTION:
+    kind = _kind(func, given)
+    if kind == _ATTENTION:
         return _ATTENTION, float(given.get("dropout_p", 0.0))
-    if name in _DROPOUT:
+    if kind:
         return "dropout", float(given.get("p", 0.5)) if given.get("training", given.get("train", True)) else 0.0
     return "", 0.0
 
 
 def _bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call that may draw, by name."""
-    kind = getattr(func, "__name__", "")
-    names = _OF_ATTENTION if kind == _ATTENTION else _OF_DROPOUT if kind in _DROPOUT else ()
+    kind = _kind(func, named)
+    names = _OF_ATTENTION if kind == _ATTENTION else _OF_DROPOUT if kind else ()
     return {**dict(zip(names, args, strict=False)), **named}
+
+
+def _kind(func: Any, named: Mapping[str, Any]) -> str:
+    """Return whether a call is attention, dropout, or neither; a replaced dropout may have another name."""
+    name = getattr(func, "__name__", "")
+    return name if name == _ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
 
 
 def _generator(device: torch.device) -> torch.Tensor:
@@ -107,9 +113,9 @@ class NativeDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and read its mask if it draws."""
         named = kwargs or {}
-        given = {} if self._is_paused else _bound(func, args, named)
+        given = _bound(func, args, named)
         kind, rate = _asked(func, given)
-        if not rate:
+        if not rate or self._is_paused:
             return func(*args, **named)
         value = given["input" if kind == "dropout" else "value"]
         before = _generator(value.device)

@@ -167,7 +167,7 @@ class OwnChecks:
             if proven is None:
                 engine.step(0, batch)
             else:
-                Prover(engine, (proven,), self._proofs, draws=drops and self._speed.dropout > 0).train(proven, batch)
+                Prover(engine, (proven,), self._proofs).train(proven, batch)
         return values
 
     def _compiled(self, engine: Engine) -> nn.Module | None:

@@ -34,11 +34,9 @@ _CLIPPING = 1e-6
 class Prover(Observer):
     """Observer that proves some steps of an engine, and leaves their bits as they are."""
 
-    def __init__(
-        self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None, *, draws: bool = False
-    ) -> None:
-        """`proofs`: those of an interrupted run, which grow; `draws`: whether dropout is native."""
-        self._engine, self._steps, self._reads_draws = engine, set(steps), draws
+    def __init__(self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None) -> None:
+        """`proofs`: those of an interrupted run, which grow."""
+        self._engine, self._steps = engine, set(steps)
         self.proofs: list[dict[str, Any]] = [] if proofs is None else proofs
         self._step = 0
         self._names: dict[torch.Tensor, str] = {
@@ -109,7 +107,7 @@ class Prover(Observer):
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
         self._update = UpdateCheck(self._engine)
         if not self._engine.is_compiled:
-            self._modules = ModuleProofs(self._engine, self._found, reads_draws=self._reads_draws)
+            self._modules = ModuleProofs(self._engine, self._found)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         """Keep the labels, and watch the forward pass."""
@@ -141,10 +139,15 @@ class Prover(Observer):
         logits.register_hook(partial(self._of_logits, slope, terms, weight, kind))
 
     def _of_logits(
-        self, slope: torch.Tensor, terms: torch.Tensor, weight: list[torch.Tensor], kind: str, passed: Any
+        self,
+        slope: torch.Tensor,
+        terms: torch.Tensor,
+        weight: list[torch.Tensor],
+        kind: str,
+        passed: torch.Tensor | None,
     ) -> None:
-        if passed is None:  # a compiled model has the loss inside, whose gradient no output gets
-            return
+        if passed is None:
+            return  # a compiled model's own loss takes no gradient from outside
         expected = slope * weight[0]
         size = torch.maximum(size_of(expected), terms * weight[0].abs())
         error = distance(passed, expected) / size.clamp_min(1e-300) / unit_of(passed.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,7 @@ NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 _SMALLEST_HALF = 2.0**-25
 """Half of fp16's smallest number: what a value below it loses."""
+_Result = TypeVar("_Result")
 Level = Literal["leaf", "block"]
 """Whether a module is one without children, or holds such."""
 
@@ -118,6 +119,10 @@ class _Call:
     def kind(self) -> str:
         return type(self.module).__name__
 
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """Return the weights of a block's embeddings."""
+        return tuple(child.weight for child in self.module.children() if isinstance(child, nn.Embedding))
+
     def exact(self, parameters: dict[str, torch.Tensor] | None = None, inputs: Any = None) -> torch.Tensor | None:
         """Return the output in fp64."""
         given, named = inputs or _mapped(list(self.inputs), _in_double)
@@ -137,13 +142,16 @@ class _Gradient:
     squares: torch.Tensor | None = None
     """Sum of the squared terms, whose cancellation is no error."""
     rows: int = 0
+    tables: tuple[torch.Tensor, ...] = ()
+    """Tables whose rows the block adds up: one that is read once for all rows of the batch gets the sum of what the
+    others get."""
 
 
 class ModuleProofs:
     """Hooks on a model for one step; `found` gets each comparison."""
 
-    def __init__(self, engine: Engine, found: list[Found], *, reads_draws: bool) -> None:
-        self._engine, self._found, self._reads_draws = engine, found, reads_draws
+    def __init__(self, engine: Engine, found: list[Found]) -> None:
+        self._engine, self._found = engine, found
         self._draws = NativeDraws()
         self._is_forward = False
         self._open: list[int] = []
@@ -162,8 +170,7 @@ class ModuleProofs:
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
         self._is_forward, self._open = True, []
-        if self._reads_draws:
-            self._pass.enter_context(self._draws)
+        self._pass.enter_context(self._draws)
 
     def forward_done(self) -> None:
         """Watch no module that the backward pass calls again."""
@@ -194,10 +201,10 @@ class ModuleProofs:
         stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack
 
-    def _tried(self, call: _Call, *given: Any) -> torch.Tensor | None:
-        """Return the output in fp64, or nothing of a module whose own code does not compute in it."""
+    def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
+        """Return what a module's definition gives in fp64, or nothing if its own code does not compute in it."""
         try:
-            return call.exact(*given)
+            return compute()
         # Each module's own code raises what it meets in fp64; a proof never ends a training.
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
@@ -234,7 +241,7 @@ class ModuleProofs:
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
         repeated = RepeatedDraws(call.draws)
         with self._exactly(repeated), torch.no_grad():
-            exact = self._tried(call)
+            exact = self._tried(call, call.exact)
         if exact is None or exact.shape != native.shape or repeated.is_short:
             return  # without its own draws nothing is known of its output
         weight, dtype = _matrix(module), self._format(call, native.dtype)
@@ -269,16 +276,20 @@ class ModuleProofs:
         passed = gradient.detach().double()
         with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
             inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
-            exact = self._tried(call, parameters, inputs)
+            exact = self._tried(call, lambda: call.exact(parameters, inputs))
             if exact is None or not exact.requires_grad:
                 return
             sources = [parameters[name] for name in own] + wanted
-            found = torch.autograd.grad(exact, sources, passed, allow_unused=True)
+            # A module may compute its own forward pass again in the backward pass.
+            found = self._tried(call, lambda: torch.autograd.grad(exact, sources, passed, allow_unused=True))
+            if found is None:
+                return
         call.passed = {place: each for place, each in enumerate(found[len(own) :]) if each is not None}
-        dtype = self._format(call, gradient.dtype)
+        dtype, tables = self._format(call, gradient.dtype), call.tables()
         for value, each in zip(own.values(), found, strict=False):
             if each is not None:
-                self._add(call, value, _Gradient(call.kind, dtype, each))
+                beside = tables if any(value is table for table in tables) else ()
+                self._add(call, value, _Gradient(call.kind, dtype, each, tables=beside))
         if call.level == "leaf":
             self._add_terms(call, passed, exact.detach(), [entry.detach() for entry in wanted])
 
@@ -336,11 +347,14 @@ class ModuleProofs:
             leaf = self._expected.get(("leaf", parameter))
             if parameter.grad is None or leaf is None or leaf.squares is None or leaf.uses != expected.uses:
                 continue  # a weight that a module outside of the block uses as well
+            tables = [self._expected.get(("leaf", table)) for table in expected.tables]
+            added = [leaf, *(table for table in tables if table is not None)]
+            squares = torch.stack([each.squares for each in added if each.squares is not None]).max()
             exact = self._summed(expected.value) / factor
-            size = torch.maximum(size_of(exact), self._summed(leaf.squares).sqrt() / factor)
+            size = torch.maximum(size_of(exact), self._summed(squares).sqrt() / factor)
             error = self._error(parameter.grad, exact, size, expected.dtype, _SMALLEST_HALF / scale)
-            found = Found("gradient", names[parameter], expected.kind, expected.dtype, leaf.rows, error)
-            self._found.append(found)
+            rows = max(each.rows for each in added)
+            self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, rows, error))
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""

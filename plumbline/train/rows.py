@@ -47,7 +47,9 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
     if importlib.util.find_spec("datasets") is not None:
         import datasets
 
-        taken = datasets.Dataset(datasets.table.InMemoryTable(table)).select(rows.tolist())
+        # A table with a name is not pickled: `dill` fails on packages that are not in the folder of the environment.
+        whole = datasets.Dataset(datasets.table.InMemoryTable(table), fingerprint=shard.sha256)
+        taken = whole.select(rows.tolist(), new_fingerprint=f"{shard.sha256[:32]}-taken")
         return [list(taken[column]) for column in columns]
     return [table.column(column).take(pa.array(rows)).to_pylist() for column in columns]
 

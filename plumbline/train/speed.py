@@ -146,7 +146,7 @@ class SpeedRun:
         engine = self._engine()
         self._run_window(engine, first, place=0)
         engine.observer = trail
-        prover = Prover(engine, proof_places(context.spec, "speed", context.draw), draws=speed.dropout > 0)
+        prover = Prover(engine, proof_places(context.spec, "speed", context.draw))
         trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -226,7 +226,7 @@ class SpeedRun:
         return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)
 
     def _all_warm(self) -> bool:
-        """Return whether every process is warm; checked rarely, as all processes wait."""
+        """Return whether every process is warmed up."""
         if len(self._clock) % WINDOW:
             return False
         return all(self.context.ranks.gather(found_warm(self._clock.totals())))

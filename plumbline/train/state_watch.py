@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from plumbline.schema.evidence import Inconsistency
-from plumbline.schema.tolerance import exchange_limit
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
-from plumbline.train.exchange import ExchangeCheck, exchange_error
 from plumbline.train.ranks import Ranks
 from plumbline.train.trail import checksum
 
 _MOST = 100
-Part = Literal["weights", "moments", "masks", "gradients"]
-Event = Literal["evaluation", "checkpoint", "step", "processes", "exchange"]
+Part = Literal["weights", "moments", "masks"]
+Event = Literal["evaluation", "checkpoint", "step", "processes"]
 
 
 class StateWatch:
@@ -62,13 +60,6 @@ class StateWatch:
             if before[part] != after[part]:
                 self.add(step, part, event)
         self._gather()
-
-    def exchanged(self, step: int, check: ExchangeCheck) -> None:
-        """Compare the gradients that the processes exchanged in a step with the mean of their own."""
-        own, exchanged = check.read()
-        error = exchange_error(self._ranks.gather(own), exchanged)
-        if error is not None and error > exchange_limit(self._ranks.world):
-            self.add(step, "gradients", "exchange")
 
     def add(self, step: int, part: Part, event: Event) -> None:
         """Keep the first inconsistency of each part and event."""

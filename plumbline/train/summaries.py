@@ -1,4 +1,4 @@
-"""Summaries of tensors: norm, sketch, digest and bits of mantissa in use, computed where the tensors lie.
+"""Summaries of tensors: norm, sketch and digest, computed where the tensors lie.
 
 A tensor may arrive in pieces, one per micro-batch and process. On the CPU its numbers are those of the whole tensor, to
 the bit for digest and sketch. On another device norm and sketch are summed there in a fixed order, and one row of
@@ -19,19 +19,15 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
-from plumbline.schema.mantissa import NUM_COUNTS
 from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_codes
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
-from plumbline.train.mantissa import Sample
 
 DigestKind = Literal["none", "signed", "unsigned"]
 """Whether tensors are digested, and whether the sign of zero counts."""
 NUM_SIGNED = 2 * SKETCH_SIZE
 _SQUARES, _NOT_FINITE = NUM_SIGNED, NUM_SIGNED + 1
-_MANTISSA = NUM_SIGNED + 2
-_ROW = _MANTISSA + NUM_COUNTS
-"""Numbers of a tensor on its device: signed sums, sum of squares, count of values that are not finite, and the counts
-of its sample."""
+_ROW = NUM_SIGNED + 2
+"""Numbers of a tensor on its device: signed sums, sum of squares, and count of values that are not finite."""
 _MOST_BLOCKS = 8
 """Blocks that a device sums at once: some 200 MB in fp64."""
 
@@ -63,7 +59,7 @@ def summarizing() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Norm, sketch, digest and bits of mantissa of one tensor."""
+    """Norm, sketch and digest of one tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -72,8 +68,6 @@ class Summary:
     is_finite: bool
     sha256: str
     """Empty without digests."""
-    mantissa: tuple[int, ...] = ()
-    """See `schema.mantissa.MantissaCounts`; only with signed digests."""
 
 
 class _OnHost:
@@ -92,8 +86,7 @@ class _OnHost:
 
     def row(self) -> NDArray[np.float64]:
         found = self._sketch.numbers()
-        rest = np.zeros(_ROW - _MANTISSA)
-        return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite], rest))
+        return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite]))
 
 
 class DeviceSummary:
@@ -147,8 +140,6 @@ class _Tensor:
         self.shape, self.dtype, self._digest, self._is_unsigned = tuple(map(int, shape)), dtype, digest, is_unsigned
         self.numbers: _OnHost | DeviceSummary = _OnHost() if device.type == "cpu" else DeviceSummary(device)
         self.num_missing = math.prod(self.shape)
-        is_sampled = digest is not None and dtype.is_floating_point and not is_unsigned
-        self.sample = Sample(self.num_missing) if is_sampled else None
 
     def add(self, piece: torch.Tensor, start: int = 0, *, is_measured: bool = True, is_hashed: bool = True) -> None:
         """Add the values from element `start` on; pieces to hash arrive in order."""
@@ -158,8 +149,6 @@ class _Tensor:
                 piece = piece + 0.0
             if is_measured:
                 self.numbers.add(piece, start)
-                if self.sample is not None:
-                    self.sample.add(piece, start)
             if is_hashed:
                 self.num_missing -= piece.numel()
                 if self._digest is not None:
@@ -168,10 +157,7 @@ class _Tensor:
     def row(self) -> NDArray[np.float64]:
         """Return the numbers of a tensor in main memory."""
         assert isinstance(self.numbers, _OnHost)  # noqa: S101 - others are read together
-        row = self.numbers.row()
-        if self.sample is not None:
-            row[_MANTISSA:] = self.sample.counts().numpy()
-        return row
+        return self.numbers.row()
 
     def sha256(self) -> str:
         return "" if self._digest is None else self._digest.hexdigest()
@@ -192,11 +178,8 @@ class Summaries:
         return self._tensors[-1]
 
     def rows(self) -> NDArray[np.float64]:
-        """Return the numbers of all tensors, float64 [tensors, 137]; wait for the device once."""
+        """Return the numbers of all tensors, float64 [tensors, 130]; wait for the device once."""
         with summarizing():
-            for tensor in self._tensors:
-                if isinstance(tensor.numbers, DeviceSummary) and tensor.sample is not None:
-                    tensor.numbers.numbers[_MANTISSA:] = tensor.sample.counts()
             on_device = [
                 tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, DeviceSummary)
             ]
@@ -211,7 +194,7 @@ class Summaries:
             Summary(
                 shape=tensor.shape, dtype=tensor.dtype, norm=math.sqrt(row[_SQUARES]),
                 sketch=row[:SKETCH_SIZE] - row[SKETCH_SIZE:NUM_SIGNED], is_finite=not row[_NOT_FINITE],
-                sha256=tensor.sha256(), mantissa=tuple(map(int, row[_MANTISSA:])) if tensor.sample else (),
+                sha256=tensor.sha256(),
             )
             for tensor, row in zip(self._tensors, rows, strict=True)
         ]  # fmt: skip
@@ -222,55 +205,6 @@ class Summaries:
         """End the threads, and drop all tensors."""
         self._threads.close()
         self._tensors = []
-
-
-def mantissa_counts(values: torch.Tensor) -> tuple[int, ...]:
-    """Return the `MantissaCounts` of a tensor; wait for its device."""
-    return _read(_counts(values))
-
-
-def _counts(values: torch.Tensor) -> torch.Tensor:
-    with summarizing():
-        sample = Sample(values.numel())
-        sample.add(values)
-        return sample.counts()
-
-
-def _read(counts: torch.Tensor) -> tuple[int, ...]:
-    with summarizing():
-        return tuple(map(int, counts.tolist()))
-
-
-class GradientFormats:
-    """Bits of mantissa of gradients, by name: of those that outputs get, or of parameters; nothing waits for a device.
-
-    A parameter's gradient is a sum over many rows, and does not show the format of its terms.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[str, torch.Tensor] = {}
-
-    def watch(self, name: str, value: torch.Tensor) -> None:
-        """Measure the gradient of the first value of this name."""
-        if not value.requires_grad or name in self._counts:
-            return
-        self._counts[name] = torch.empty(0)
-
-        def measure(gradient: torch.Tensor | None) -> None:
-            if gradient is not None:  # a custom autograd function may return no gradient
-                self._counts[name] = _counts(gradient)
-
-        value.register_hook(measure)
-
-    def measure(self, model: torch.nn.Module) -> None:
-        """Measure the gradients of a model's parameters, of which no process has a shard."""
-        for name, value in model.named_parameters():
-            if value.grad is not None and not hasattr(value.grad, "full_tensor"):
-                self._counts[name] = _counts(value.grad)
-
-    def read(self) -> dict[str, tuple[int, ...]]:
-        """Return the `MantissaCounts` of each gradient that was computed."""
-        return {name: _read(counts) for name, counts in self._counts.items() if counts.numel()}
 
 
 def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:

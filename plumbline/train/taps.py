@@ -19,7 +19,7 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import DigestKind, GradientFormats, Summaries, Summary, is_summarizing, summarize
+from plumbline.train.summaries import DigestKind, Summaries, Summary, is_summarizing, summarize
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -92,7 +92,6 @@ class TapBook:
                 norm=finite(summary.norm),
                 sha256=summary.sha256 if self.digests == "signed" else "0" * 64,
                 leaf=leaf,
-                mantissa=summary.mantissa,
             )
         )
 
@@ -136,11 +135,7 @@ class _Output:
 class ModuleTaps:
     """Hooks that summarise all modules' outputs of a step, over micro-batches and processes."""
 
-    def __init__(
-        self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int,
-        passed: GradientFormats | None = None,
-    ) -> None:  # fmt: skip
-        self._passed = passed
+    def __init__(self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int) -> None:
         self._ranks, self._book, self._step, self._parts = ranks, book, step, micro_batches
         self._summaries = Summaries(book.digests)
         self._outputs: dict[str, _Output] = {}
@@ -168,8 +163,6 @@ class ModuleTaps:
                 num_pieces = self._parts * self._ranks.world if has_rows else 1
                 found = self._outputs[key] = _Output(kind, value, leaf=leaf, num_pieces=num_pieces)
                 found.tensor = self._summaries.open(value, found.shape)
-            if self._passed is not None:
-                self._passed.watch(key, value)
             if found.num_pieces > 1 or not found.num_seen:
                 self._add(key, found, value)
             found.num_seen += 1
@@ -255,10 +248,10 @@ class ModuleTaps:
             handle.remove()
 
 
-def module_taps(engine: Engine, book: TapBook, step: int, passed: GradientFormats | None = None) -> ModuleTaps:
-    """Return hooks on the engine's model for one step; `passed` watches the outputs' gradients."""
+def module_taps(engine: Engine, book: TapBook, step: int) -> ModuleTaps:
+    """Return hooks on the engine's model for one step."""
     micro_batches = engine.spec.optimizer.accumulation_steps
-    return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=micro_batches, passed=passed)
+    return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=micro_batches)
 
 
 class TapObserver(Observer):

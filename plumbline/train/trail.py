@@ -17,10 +17,8 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.exchange import ExchangeCheck, exchange_error
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import GradientFormats
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
@@ -138,12 +136,10 @@ class TrailObserver(Observer):
         self._losses: list[list[tuple[torch.Tensor, float]]] = []
         self._norms: list[torch.Tensor] = []
         self._clipped: list[torch.Tensor] = []
-        self._exchange: ExchangeCheck | None = None
         self._rates: list[float] = []
         self._steps: list[int] = []
         self._weights: WeightsTrail | None = None
         self._model: nn.Module | None = None
-        self._gradients = GradientFormats()
         self._generators: list[str] = []
 
     def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
@@ -168,13 +164,6 @@ class TrailObserver(Observer):
             whole = torch.from_numpy(keys(first + rows, values.shape[1]).copy())
             self._keys[place] = whole[first:].to(values.device)
         return self._keys[place]
-
-    def backward_done(self) -> None:
-        """Measure the first step's gradients, whose exchange between processes no replay has."""
-        if not self._num_rows and self._model is not None:
-            self._gradients.measure(self._model)
-            if self._exchange is not None:
-                self._exchange.exchanged()
 
     def clipped(self) -> None:
         """Measure the norm of the clipped gradients, and in the first step the weights that its forward pass has used.
@@ -202,8 +191,6 @@ class TrailObserver(Observer):
         """Add checksums of weights and random generators after `step` steps; outside of the measured steps."""
         if self._weights is None:
             self._weights, self._model = WeightsTrail(engine.bare), engine.bare
-            if self._ranks.world > 1 and not engine.is_sharded:
-                self._exchange = ExchangeCheck(engine)
         else:
             self._weights.add()
         self._steps.append(step)
@@ -218,8 +205,7 @@ class TrailObserver(Observer):
         weights = self._weights.digests() if self._weights else ()
         norms = tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else ()
         clipped = tuple(map(finite, read_losses(self._clipped))) if norms else ()
-        own, exchanged = self._exchange.read() if self._exchange is not None else ([], [])
-        mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms, own)
+        mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms)
         everyone = self._ranks.gather(mine)
         apart = _first_apart(self._steps, [other[4] for other in everyone])
         part = _apart_by(apart[0], *zip(*(other[5:7] for other in everyone), strict=True)) if apart else "weights"
@@ -232,8 +218,6 @@ class TrailObserver(Observer):
             learning_rates=tuple(self._rates),
             gradient_norms=norms,
             clipped_norms=clipped,
-            exchange_error=exchange_error([other[7] for other in everyone], exchanged),
-            gradient_mantissas=tuple(self._gradients.read().items()),
             weights=tuple(zip(self._steps, weights, strict=True)),
             checksum=CHECKSUM,
             apart=(apart,) if apart else (),

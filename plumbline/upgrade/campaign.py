@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from plumbline.environments.changes import PackageChange
 from plumbline.schema.base import Model
 from plumbline.schema.errors import InconclusiveError
+from plumbline.schema.escape import first_of
 from plumbline.upgrade.answer import Culprit, Measure, Memory, Package, Trial, TrialLine, TrialResult, Trials
 from plumbline.upgrade.comparison import LOOKS, PairedDrop, paired_drop
 from plumbline.upgrade.search import Items
-
-_SHOWN = 3
 
 
 class SpentError(InconclusiveError):
@@ -115,9 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def _with(trial: Trial) -> str:
-    names = [str(change) for change in trial.changes]
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return f" with {shown}" if names else " of the current environment"
+    return f" with {first_of(trial.changes, 3)}" if trial.changes else " of the current environment"
 
 
 def _measured(result: TrialResult) -> str:

@@ -14,6 +14,7 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import gates_of
 from plumbline.night.rounds.plan import RERUN, Assignment, Round
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.escape import first_of
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.verdict import Judgement, Outcome
 from plumbline.upgrade.answer import TrialLine, UpgradeAnswer
@@ -24,16 +25,37 @@ from plumbline.upgrade.report import effect_of
 from plumbline.upgrade.request import UpgradeRequest
 
 _BESIDE = ("python", "os", "driver", "cuda", "cudnn", "nccl")
-_SHOWN = 5
 _INPUTS = "the build of the dataset, of the tokenizer and of the initial weights is not compared: training reads them"
 
 
-def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
-    """Return the answer from the trainings that have ended."""
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """Verdict of the trainings so far, with those that it needs."""
+
+    verdict: Outcome
+    lines: Sequence[str]
+    needs: tuple[Assignment, ...] = ()
+    judgement: Judgement | None = None
+    drop: PairedDrop | None = None
+
+
+def wanted(trainings: ImageTrainings, most: int) -> tuple[Assignment, ...]:
+    """Return the next trainings, in order.
+
+    None once the answer is known, or if they would exceed `most` trainings.
+    """
+    ended = {*trainings.records, *trainings.absent}
+    new = tuple(training for training in _decide(trainings).needs if training not in ended)
+    return new if len(ended) + len(new) <= most else ()
+
+
+def _decide(trainings: ImageTrainings) -> _Decision:
+    """Compare both images, then a repeat of what differs, then pairs for the throughput."""
     why, candidate = trainings.missing(), trainings.record("candidate")
     if why or candidate is None:
         is_broken = any(absence.broken for absence in trainings.absent.values())
-        return _answered(trainings, "invalid" if is_broken else "inconclusive", [why])
+        needs = (trainings.training("own"), trainings.training("candidate"))
+        return _Decision("invalid" if is_broken else "inconclusive", [why], needs)
     if is_failed(candidate):
         return _failed(trainings)
     judgement = trainings.numerics(candidate)
@@ -46,61 +68,61 @@ def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
         for finding in judgement.findings
         if finding.outcome != "pass"
     ]
-    return _answered(trainings, judgement.verdict, lines or ["the trainings cannot be compared"], judgement)
+    return _Decision(judgement.verdict, lines or ["the trainings cannot be compared"], judgement=judgement)
 
 
-def _failed(trainings: ImageTrainings) -> UpgradeAnswer:
-    again = trainings.record("candidate", again=True)
+def _failed(trainings: ImageTrainings) -> _Decision:
+    again, needs = trainings.record("candidate", again=True), (trainings.training("candidate", "again"),)
     if again is None or not is_failed(again):
         ended = "trained in a repeat" if again else "was not repeated"
-        return _answered(trainings, "inconclusive", [f"the candidate image failed in one training, and {ended}"])
+        return _Decision("inconclusive", [f"the candidate image failed in one training, and {ended}"], needs)
     ending = again.record.exit
     place = f"{ending.part} step {ending.step}: " if ending.step is not None else ""
     failure = Failure(stage="training", message=f"{place}{ending.message or ending.code}"[:4000])
     sentence = f"the candidate image {effect_of('cannot-train', failures=[failure])}"
     line = f"{sentence}; confirmed: it failed twice, the platform's own image trains"
-    return _answered(trainings, "drift", [line])
+    return _Decision("drift", [line])
 
 
-def _drifted(trainings: ImageTrainings, judgement: Judgement) -> UpgradeAnswer:
-    again = trainings.record("own", again=True)
+def _drifted(trainings: ImageTrainings, judgement: Judgement) -> _Decision:
+    """Decide by a repeat: an image that does not agree with itself says nothing of a different one."""
+    again, needs = trainings.record("own", again=True), (trainings.training("own", "again"),)
     own = trainings.numerics(again) if again is not None and not is_failed(again) else None
     if own is not None and own.verdict == "drift":
         line = "two trainings of the platform's own image differ: nothing can be said of the candidate image"
-        return _answered(trainings, "inconclusive", [line], own)
+        return _Decision("inconclusive", [line], judgement=own)
     is_shown = own is not None and own.verdict == "pass"
     shown = "confirmed: the platform's own image agrees with itself" if is_shown else "likely"
     sentence = f"the candidate image {effect_of('numerics', judgement=judgement)}; {shown}"
-    return _answered(trainings, "drift", [sentence], judgement)
+    return _Decision("drift", [sentence], needs, judgement)
 
 
-def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> UpgradeAnswer:
-    drop = trainings.drop() if trainings.has_speed else None
-    if drop is None and trainings.has_speed:
+def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> _Decision:
+    if not trainings.has_speed:
+        return _Decision("pass", ["training is the same in the candidate image"], judgement=judgement)
+    drop, needs = trainings.drop(), trainings.pairs()
+    if drop is None:
         line = "too few pairs of trainings on one class of machine to compare the throughput"
-        return _answered(trainings, "inconclusive", [line], judgement)
-    if drop is None or drop.outcome == "as fast":
-        return _answered(trainings, "pass", ["training is the same in the candidate image"], judgement, drop)
-    if drop.outcome == "slower":
-        sentence = f"the candidate image {effect_of('speed', drop=drop)}; confirmed in pairs"
-        return _answered(trainings, "drift", [sentence], judgement, drop)
-    line = f"{drop.num_pairs} pairs do not decide whether the candidate image is slower"
-    return _answered(trainings, "inconclusive", [line], judgement, drop)
+        return _Decision("inconclusive", [line], needs, judgement)
+    lines: dict[str, tuple[Outcome, str]] = {
+        "as fast": ("pass", "training is the same in the candidate image"),
+        "slower": ("drift", f"the candidate image {effect_of('speed', drop=drop)}; confirmed in pairs"),
+        "undecided": ("inconclusive", f"{drop.num_pairs} pairs do not decide whether the candidate image is slower"),
+    }
+    verdict, line = lines[drop.outcome]
+    return _Decision(verdict, [line], needs, judgement, drop)
 
 
-def _answered(
-    trainings: ImageTrainings, verdict: Outcome, lines: Sequence[str], judgement: Judgement | None = None,
-    drop: PairedDrop | None = None,
-) -> UpgradeAnswer:  # fmt: skip
+def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
+    """Return the answer from the trainings that have ended."""
+    decision, own = _decide(trainings), trainings.record("own")
+    judgement, drop = decision.judgement, decision.drop
     changes, beside = _differences(trainings)
-    names = ", ".join(str(change) for change in changes[:_SHOWN])
-    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    notes = [*lines, "bisecting is off: an image is one change"]
-    notes += [f"packages that differ: {names}{more}"] if changes else []
+    notes = [*decision.lines, "bisecting is off: an image is one change"]
+    notes += [f"packages that differ: {first_of(changes)}"] if changes else []
     notes += [f"also different: {', '.join(beside)}"] if beside else []
-    own = trainings.record("own")
     return UpgradeAnswer(
-        verdict=verdict,
+        verdict=decision.verdict,
         image=trainings.image,
         current=(own.record.fingerprint.container_image if own else "") or "the work pool's own image",
         candidate=trainings.image,

@@ -35,58 +35,21 @@ class ImageTrainings:
     records: Mapping[Assignment, LoadedRecord] = field(default_factory=dict)
     absent: Mapping[Assignment, Absence] = field(default_factory=dict)
 
-    def wanted(self, most: int) -> tuple[Assignment, ...]:
-        """Return the next trainings, in order.
+    def pairs(self) -> tuple[Assignment, ...]:
+        """Return the pairs so far. If undecided, also the next. The order alternates from pair to pair.
 
-        None once the answer is known, or if they would exceed `most` trainings.
+        The trainings of the whole recipe are the first pair.
         """
-        needed = self._asked()
-        new = tuple(training for training in needed if training not in self.records and training not in self.absent)
-        return new if len(self.records) + len(self.absent) + len(new) <= most else ()
-
-    def _asked(self) -> tuple[Assignment, ...]:
-        """Return all trainings that the answer needs so far.
-
-        First both images, then a repeat of what differs, then pairs for the throughput.
-        """
-        first = (self._training(_OWN), self._training(_CANDIDATE))
-        if self.missing():
-            return first
-        candidate = self.records[first[1]]
-        if is_failed(candidate):
-            return (self._training(_CANDIDATE, "again"),)
-        judgement = self.numerics(candidate)
-        if judgement is not None and judgement.verdict != "pass":
-            # A platform whose own image does not agree with itself says nothing of a different one.
-            return (self._training(_OWN, "again"),) if judgement.verdict == "drift" else ()
-        return self._pairs()
-
-    def _pairs(self) -> tuple[Assignment, ...]:
-        """Return the pairs so far. If undecided, also the next."""
-        if not self.has_speed:
-            return ()
-        ended = [number for number in range(1, MOST_PAIRS) if self._is_ended(number)]
+        sides = [((_CANDIDATE, _OWN) if number % 2 else (_OWN, _CANDIDATE)) for number in range(MOST_PAIRS)]
+        pairs = [[self.training(side, str(number)) for side in sides[number]] for number in range(1, MOST_PAIRS)]
+        ended = [pair for pair in pairs if all(each in self.records or each in self.absent for each in pair)]
         drop = self.drop()
-        is_decided = drop is not None and drop.outcome != "undecided"
-        is_lost = any(
-            training not in self.records or is_failed(self.records[training])
-            for n in ended
-            for training in self._pair(n)
-        )
-        # The trainings of the whole recipe are the first pair.
-        count = min(MOST_PAIRS - 1, len(ended) + LEAST_PAIRS) if ended else LEAST_PAIRS - 1
-        numbers = ended if is_decided or is_lost else range(1, count + 1)
-        return tuple(training for number in numbers for training in self._pair(number))
+        is_lost = any(each not in self.records or is_failed(self.records[each]) for pair in ended for each in pair)
+        if not is_lost and (drop is None or drop.outcome == "undecided"):
+            ended = pairs[: len(ended) + LEAST_PAIRS if ended else LEAST_PAIRS - 1]
+        return tuple(each for pair in ended for each in pair)
 
-    def _pair(self, number: int) -> tuple[Assignment, ...]:
-        """Return the two trainings of a pair, whose order alternates from pair to pair."""
-        sides = (_CANDIDATE, _OWN) if number % 2 else (_OWN, _CANDIDATE)
-        return tuple(self._training(side, str(number)) for side in sides)
-
-    def _is_ended(self, number: int) -> bool:
-        return all(training in self.records or training in self.absent for training in self._pair(number))
-
-    def _training(self, side: Side, kind: str = "") -> Assignment:
+    def training(self, side: Side, kind: str = "") -> Assignment:
         """Return a training in one image: of the whole recipe, its repeat (`again`), or of the speed (a number)."""
         what, title = f"image-{side}", f"{side} image"
         if kind.isdecimal():
@@ -101,7 +64,7 @@ class ImageTrainings:
 
         `again` selects its repeat; `None` if there is no record.
         """
-        return self.records.get(self._training(side, "again" if again else ""))
+        return self.records.get(self.training(side, "again" if again else ""))
 
     def numerics(self, record: LoadedRecord) -> Judgement | None:
         """Judge a record against the own image's record.
@@ -110,7 +73,7 @@ class ImageTrainings:
         """
         if not self.has_numerics:
             return None
-        return compare_training(self.records[self._training(_OWN)], record, self.gates)
+        return compare_training(self.records[self.training(_OWN)], record, self.gates)
 
     def drop(self) -> PairedDrop | None:
         """Return the share of throughput that the candidate loses.
@@ -126,7 +89,7 @@ class ImageTrainings:
         Both trainings of a pair have to run on one class of machine.
         """
         for kind in ("", *map(str, range(1, MOST_PAIRS))):
-            sides = [self._training(side, kind) for side in (_OWN, _CANDIDATE)]
+            sides = [self.training(side, kind) for side in (_OWN, _CANDIDATE)]
             records = [self.records[training].record for training in sides if training in self.records]
             speeds = [record.evidence.speed for record in records]
             rates = [speed.samples_per_second for speed in speeds if speed is not None and speed.samples_per_second]
@@ -136,12 +99,12 @@ class ImageTrainings:
     def missing(self) -> str:
         """Return why nothing can be compared, empty if it can."""
         for side in (_OWN, _CANDIDATE):
-            training = self._training(side)
+            training = self.training(side)
             if training in self.absent:
                 return f"the {side} image left no record: {self.absent[training].why}"
             if training not in self.records:
                 return f"the {side} image was not trained: the budget is spent"
-        own = self.records[self._training(_OWN)].record
+        own = self.records[self.training(_OWN)].record
         if own.exit.status == "failed":
             return f"the platform's own image does not train: {own.exit.message or own.exit.code}"
         for training, record in self.records.items():

@@ -14,6 +14,7 @@ from typing import Literal
 
 from plumbline.environments.changes import PackageChange
 from plumbline.environments.locks.model import Pin
+from plumbline.schema.escape import first_of
 from plumbline.upgrade.answer import ReleaseRange
 
 TrialAnswer = Literal["fails", "passes", "unknown"]
@@ -242,7 +243,4 @@ def range_sentence(package: str, releases: ReleaseRange) -> str:
     line = f"{package} {releases.with_effect} has this effect, {releases.without} does not"
     if not releases.unknown:
         return f"of its releases, {line}"
-    names = ", ".join(releases.unknown[:3]) + (
-        f" and {len(releases.unknown) - 3} more" if len(releases.unknown) > 3 else ""
-    )
-    return f"of its releases, {line}, and {names} could not be tried"
+    return f"of its releases, {line}, and {first_of(releases.unknown, 3)} could not be tried"

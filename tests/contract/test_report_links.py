@@ -79,7 +79,7 @@ def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]
         central.put_text(f"records/{item.record.record_id}/record.json", item.record.model_dump_json())
     assigned = {Assignment(name, "bert-tiny-reviews", MAIN): item for name, item in records.items()}
     round_ = Round(verdict.round, suite, {"bert-tiny-reviews": spec()})
-    verdict = write_report(round_, verdict, GatheredRecords(assigned), {}, central)
+    verdict, _ = write_report(round_, verdict, GatheredRecords(assigned), {}, central)
     central.put_round(verdict)
     write_site(central, suite)
     connect_reports(central, suite.name, [verdict.round], report_url)

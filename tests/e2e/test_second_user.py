@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import AS_NOBODY
 from tests.e2e import user_stack
 from tests.e2e.conftest import ROOT
+from tests.flows.small_suite import small_suite, to_toml
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.second_user]
 
@@ -35,7 +36,9 @@ def machine() -> Iterator[Path]:
 def online(machine: Path, name: str, command: list[str]) -> Iterator[None]:
     """Start a stack, and wait until a run can start in each of its work pools."""
     (home := machine / name).mkdir()
-    shutil.copy(ROOT / "deployments/suites/local.toml", home)
+    # Of the servers, Prefect's alone is asked for; each worker takes seconds to start.
+    suite = small_suite(home, name, ("onprem",))
+    (home / "local.toml").write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)))
     if command:
         shutil.chown(home, "nobody")
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(machine / "tmp")}

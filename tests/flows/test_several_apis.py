@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -45,6 +44,12 @@ NAME, CONTROLLERS = "several-apis", "several-apis-ctl"
 PLATFORMS = ("aws", "azure")
 PLUMBLINE = f"{Path(sys.executable).parent}/plumbline"
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+GPT2 = {
+    "task": "causal-lm", "model": "tiny", "data": "reviews", "seed": 7, "batch_size": 4, "sequence_length": 16,
+    "probe": {"steps": 2, "portable_steps": 1, "evaluation_rows": 16, "envelope_seeds": 1},
+    "learn": {"steps": 4, "evaluate_every": 2, "checkpoint_every": 4, "evaluation_rows": 16},
+}  # fmt: skip
+"""A round with stock workers that train: every other one classifies rows."""
 NOTHING = "\n".join(["[]"] * len(KINDS))
 
 
@@ -74,8 +79,7 @@ class World:
 
 
 @pytest.fixture
-def world(stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[World]:
-    shutil.copytree(material_folder / "build", tmp_path / ".plumbline/build")
+def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
     ports = {name: reserve_port() for name in PLATFORMS}
     apis = {name: Api(f"http://127.0.0.1:{port}/api", f"w:{secrets.token_hex(8)}") for name, port in ports.items()}
     places = file_suite(tmp_path, NAME).platforms
@@ -84,7 +88,7 @@ def world(stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[World
         for name, api in apis.items()
     }
     suite = small_suite(tmp_path, NAME, ("onprem",), steps=2).replace(
-        platforms=platforms, reference="aws", store=f"file://{tmp_path}/central",
+        platforms=platforms, reference="aws", store=f"file://{tmp_path}/central", workloads={"tiny": GPT2},
         alerts=(Alert(on=("drift",), block="apprise-url/several-apis", address_from="HOOK"),),
     )  # fmt: skip
     with receiver() as hook:

@@ -148,8 +148,11 @@ def test_a_training_prints_one_document_and_may_be_repeated_but_not_from_a_store
     assert content(tmp_path / "out") == content(baseline.folder)
     capsys.readouterr()
     assert main([*command, "--data", workshop.url, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    result = json.loads(shown.out)
     assert (result["status"], result["parts"]) == ("completed", ["probe"])
+    # Without a terminal each part has a line of its own.
+    assert any(line.startswith("probe ") for line in shown.err.splitlines()), shown.err
     again = read_record(tmp_path / "out")
     assert again.started_at > baseline.record.started_at
     assert (again.exit.status, again.platform) == ("completed", "here")

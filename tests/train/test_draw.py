@@ -109,8 +109,8 @@ def test_a_training_without_a_round_has_no_draw_and_is_judged_as_ever(workshop: 
 def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Trained) -> None:
     """What differs in the legs explains a different answer, and says more."""
     with pytest.MonkeyPatch.context() as patch:
-        plain = torch.nn.functional.layer_norm
-        patch.setattr(torch.nn.functional, "layer_norm", lambda x, *given: plain(x, *given[:3], 1e-5))
+        plain, wrong = torch.nn.functional.layer_norm, {"eps": 1e-5}
+        patch.setattr(torch.nn.functional, "layer_norm", lambda *given, **named: plain(*given[:4], **(named | wrong)))
         other = train(workshop, TONIGHT, "azure")
     judgement = judged(tonight, load_record(other.folder))
     assert judgement.verdict == "drift"

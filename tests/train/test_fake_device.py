@@ -156,7 +156,7 @@ def test_the_probe_with_its_envelope_and_fp64_run(
     assert len(evidence.steps) == STEPS
     assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "weight"}
     assert evidence.evaluation.num_rows == 8
-    assert len(evidence.envelope.fp64_errors) == len(evidence.taps)
+    assert len(evidence.envelope.errors) == len(evidence.taps)
 
 
 def test_learning_with_portable_dropout_waits_for_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,12 @@ PROBE = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps"
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 
 
+def sampled(*families: str, rest: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Return a parametrization by families, of which `make test` tries those before `rest`."""
+    others = [pytest.param(name, marks=pytest.mark.whole_table) for name in rest]
+    return pytest.mark.parametrize("family", [*families, *others])
+
+
 def suite_of(root, model, *, task="sequence-classification", dataset=None, **parts):
     """Return a suite with one workload that trains `model` on the reviews."""
     rows = write_reviews(root / "rows.csv")
@@ -104,7 +110,7 @@ def compared(capsys, reference, candidate):
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "modernbert", "electra"])
+@sampled("distilbert", "modernbert", rest=("bert", "roberta", "electra"))
 def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(
     family_of, tmp_path, monkeypatch, capsys, family
 ):
@@ -122,7 +128,7 @@ def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(
     assert answer["causes"][0]["code"] == "operator"
 
 
-@pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
+@sampled("modernbert", rest=("distilbert", "roberta"))
 def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, family):
     root, spec = family_of(family, "masked-lm")
     record = read_record(train(root, spec.replace(learn=LEARN), tmp_path / "r"))
@@ -131,7 +137,7 @@ def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, 
     assert len(record.evidence.learn.evaluations) == 1
 
 
-@pytest.mark.parametrize("family", ["distilbert", "roberta", "modernbert"])
+@sampled("roberta", rest=("distilbert", "modernbert"))
 def test_dropout_masks_of_every_family_depend_on_the_seed_alone(family_of, tmp_path, family):
     root, spec = family_of(family)
 

@@ -11,8 +11,9 @@ import torch
 
 from bench.gpu.__main__ import exit_code, main, run_check
 from bench.gpu.bundle import commands, pins
-from bench.gpu.checks import CHECKS
+from bench.gpu.checks import BRIEF, CHECKS
 from bench.gpu.place import Place
+from bench.gpu.rates import CHOICES, choices
 from plumbline.schema.errors import InconclusiveError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,8 +69,26 @@ def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
     assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False
 
 
+@pytest.mark.slow
+def test_each_choice_of_speed_is_trained_and_one_that_is_refused_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CHOICES, "refused", ("sequence-classification", {"attention": "flash_attention_2"}))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    found = choices(Place("cpu", "tiny", tmp_path, tmp_path / "out"), "base", 32, 128, "packed", "gpt2", "refused")
+    assert {name: "failed" in row for name, row in found["choices"].items()} == {
+        "packed": False, "gpt2": False, "refused": True,
+    }  # fmt: skip
+    packed = found["choices"]["packed"]
+    assert 0 < packed["mfu"] < 1
+    assert packed["speed"]["samples_per_second"] > 0
+    assert "trail" not in packed["speed"]
+
+
 def test_the_bundle_has_every_check_as_a_command_and_pinned_packages() -> None:
-    lines = commands().splitlines()[1:]
+    brief, *lines = commands().splitlines()[1:]
+    assert "timeout 480 python3 -m bench.gpu --brief " in brief
+    assert set(BRIEF) < set(CHECKS)
     assert [line.split("--only ")[1].split()[0] for line in lines] == list(CHECKS)
     assert all(len(line) < 2000 for line in lines)
     assert all("==" in pin for pin in pins())

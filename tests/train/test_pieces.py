@@ -7,6 +7,9 @@ import json
 import math
 import os
 import random
+import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,7 +23,8 @@ from plumbline.data.staging.order import Order
 from plumbline.environments.launch import make_weights as make_weights_apart
 from plumbline.schema.digest import digest_array, digest_file
 from plumbline.schema.errors import ConfigurationError, InvalidInputError, TrainingError
-from plumbline.schema.spec import ScheduleSpec
+from plumbline.schema.record import read_record
+from plumbline.schema.spec import ScheduleSpec, write_spec
 from plumbline.train.batches import of_probe
 from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
@@ -221,6 +225,29 @@ def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypat
     other = workshop.train(spec)
     assert other.record.evidence.data == item.record.evidence.data
     assert [step.batch for step in other.probe.steps] == [step.batch for step in item.probe.steps]
+
+
+def test_datasets_reads_rows_where_packages_are_in_a_folder_of_their_own(workshop: Workshop, tmp_path: Path) -> None:
+    """`dill` cannot pickle a package of `PYTHONPATH`, as `pip install --target` and `make gpu-bundle` install them."""
+
+    def linked(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a different file system
+            shutil.copy2(source, target)
+
+    installed = importlib.util.find_spec("pyarrow")
+    assert installed is not None
+    assert installed.origin is not None
+    skipped = shutil.ignore_patterns("include", "tests", "__pycache__")
+    shutil.copytree(Path(installed.origin).parent, tmp_path / "pyarrow", ignore=skipped, copy_function=linked)
+    spec, out = tmp_path / "spec.json", tmp_path / "out"
+    write_spec(workshop.spec(probe={"steps": 2, "envelope_seeds": 0}), spec)
+    command = [sys.executable, "-m", "plumbline", "train", str(spec), "--data", workshop.url, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PLUMBLINE_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert read_record(out).exit.status == "completed"
 
 
 def test_a_record_has_no_leftovers_and_anyone_may_read_it(workshop: Workshop) -> None:

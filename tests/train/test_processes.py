@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
+from plumbline.judge.rungs.proven import is_over
 from plumbline.records import load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
@@ -247,9 +248,51 @@ def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Worksho
     for part in (trained.record.evidence.speed, trained.record.evidence.learn):
         found = part.legs.ranks[0]
         assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
-    assert trained.record.evidence.speed.trail.exchange_error < 1e-6  # what each process gets is the mean
     loaded = load_record(trained.folder)
     curve, speed = compare(loaded, loaded).causes
     assert (curve.code, speed.code) == ("optimizer", "optimizer")
     for cause in (curve, speed):
         assert said(cause.why).startswith("process 1 of the reference differs from its other processes: ")
+
+
+# Without annotations, as `_count`.
+def _add(state, bucket):
+    del state
+    done = torch.distributed.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return done.then(lambda reduced: reduced.value()[0])
+
+
+@contextlib.contextmanager
+def with_added_gradients(rank: int, folder: Path) -> Iterator[None]:
+    """Let processes get the sum of their gradients instead of the mean, after the probe."""
+    del rank, folder
+
+    class Added(DistributedDataParallel):
+        """Adds, but in the first model."""
+
+        models = 0
+
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            Added.models += 1
+            if Added.models > 1:
+                super().register_comm_hook(None, _add)
+
+        def register_comm_hook(self, *_: Any) -> None:
+            """Keep the first hook: `speed` times its own."""
+
+    engine.DistributedDataParallel = Added
+    yield
+
+
+def test_gradients_that_are_added_instead_of_averaged_show_in_one_record(workshop: Workshop, tmp_path: Path) -> None:
+    spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
+    codes, trained = trained_by_two(workshop, spec, tmp_path, with_added_gradients)
+    assert codes == [0, 0]
+    proofs = (trained.record.evidence.probe, trained.record.evidence.speed, trained.record.evidence.learn)
+    over = [any(is_over(error) for proof in part.proofs for error in proof.errors) for part in proofs]
+    assert over == [False, True, True]
+    loaded = load_record(trained.folder)
+    judgement = compare(loaded, loaded)
+    assert [cause.code for cause in judgement.causes] == ["gradient"]
+    assert judgement.first_divergence.stage == "gradient"

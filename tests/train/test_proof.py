@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from plumbline.judge.rungs.proven import is_over
 from plumbline.schema.proof import Proof
-from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec
+from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, SpeedSpec
 from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
+from plumbline.train.speed_engine import compile_model
 
 ROWS, LENGTH, VOCABULARY = 8, 24, 200
 PLAIN = functional.linear, functional.layer_norm, functional.scaled_dot_product_attention
@@ -68,7 +71,7 @@ class Setting:
             self.spec(), model.train(), Ranks(), steps=8, precision=self.precision, part="speed",
             optimizer=self.optimizer, observer=observer or Observer(),
         )  # fmt: skip
-        prover = Prover(engine, self.steps if is_proven else (), draws=self.dropout > 0)
+        prover = Prover(engine, self.steps if is_proven else ())
         for step in range(4):
             before(step, engine)
             prover.train(step, self.batch())
@@ -212,3 +215,70 @@ def test_elements_that_dropout_keeps_are_counted() -> None:
     assert draws.name == "bert.embeddings.dropout"
     assert (draws.rate, draws.calls, draws.elements) == (0.1, 1, ROWS * LENGTH * 32)
     assert 0.88 < draws.kept / draws.elements < 0.92
+
+
+@pytest.mark.slow
+def test_a_compiled_step_proves_its_loss_and_update():
+    """The loss of a compiled model gives its logits no gradient from outside."""
+    setting = Setting(precision="bf16", dropout=0.1, steps=(0,))
+    speed = SpeedSpec(steps=10, compile=True)
+    (proof,), _ = setting.train(before=lambda step, engine: None if step else compile_model(engine, speed))
+    assert {found.stage for found in proof.errors} == {"loss", "clipped", "optimizer"}
+    assert not [found for found in proof.errors if is_over(found)]
+
+
+class Cancelling(Setting):
+    """Pairs of rows that differ in one token, with opposite labels and even odds, whose gradients cancel."""
+
+    def batch(self) -> Batch:
+        batch = super().batch()
+        for name in ("input_ids", "attention_mask"):
+            batch[name] = batch[name][:1].repeat(ROWS, 1)
+        batch["input_ids"][::2, 3] += 1
+        return {**batch, "labels": torch.arange(ROWS) % 2}
+
+    def even(self, step: int, engine: Engine) -> None:
+        """Balance the logits before the first step."""
+        if step:
+            return
+        fed = {name: value for name, value in self.batch().items() if name not in ("row_ids", "labels")}
+        with torch.no_grad():
+            logits = engine.bare(**fed).logits
+            engine.bare.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).mean()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_that_cancel_over_the_rows_are_honest(precision):
+    """A position's gradient is a sum over the rows, inside of the embeddings' block."""
+    setting = Cancelling(precision=precision, steps=(0,))
+    proofs, _ = setting.train(before=setting.even)
+    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+
+
+def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
+    """A library's own function has another name, and draws where the setting asks for no dropout."""
+    drop = functional.dropout
+
+    def dropped(value, p=0.5, training=True, inplace=False):
+        return drop(value, 0.1 if training and value.dim() == 4 else p, training, inplace)
+
+    monkeypatch.setattr(functional, "dropout", dropped)
+    setting = Setting(attention="eager", steps=(0,))
+    (proof,), weights = setting.train()
+    assert {draws.rate for draws in proof.draws} == {0.1}
+    assert not [found for found in proof.errors if is_over(found)]
+    assert torch.equal(weights, setting.train(is_proven=False)[1])
+
+
+def test_a_module_that_computes_again_in_the_backward_pass_is_lost_and_trains_on():
+    """Its second forward pass has native weights, which are no fp64."""
+
+    def recompute(step: int, engine: Engine) -> None:
+        block = engine.bare.bert.encoder.layer[0].intermediate
+        if not step:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+    (proof,), weights = Setting(steps=(0,)).train(before=recompute)
+    assert "layer.0.intermediate" in proof.lost
+    assert not [found for found in proof.errors if is_over(found)]
+    assert torch.equal(weights, Setting().train(before=recompute, is_proven=False)[1])

@@ -50,7 +50,6 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     assert all(seconds > 0 for name, seconds in speed.breakdown.items() if name != "communication")
     trail = speed.trail
     assert len(trail.gradient_norms) == len(trail.losses) == speed.warmup_steps + speed.steps
-    assert all(counts[0] for _, counts in trail.gradient_mantissas)
     assert [step for step, _ in trail.weights] == [*range(2 * WINDOW + 1), len(trail.losses)]
     low, high = speed.step_seconds_quartiles
     assert speed.step_seconds <= speed.step_seconds_p95 <= speed.wall_seconds

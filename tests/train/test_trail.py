@@ -1,9 +1,9 @@
-"""Trail of `speed`: the weights that its first step uses, exchanged gradients, and learning rates of several groups."""
+"""Trail of `speed`: the weights that its first step uses, and learning rates of several groups."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -11,44 +11,8 @@ from torch import nn
 
 from plumbline.schema.production import SpeedTrail
 from plumbline.train.engine import Engine, StepOutcome
-from plumbline.train.exchange import ExchangeCheck, Sums, exchange_error
 from plumbline.train.ranks import Ranks
 from plumbline.train.trail import TrailObserver
-
-
-def sums(seed: int, factor: float = 1.0, scale: float = 1.0) -> tuple[Sums, Sums]:
-    """Return the sums of one process's gradients, which an exchange multiplied by `factor`."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
-    scaler = SimpleNamespace(get_scale=lambda: scale) if scale != 1.0 else None
-    check = ExchangeCheck(cast("Engine", SimpleNamespace(bare=model, scaler=scaler)))
-    values = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(seed))
-    for piece in values:  # two micro-batches, whose gradients add up
-        (model(piece).square().mean() * scale).backward()
-    for value in model.parameters():
-        value.grad.mul_(factor / scale)  # type: ignore[union-attr]
-    check.exchanged()
-    return check.read()
-
-
-@pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_an_exchange_of_equal_gradients_leaves_them(scale: float) -> None:
-    own, exchanged = sums(1, scale=scale)
-    assert exchange_error([own, own], exchanged) == pytest.approx(0, abs=1e-6)
-    doubled = sums(1, factor=2.0, scale=scale)[1]
-    assert exchange_error([own, own], doubled) > 0.1
-
-
-def test_an_exchange_that_loses_a_process_is_no_mean() -> None:
-    first, second = sums(1)[0], sums(2)[0]
-    assert exchange_error([first, second], first) > 0.1
-    mean = [[(a + b) / 2 for a, b in zip(*both, strict=True)] for both in zip(first, second, strict=True)]
-    assert exchange_error([first, second], mean) == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize("own", [[], [[[0.0, 0.0]]], [[[float("nan"), 1.0]]]], ids=["none", "zero", "not finite"])
-def test_without_finite_gradients_there_is_no_distance(own: Any) -> None:
-    assert exchange_error(own, [[1.0, 1.0]] if own else []) is None
 
 
 def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:

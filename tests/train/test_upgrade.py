@@ -54,7 +54,7 @@ def candidate_lock(folder, letters):
 def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     wheels = tmp_path / "wheels"
     make_wheel(wheels, "plumbline-test-a", "2.0", {"plumbline_test_a.py": "value = 2\n"})
-    hook = {"plumbline_test_b.py": ROUNDED_LINEARS, "plumbline_test_b.pth": "import plumbline_test_b\n"}
+    hook = {"namespace/plumbline_test_b.py": ROUNDED_LINEARS, "b.pth": "import namespace.plumbline_test_b\n"}
     make_wheel(wheels, "plumbline-test-b", "2.0", hook)
     (tmp_path / "suite.toml").write_text(SUITE)
     suite = read_suite(tmp_path / "suite.toml")
@@ -84,6 +84,10 @@ CHANGES = (
     "confirmed: alone it drifts"
 )
 PLANTED = {
+    "words, idle": [
+        f"planted-words {CHANGES}, all others without it pass",
+        "training opens no file of: planted-idle",
+    ],
     "words, variable, idle": [
         f"planted-words {CHANGES}, all others without it pass",
         "environment.ATEN_CPU_CAPABILITY: absent → default); because of planted-variable 1.0 → 2.0",
@@ -97,11 +101,14 @@ PLANTED = {
         "training opens no file of: planted-idle, planted-other",
     ],
 }
-"""By changed packages: what the answer of the gate says of each."""
+"""By changed packages: what the answer of the gate says of each. `make test` asks for the first."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", PLANTED)
+@pytest.mark.parametrize(
+    "changed",
+    [pytest.param(names, marks=pytest.mark.whole_table if index else ()) for index, names in enumerate(PLANTED)],
+)
 def test_what_a_package_does_without_a_module_that_training_imports_is_tried_and_named(changed, tmp_path, capsys):
     """Data of a hook, a namespace package, a hook, a variable of a `.pth`, an entry point that opens a file."""
     names = changed.split(", ")

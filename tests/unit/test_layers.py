@@ -20,7 +20,8 @@ DOCUMENTED = {
     "prefect.client.schemas.sorting", "prefect.deployments", "prefect.events", "prefect.events.actions",
     "prefect.events.schemas.automations", "prefect.events.schemas.events", "prefect.exceptions",
     "prefect.logging.loggers", "prefect.runtime",
-    "prefect.settings", "prefect.states", "prefect.utilities.callables", "prefect.utilities.urls",
+    "prefect.settings", "prefect.states", "prefect.utilities.annotations", "prefect.utilities.callables",
+    "prefect.utilities.urls",
 }  # fmt: skip
 """The modules of Prefect's Python SDK reference that the product uses."""
 PRIVATE = ("docket", "uvicorn", "starlette", "fastapi", "sqlalchemy")

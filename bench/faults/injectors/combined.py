@@ -10,8 +10,6 @@ from bench.faults.catalogue import Entry
 from bench.faults.injectors.hooks import before_update, clip, entropy, factor, loaded
 from bench.faults.injectors.patching import after_build
 
-_LEGS = ("probe", "envelope", "portable.leg")
-
 
 def evaluated_shorter() -> None:
     """Texts are cut at sixteen tokens for evaluation."""
@@ -68,10 +66,6 @@ def clipping_off() -> None:
 def label_smoothing() -> None:
     """Labels are smoothed."""
     entropy(lambda entropy: lambda scores, labels, *args, **kwargs: entropy(scores, labels, label_smoothing=0.1))
-
-
-def _decay(group: Any, value: Any) -> None:
-    value.mul_(1 - group["lr"] * group["weight_decay"])
 
 
 ROWS = (

@@ -73,7 +73,7 @@ class _EventFile:
         self._file.add_event(Event(wall_time=time, step=step, summary=text_pb(name, text)))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events, and close the file."""
         self._file.close()
 
 

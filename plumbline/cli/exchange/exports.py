@@ -33,7 +33,7 @@ def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Ta
     """Return one row per night, platform and workload, ordered by time. Of the last nights of each platform.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
-    platform's; they are null in rounds that are older than the series' verdicts.
+    platform's; they are null in the nights of a rebuilt series.
     """
     rows = [_row(run) for file in series for run in night_runs(file, last)]
     return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["time"], row["platform"])), schema=_SCHEMA)
@@ -50,18 +50,21 @@ def prometheus_text(series: Sequence[SeriesFile]) -> str:
 
     A metric that this round did not measure is absent, so that no old value looks like tonight's.
     """
-    from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+    registry = CollectorRegistry()
     text = "the platform's verdict in its last round"
-    verdicts = GaugeMetricFamily("plumbline_verdict", f"1 for {text}, else 0", labels=["suite", "platform", "verdict"])
+    labels = ["suite", "platform", "verdict"]
+    verdicts = Gauge("plumbline_verdict", f"1 for {text}, else 0", labels, registry=registry)
     text = "end of the platform's last round, in seconds since 1970"
-    times = GaugeMetricFamily("plumbline_last_round_timestamp_seconds", text, labels=["suite", "platform"])
+    times = Gauge("plumbline_last_round_timestamp_seconds", text, labels[:2], registry=registry)
+    labels = ["suite", "platform", "workload"]
     values = {
-        metric.name: GaugeMetricFamily(
+        metric.name: Gauge(
             f"plumbline_{metric.name}",
             f"{metric.name} of the last round{f', in {metric.unit}' if metric.unit else ''}; {metric.worse} is worse",
-            labels=["suite", "platform", "workload"],
+            labels,
+            registry=registry,
         )
         for metric in METRICS
     }
@@ -69,12 +72,10 @@ def prometheus_text(series: Sequence[SeriesFile]) -> str:
         if file.judged:
             name, last = list(file.judged.items())[-1]
             for outcome in get_args(Outcome):
-                verdicts.add_metric([file.suite, file.platform, outcome], float(outcome == last.verdict))
-            times.add_metric([file.suite, file.platform], last.time)
+                verdicts.labels(file.suite, file.platform, outcome).set(float(outcome == last.verdict))
+            times.labels(file.suite, file.platform).set(last.time)
             for workload, metric, value in _last_values(file, name):
-                values[metric].add_metric([file.suite, file.platform, workload], value)
-    registry = CollectorRegistry()
-    registry.register(_Families([verdicts, times, *values.values()]))
+                values[metric].labels(file.suite, file.platform, workload).set(value)
     return generate_latest(registry).decode()
 
 
@@ -87,16 +88,6 @@ def _last_values(series: SeriesFile, round_id: str) -> Iterator[tuple[str, str, 
             value = series.metrics.get(metric.name, (None,) * len(series))[place]
             if value is not None:
                 yield workload, metric.name, value
-
-
-class _Families:
-    """Collector of metrics that are already known."""
-
-    def __init__(self, families: Sequence[Any]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Any]:
-        yield from self._families
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +145,7 @@ def _write_mlflow(nights: Nights, out: str) -> int:
 
 
 def _replace(out: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside `out`, then move it there: a collector must never read half a file."""
+    """Replace `out` in one step: a collector must never read half a file."""
     part = out.with_name(f".{out.name}.part")
     write(part)
     part.replace(out)

@@ -10,16 +10,17 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from plumbline.cli.exchange.directions import metric_of, worse_by_name
 from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
-from plumbline.cli.exchange.external_values import time_of, value_of
-from plumbline.judge.history.metrics import Metric, Worse, metric_of, worse_by_name
+from plumbline.cli.exchange.external_values import TIME_HINT, time_of, value_of
+from plumbline.judge.history.metrics import Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
-from plumbline.schema import limits
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite_file import suggest_or_list
 
 _Key = tuple[str, str, str]
+_DAY_SECONDS = 86400.0
 
 
 class Direction(Model):
@@ -55,12 +56,12 @@ class Receipt(Model):
     ended: tuple[EndedSeries, ...] = ()
     ignored_columns: tuple[str, ...] = ()
     ignored_files: tuple[str, ...] = ()
-    """Files of a folder that hold no measurements."""
+    """Files of a folder that hold no measurements, or are of a different kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalSeries:
-    """Histories of a file, and how it was read."""
+    """Series of a file, and the receipt of its reading."""
 
     histories: tuple[MetricHistory, ...]
     receipt: Receipt
@@ -75,24 +76,24 @@ class _Row:
 
 def parse_external(
     text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}, choice: TableChoice = TableChoice(),  # noqa: B008
+    unread: Sequence[str] = (),
 ) -> ExternalSeries:  # fmt: skip
     """Return one history per platform, workload and metric, ordered by time.
 
-    `text` is the content of one file, or of several by their names. `worse` has the directions of metrics that the user
-    named. Raise `InvalidInputError` with the row and the key, and `ConfigurationError` for a named metric that does not
-    exist. An empty value, `null` or `nan` is missing.
+    `text` is the content of one file, or of several by their names; `unread` names files of other kinds. `worse` has
+    the directions of metrics that the user named. Raise `InvalidInputError` with the row and the key, and
+    `ConfigurationError` for a named metric that does not exist. An empty value, `null` or `nan` is missing.
     """
     ignored: dict[str, None] = {}
     metrics: dict[str, None] = {}
     rows = []
     by_tool: dict[str, Worse] = {}
     texts = {where: text} if isinstance(text, str) else text
-    left_out = tuple(
-        place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place, choice)
-    )
+    left_out = [place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place, choice)]
     dates = {revision: date for place in left_out for revision, date in dates_of_revisions(texts[place]).items()}
-    for place, content in ((place, content) for place, content in texts.items() if place not in left_out):
-        raw, others = read_rows(content, place, dates, choice)
+    for place in [place for place in texts if place not in left_out]:
+        raw, others = read_rows(texts[place], place, dates, choice)
+        left_out += [] if raw else [place]
         ignored |= dict.fromkeys(others)
         metrics |= dict.fromkeys(row.metric for row in raw)
         raw = [row for row in raw if not choice.metrics or row.metric in choice.metrics]
@@ -112,6 +113,9 @@ def parse_external(
         series.setdefault(row.key, []).append(row)
     directions = _directions(rows, worse, by_tool, where)
     last = max(row.time for row in rows)
+    if last < _DAY_SECONDS and not by_tool:  # a graph of asv by itself counts revisions
+        problem = "all rows are of the first day of 1970: these are no times since 1970"
+        raise InvalidInputError(problem, where=where, key="time", hint=TIME_HINT)
     kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
     ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}
     receipt = Receipt(
@@ -123,7 +127,7 @@ def parse_external(
         repeated=len(rows) - sum(map(len, kept.values())),
         ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
         ignored_columns=tuple(ignored),
-        ignored_files=left_out,
+        ignored_files=(*left_out, *unread),
     )
     histories = [
         _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])
@@ -158,7 +162,7 @@ def accepted_since(
 
 
 def _is_closed(history: MetricHistory) -> bool:
-    """Return whether the end of a series is accepted: it has no value since."""
+    """Return whether a series ends before its accepted date."""
     return any(all(value is None for value in history.values[boundary.index :]) for boundary in history.boundaries)
 
 
@@ -235,8 +239,9 @@ def _missing_nights(rows: Sequence[_Row], last: float) -> int:
     """
     late = last - rows[-1].time
     steps = [after.time - before.time for before, after in pairwise(rows)]
-    step = median(steps) if steps else 86400.0
-    return round(late / step) if late > limits.LATE * step else 0
+    step = median(steps) if steps else _DAY_SECONDS
+    nights = round(late / step)
+    return nights if nights > 1 else 0
 
 
 def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:

@@ -6,17 +6,20 @@ as Otava reads it, has one column for each metric.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TextIO
 
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_tools import AsvRow, Content, field, objects
-from plumbline.cli.exchange.external_values import number_of
-from plumbline.judge.history.metrics import Worse, worse_by_name
+from plumbline.cli.exchange.external_values import number_of, seconds_of
+from plumbline.judge.history.metrics import Worse
+from plumbline.schema.delimited import Layout, Records, dialect_of
 from plumbline.schema.errors import InvalidInputError
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -43,16 +46,15 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "unit": ("unit", "units"),
 }
 """Names of each column, the first one preferred."""
-_ATTRIBUTES = frozenset({
-    "commit", "commit_hash", "hash", "sha", "revision", "version", "build", "run", "id", "index", "seed", "epoch",
-    "step", "_step", "iteration",
-})  # fmt: skip
+_ATTRIBUTE = re.compile(
+    r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
+)
 """Columns of a wide table that are no metrics, also if they are numbers."""
-_MEASURED = re.compile(r"[+-]?\d[\d.,]*\s*(?:[A-Za-zµ%/]{1,8})?")
-"""A number with a unit, or with commas between thousands: a value for people."""
+_MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
+"""A number with a unit, or with marks between thousands, or a duration: a value for people."""
 _DATA_JS = "window.BENCHMARK_DATA ="
 """What github-action-benchmark writes before its JSON."""
-_DELIMITERS = ",;\t|"
+_COMMENTS = re.compile(r"\A(?:\s*#[^\r\n]*)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,24 @@ class TableChoice:
 
     time: str = ""
     metrics: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """Return how a delimited file is read."""
+        return Layout(lambda names: "time" in _columns(names, self), self._time_of, unit="row")
+
+    def _time_of(self, names: Sequence[str], where: str) -> Callable[[Sequence[str]], str]:
+        """Return a reader of whether a record has a time. Raise for a header without one, or with a name twice."""
+        time = _columns(names, self).get("time")
+        if time is None:
+            hint = (
+                "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
+            )
+            raise InvalidInputError("the column does not exist", where=where, key=self.time or "time", hint=hint)
+        if twice := next((name for name in names if name.strip() and names.count(name) > 1), None):
+            raise InvalidInputError("more than one column has this name", where=where, key=twice)
+        place = names.index(time)
+        return lambda record: "" if seconds_of(record[place]) is None else "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +104,13 @@ def read_rows(
 
     `dates` are those of the revisions that a graph of asv counts.
     """
-    contents = [(f"{where}: row {number}", content) for number, content in _contents(text, where, dates, choice)]
+    contents = list(_contents(text, where, dates, choice))
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     columns = _columns(keys, choice)
-    if {"metric", "value"} & columns.keys():
+    named = [key for key in keys if key.strip() in choice.metrics]
+    if "value" in columns or ("metric" in columns and not named):
         return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
-    metrics = [key for key in keys if key.strip() in choice.metrics] if choice.metrics else _metrics(contents, columns)
+    metrics = named if choice.metrics else _metrics(contents, columns)
     if choice.metrics and not metrics:
         return [], _others(keys, columns)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
@@ -98,10 +119,7 @@ def read_rows(
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
     """Return the revisions' dates from an asv site's index; empty for other files."""
-    try:
-        dates = field(json.loads(text), "revision_to_date") if "revision_to_date" in text else None
-    except (ValueError, RecursionError):
-        return {}
+    dates = field(_document(text), "revision_to_date") if "revision_to_date" in text else None
     return dates if isinstance(dates, dict) else {}
 
 
@@ -109,20 +127,23 @@ def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bo
     """Return whether an asv file has measurements of its own."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return True  # another format, or damaged: reading it says so
+    document = _document(text)
     if isinstance(document, list):
         return not all(isinstance(item, str) for item in document)
-    if (
-        not isinstance(document, dict)
-        or {"results", "data", "stats", "entries"} & document.keys()
-        or isinstance(document.get("benchmarks"), list)
-    ):
+    if not isinstance(document, dict):
+        return True  # another format, or damaged: reading it says so
+    if {"results", "data", "stats", "entries"} & document.keys() or isinstance(document.get("benchmarks"), list):
         return True
     columns = _columns([str(key) for key in document], choice)
     return "time" in columns and ("metric" in columns or bool(_metrics([(where, document)], columns)))
+
+
+def _document(text: str) -> object:
+    """Return a JSON document. `None` for other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
@@ -146,11 +167,12 @@ def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
 def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
     for column in ("time", *({"metric"} & columns.keys()), "value"):
         if columns.get(column) not in content:
-            raise InvalidInputError("missing", where=place, key=column)
+            hint = "--metric NAME names a column of numbers"
+            raise InvalidInputError("missing", where=place, key=column, hint=hint if column == "value" else "")
     metric = str(content[columns["metric"]] or "").strip() if "metric" in columns else columns["value"]
     if not metric:
         raise InvalidInputError("missing", where=place, key="metric")
-    unit = str(content.get(columns.get("unit", ""), "") or "").strip()
+    unit = str(content.get(columns.get("unit")) or "").strip()
     if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
         metric = f"{metric} ({unit})"
     worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
@@ -160,7 +182,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
     """Return platform and workload. A branch is a line of its own, which starts at the values of another."""
-    platform, workload, branch = (content.get(columns.get(name, "")) for name in ("platform", "workload", "branch"))
+    platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
 
@@ -172,7 +194,7 @@ def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     metrics = []
     for key in keys:
-        if key in columns.values() or key.strip().lower() in _ATTRIBUTES:
+        if key in columns.values() or _ATTRIBUTE.fullmatch(name := key.strip().lower()) or name in _NAMES["time"]:
             continue
         cells = [(place, content.get(key)) for place, content in contents]
         given = [(place, value) for place, value in cells if value is not None and str(value).strip()]
@@ -196,41 +218,32 @@ def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Seq
         yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
 
 
-def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[int, Content]]:
+def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[str, Content]]:
     text = text.removeprefix(_DATA_JS)
-    start = text.lstrip()[:1]
+    start, document = text.lstrip()[:1], _document(text)
     if start not in ("{", "["):
         yield from _csv(text, where, choice)
         return
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if start == "[":
-            raise InvalidInputError("not JSON", where=where) from error
+    if document is None and start == "[":
+        raise InvalidInputError("not JSON", where=where)
+    if document is None:
         yield from _json_lines(text, where)
         return
-    yield from enumerate(objects(document, where, dates), start=1)
+    for number, content in enumerate(objects(document, where, dates), start=1):
+        yield f"{where}: row {number}", content
 
 
-def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[int, Content]]:
-    # Newlines of all systems, and no others.
-    lines = io.StringIO(text, newline=None).readlines()
-    start = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
-    delimiter = max(_DELIMITERS, key=lines[start].count) if lines else ","
-    reader = csv.DictReader(lines[start:], delimiter=delimiter)
-    try:
-        if "time" not in _columns([name for name in reader.fieldnames or () if name], choice):
-            hint = (
-                "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
-            )
-            raise InvalidInputError("the column does not exist", where=where, key=choice.time or "time", hint=hint)
-        for number, content in enumerate(reader, start=start + 2):
-            if None in content:
-                hint = "quote a value that contains the delimiter"
-                raise InvalidInputError("has more fields than the header", where=f"{where}: row {number}", hint=hint)
-            yield number, content if delimiter == "," else {key: _point(value) for key, value in content.items()}
-    except csv.Error as error:
-        raise InvalidInputError(f"not CSV: {error}", where=where) from error
+def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Content]]:
+    table = _COMMENTS.sub(lambda comments: re.sub(r"#.*", "", comments[0]), text)
+
+    def opened() -> AbstractContextManager[TextIO]:
+        return io.StringIO(table, newline="")
+
+    dialect = dialect_of(opened, choice.layout, where)
+    with opened() as file:
+        for place, content in Records(file, dialect, choice.layout, where):
+            points = content if dialect.delimiter == "," else {key: _point(content[key]) for key in content}
+            yield str(place), points
 
 
 def _point(value: object) -> object:
@@ -240,15 +253,13 @@ def _point(value: object) -> object:
     return value
 
 
-def _json_lines(text: str, where: str) -> Iterator[tuple[int, Content]]:
+def _json_lines(text: str, where: str) -> Iterator[tuple[str, Content]]:
     # A JSON string may contain U+2028, which ends no line.
     for number, line in enumerate(io.StringIO(text, newline=None), start=1):
         if not line.strip():
             continue
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError("not JSON", where=f"{where}: row {number}") from error
+        place = f"{where}: row {number}"
+        content = _document(line)
         if not isinstance(content, dict):
-            raise InvalidInputError("not a JSON object", where=f"{where}: row {number}")
-        yield number, content
+            raise InvalidInputError("not JSON" if content is None else "not a JSON object", where=place)
+        yield place, content

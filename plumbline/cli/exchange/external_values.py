@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from plumbline.schema.errors import InvalidInputError
 
@@ -18,63 +19,58 @@ _LOOSE = re.compile(
 _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """From this number on, an epoch is in nanoseconds, microseconds, milliseconds."""
 _END = 253_402_300_800
+TIME_HINT = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds or milliseconds since 1970"
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
 
 def time_of(value: object, where: str) -> float:
     """Return seconds since 1970. Raise for anything else than a time after 1970."""
-    text = str(value).strip()
-    try:
-        seconds = float(text) if not _COMPACT.fullmatch(text) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if math.isfinite(seconds):
-        seconds /= next((unit for least, unit in _UNITS if seconds >= least), 1.0)
-    else:
-        parsed = _parsed(text)
-        if parsed is None:
-            hint = "ISO 8601, such as 2026-11-22T02:00:00Z, or seconds or milliseconds since 1970"
-            raise InvalidInputError(f"{text[:60]!r} is not a time", where=where, key="time", hint=hint)
-        seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    seconds, text = seconds_of(value), f"{str(value).strip()[:60]!r}"
+    if seconds is None:
+        raise InvalidInputError(f"{text} is not a time", where=where, key="time", hint=TIME_HINT)
     if not 0 <= seconds < _END:
-        raise InvalidInputError(f"{text[:60]!r} is not a time after 1970", where=where, key="time")
+        raise InvalidInputError(f"{text} is not a time after 1970", where=where, key="time")
     return seconds
 
 
+def seconds_of(value: object) -> float | None:
+    """Return seconds since 1970. `None` if the value is no time."""
+    text = str(value).strip()
+    seconds = None if _COMPACT.fullmatch(text) else _float(text)
+    if seconds is not None and math.isfinite(seconds):
+        return seconds / next((unit for least, unit in _UNITS if seconds >= least), 1.0)
+    parsed = _parsed(text)
+    return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
 def _parsed(text: str) -> datetime | None:
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(text.removesuffix(".0"))
-    except ValueError:
-        found = _LOOSE.fullmatch(text)
-    if found is None:
+    if (found := _LOOSE.fullmatch(text)) is None:
         return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    try:
-        return datetime(year, month, day, hour, minute, second, tzinfo=_zone(found[7]))
-    except ValueError:
-        return None
-
-
-def _zone(text: str | None) -> timezone:
-    if text is None or text in ("Z", "UTC", "GMT"):
-        return UTC
-    digits = text[1:].replace(":", "")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return timezone(-offset if text[0] == "-" else offset)
+    *numbers, zone = found.groups("")
+    year, *others = (number.zfill(2) for number in numbers)
+    zone = "Z" if zone in ("UTC", "GMT") else zone
+    with suppress(ValueError):
+        return datetime.fromisoformat(f"{year}-{'-'.join(others[:2])}T{':'.join(others[2:])}{zone}")
+    return None
 
 
 def number_of(value: object) -> float | None:
-    """Return a number. `None` if it is none. A missing or infinite value is `nan`."""
+    """Return a number: `nan` for a missing or infinite value, `None` for text."""
     if isinstance(value, (bool, list, dict)):
         return None
     text = "" if value is None else str(value).strip()
-    if text.lower() in _MISSING:
-        return math.nan
+    number = math.nan if text.lower() in _MISSING else _float(text)
+    return number if number is None or math.isfinite(number) else math.nan
+
+
+def _float(text: str) -> float | None:
+    """Return the number that a text is for every reader: Python alone reads `1_000` and digits of all scripts."""
     try:
-        number = float(text)
+        return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
-    return number if math.isfinite(number) else math.nan
 
 
 def value_of(value: object, where: str) -> float | None:

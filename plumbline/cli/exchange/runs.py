@@ -43,7 +43,7 @@ class NightRun:
 
     @property
     def key(self) -> str:
-        """Return the identity of the run: exported twice, it is the same run."""
+        """Return the run's identity, by which a second export replaces the run."""
         return self.record or f"{self.round}/{self.platform}"
 
 
@@ -84,7 +84,7 @@ def _judged(series: SeriesFile, name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parameters_of(record: RunRecord) -> dict[str, str]:
-    """Return what the training was told to do, by dotted keys: its spec, and how it ended up on this machine."""
+    """Return the training's spec and settings in force, by dotted keys."""
     spec = record.spec.to_json()
     spec["data"].pop("class_names", None)  # ten thousand of them
     found = {"platform": record.platform, **dict(_flat(spec))}

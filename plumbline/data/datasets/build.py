@@ -85,7 +85,9 @@ def _gone_if_it_fails(out: Path) -> Iterator[None]:
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
     """Write tokenizer and shards. Return their manifest."""
-    counts = [_label_counts(rows) for rows in (content.train, content.evaluation)]
+    counts = [
+        Counter(row.label for row in rows if row.label is not None) for rows in (content.train, content.evaluation)
+    ]
     labels = set(counts[0]) | set(counts[1])
     if has_row_labels(task) and len(labels) < 2:
         hint = "classification needs at least two classes"
@@ -117,10 +119,6 @@ def _write(content: _Content, source: DatasetSource, name: str, task: Task, out:
         receipt=content.receipt,
         origins=write_origins(out, chain(content.train, content.evaluation), content.keys),
     )
-
-
-def _label_counts(rows: SpooledRows) -> Counter[int]:
-    return Counter(row.label for row in rows if row.label is not None)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -181,6 +179,7 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, rea
     else:
         located = locate(name, downloads / "train")
         _check_hub_keys(source, may_split=located.saved is not None)
+        reading.unread = located.unread
         if located.saved is not None:
             sources = read_saved(located.saved, source, located.label, options, reading)
         else:

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import MAX_LABEL, Place, RawRow, Row
+from plumbline.data.datasets.rows import MAX_LABEL, RawRow, Row
+from plumbline.schema.delimited import Place
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.escape import first_of
 from plumbline.schema.manifest import ClassRows
 from plumbline.schema.suite_file import suggest_or_list
 
@@ -108,7 +110,7 @@ def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> t
         raise InvalidInputError(text, where=places[fractions[0]], hint="list the classes with --labels")
     numbers = sorted(map(int, labels))
     if numbers != list(range(len(numbers))):
-        shown = _named([str(number) for number in numbers])
+        shown = first_of(numbers, _MOST_NAMED)
         listed = ",".join(map(str, numbers)) if len(numbers) <= _MOST_NAMED else "1..5"
         hint = f"-1 often marks a hidden label; or list the classes: --labels={listed}"
         hint = hint if numbers[0] == -1 else f"if each number is a class: --labels {listed}"
@@ -145,7 +147,7 @@ def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
         rows = {entry.name: getattr(entry, f"{split}_rows") for entry in classes}
         missing = [name for name, count in rows.items() if not count]
         if missing:
-            notes.append(f"no row of the {split} split has the class {_named(missing)}")
+            notes.append(f"no row of the {split} split has the class {first_of(missing, _MOST_NAMED)}")
         name, most = max(Counter(rows).most_common(1), default=("", 0))
         total = sum(rows.values())
         if total and most >= _IMBALANCED * total:
@@ -153,13 +155,6 @@ def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
-
-
 def listed_classes(names: Sequence[str]) -> str:
     """Return `0 = negative, 1 = positive`, cut after twelve classes."""
-    shown = [f"{number} = {name}" for number, name in enumerate(names[:_MOST_LISTED])]
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(shown) + more
+    return first_of([f"{number} = {name}" for number, name in enumerate(names)], _MOST_LISTED)

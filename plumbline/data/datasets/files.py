@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from plumbline.data.datasets.readers import format_of
+from plumbline.data.datasets.readers import format_of, uncompressed
 from plumbline.data.stores import ObjectInfo, open_store
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
@@ -45,6 +46,8 @@ class Located:
     evaluation: tuple[SourceFile, ...]
     label: str
     """Last part of the source's name, for the manifest, independent of its folder."""
+    unread: tuple[str, ...] = ()
+    """Names of the files of unused splits."""
     saved: Path | None = None
     """Folder that the library `datasets` saved, instead of files."""
 
@@ -73,7 +76,8 @@ def locate(name: str, download_folder: Path) -> Located:
     if _is_saved(files):
         return Located((), (), label, saved=download_folder if name.startswith(_STORES) else Path(name).expanduser())
     train, evaluation = _split(files, name)
-    return Located(train, evaluation, label)
+    unread = files.keys() - {file.key for file in (*train, *evaluation)}
+    return Located(train, evaluation, label, unread=tuple(sorted(unread)))
 
 
 def _is_saved(keys: Collection[str]) -> bool:
@@ -94,9 +98,7 @@ def _local(name: str) -> dict[str, SourceFile]:
     """Return the local data files of `name` by relative path, in order."""
     path = Path(name).expanduser()
     if path.is_dir():
-        local_files = {
-            str(file.relative_to(path).as_posix()): file for file in sorted(path.rglob("*")) if file.is_file()
-        }
+        local_files = files_below(path)
     elif path.exists() or not _WILD.search(name):
         return {path.name: SourceFile(path, name, path.name)}
     else:
@@ -104,9 +106,46 @@ def _local(name: str) -> dict[str, SourceFile]:
         local_files = {
             file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: file
             for file in map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - a pattern of the user
-            if file.is_file()
+            if not file.is_dir()
         }
+        _check_files(local_files.values())
     return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in _data_files(local_files, name)}
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder by relative path, each once, also through links.
+
+    Those whose names begin with a dot or an underscore are left out. Raise for a link whose target does not exist: its
+    rows would be missing.
+    """
+    found: dict[str, Path] = {}
+    known = {os.path.realpath(folder)}
+    for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
+        shown = [Path(place, name) for name in sorted(names + folders) if not name.startswith((".", "_"))]
+        folders[:] = [path.name for path in shown if path.is_dir() and _is_new(path, known)]
+        found |= {path.relative_to(folder).as_posix(): path for path in shown if not path.is_dir()}
+    _check_files(found.values())
+    return {key: path for key, path in sorted(found.items()) if _is_new(path, known)}
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_new(path: Path, known: set[str]) -> bool:
+    """Return whether a file or folder was not met by a different name."""
+    real = os.path.realpath(path)
+    is_new = real not in known
+    known.add(real)
+    return is_new
+
+
+def _check_files(paths: Iterable[Path]) -> None:
+    """Raise for a path that is no file, such as a link whose target is not fetched."""
+    for path in paths:
+        if not path.is_file():
+            hint = "fetch the target of the link, such as by `git annex get` or `dvc pull`, or remove the link"
+            raise ConfigurationError("is no file that can be read", where=str(path), key="path", hint=hint)
 
 
 def _root(pattern: str) -> str:
@@ -165,8 +204,12 @@ def _data_files(keys: Collection[str], name: str) -> list[str]:
     if len(chosen) > _MAX_FILES:
         raise InvalidInputError(f"more than {_MAX_FILES:,} files", where=name, key="path")
     kinds: dict[str, str] = {}
+    unpacked: dict[str, str] = {}
     for key in chosen:
         kind = format_of(key)
+        if (other := unpacked.setdefault(uncompressed(key), key)) != key:
+            text = f"{other!r} and {key!r} have one name: their rows would count twice"
+            raise ConfigurationError(text, where=name, key="path", hint="choose one with a glob")
         if not kind:
             hint = "name the data files with a glob, such as FOLDER/*.parquet"
             raise ConfigurationError(f"{key!r} is of an unsupported file type", where=name, key="path", hint=hint)

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import ColumnOptions, Place, RawRow, checked_row, declared_name
+from plumbline.data.datasets.rows import ColumnOptions, RawRow, checked_row, declared_name
+from plumbline.schema.delimited import Place
 from plumbline.schema.errors import (
     DISK_FULL,
     AccessError,
@@ -58,6 +59,7 @@ def _of_splits(
         raise ConfigurationError("is set to no header, which only CSV and TSV may lack", where=name, key="header")
     train = _known(name, "split", source.split or "train", splits)
     evaluation = _evaluation(name, source.evaluation_split, train, splits, options)
+    reading.unread = tuple(sorted(set(splits) - {train, evaluation}))
     columns = options.resolve(splits[train].column_names, f"{name}, {train}")
     feature = splits[train].features.get(columns.label) if columns.label else None
     names = tuple(getattr(feature, "names", None) or ()) or None

@@ -1,4 +1,4 @@
-"""Publication of a dataset and initial weights to one platform's store, and verification of what is there.
+"""Publication of a dataset and initial weights, and verification of both.
 
 Files have keys that contain their digest, and are never replaced; the manifest is swapped last. So a reader sees the
 complete old or new dataset, and an interrupted push can simply be repeated.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from plumbline.data.datasets.delimited import MAX_LINE_BYTES, read_delimited
+from plumbline.data.datasets.delimited import read_delimited
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import ColumnOptions, Columns, Place, RawRow, checked_row, declared_name
+from plumbline.data.datasets.rows import ColumnOptions, Columns, RawRow, checked_row, declared_name
 from plumbline.data.datasets.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
+from plumbline.schema.delimited import MAX_LINE_BYTES, Place
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 
 _MAX_DOCUMENT_BYTES = 256 << 20
@@ -26,10 +27,13 @@ _Values = Iterator[tuple[Place, Mapping[str, Any]]]
 
 def format_of(name: str) -> str:
     """Return `csv`, `jsonl`, `json` or `parquet` by a file's name. "" if unknown."""
-    path = Path(name.lower())
-    if path.suffix in COMPRESSIONS:
-        path = path.with_suffix("")
-    return _SUFFIXES.get(path.suffix, "")
+    return _SUFFIXES.get(PurePosixPath(uncompressed(name).lower()).suffix, "")
+
+
+def uncompressed(name: str) -> str:
+    """Return a file's name without the suffix of its compression."""
+    suffix = PurePosixPath(name).suffix
+    return name.removesuffix(suffix) if suffix.lower() in COMPRESSIONS else name
 
 
 def read_rows(

@@ -19,13 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plumbline.data.datasets.rows import Columns, Place, Row
+from plumbline.data.datasets.rows import Columns, Row
 from plumbline.data.datasets.shards import parquet_bytes, store_bytes
 from plumbline.data.stores import Store
 from plumbline.data.stores.protocol import read_object
 from plumbline.schema.base import read_model
+from plumbline.schema.delimited import Place
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import CorruptDataError
+from plumbline.schema.escape import first_of
 from plumbline.schema.manifest import DataFile, ImportReceipt, Manifest
 
 _MOST_NAMED = 6
@@ -34,7 +36,7 @@ _MOST_NOTES = 20
 
 @dataclass(slots=True)
 class Reading:
-    """Receipt in the making: each reader adds what it read."""
+    """Receipt to which each reader adds its counts."""
 
     files: int = 0
     lines: int = 0
@@ -42,6 +44,7 @@ class Reading:
     read_as: dict[str, None] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
     spans: int = 0
     first_span: Place | None = None
     spellings: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -82,10 +85,12 @@ class Reading:
             many = f"{self.spans:,} rows of several lines, the first: {first}"
             notes.append(many if self.spans > 1 else f"1 row of several lines: {first}")
         if self.empty:
-            notes.append(f"files without a row: {_named(keys.get(name, name) for name in self.empty)}")
+            notes.append(f"files without a row: {first_of([keys.get(name, name) for name in self.empty], _MOST_NAMED)}")
+        if self.unread:
+            notes.append(f"unused splits: {first_of(self.unread, _MOST_NAMED)}")
         for name, labels in self._merged(spelling).items():
             if len(labels) > 1:
-                notes.append(f"labels read as the class {name}: {_named(map(ascii, labels))}")
+                notes.append(f"labels read as the class {name}: {first_of(list(map(ascii, labels)), _MOST_NAMED)}")
         return ImportReceipt(
             files=self.files, lines=self.lines, rows=self.rows, read_as=tuple(self.read_as)[:_MOST_NOTES],
             columns=tuple(self.columns)[:_MOST_NOTES], notes=tuple(notes)[:_MOST_NOTES],
@@ -99,7 +104,7 @@ class Reading:
 
 
 def receipt_lines(manifest: Manifest) -> list[str]:
-    """Return what was read, and how, a line each. Nothing for generated data."""
+    """Return the receipt's lines: files, columns, rows. None for generated data."""
     receipt = manifest.receipt
     if receipt is None:
         return []
@@ -108,12 +113,6 @@ def receipt_lines(manifest: Manifest) -> list[str]:
     counts = f"read {receipt.lines:,} lines, {receipt.rows:,} rows of {files}"
     counts += f"; {kept:,} rows kept" if kept != receipt.rows else ""
     return [counts, *receipt.read_as, *receipt.columns, *receipt.notes]
-
-
-def _named(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
-    return ", ".join(known[:_MOST_NAMED]) + more
 
 
 _MAX_BYTES = 1 << 30

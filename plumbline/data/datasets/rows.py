@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from plumbline.schema.delimited import Layout, Place
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.escape import first_of
 from plumbline.schema.suite_file import did_you_mean
 
 _TEXTS = (
@@ -55,9 +57,24 @@ class ColumnOptions:
     header: bool = True
     """Whether delimited files begin with the names of their columns; else these are 1, 2, ..."""
 
-    def names(self, first: Sequence[str]) -> list[str]:
-        """Return the names of a delimited file's columns, by its first record."""
-        return list(first) if self.header else [str(number) for number in range(1, len(first) + 1)]
+    @property
+    def layout(self) -> Layout:
+        """Return how a delimited file is read."""
+        return Layout(self._fits, self._label_of, self.header)
+
+    def _fits(self, found: Sequence[str]) -> bool:
+        try:
+            self.resolve(found, "")
+        except InvalidInputError:
+            return False
+        return True
+
+    def _label_of(self, found: Sequence[str], where: str) -> Callable[[Sequence[str]], str] | None:
+        label = self.resolve(found, where).label
+        if label is None:
+            return None
+        place = found.index(label)
+        return lambda record: record[place].strip()
 
     def resolve(self, found: Sequence[str], where: str) -> Columns:
         """Return the columns among those `found`. Raise with the choices if unclear."""
@@ -75,8 +92,7 @@ class ColumnOptions:
 
 
 def _listed(found: Sequence[str]) -> str:
-    more = ", ..." if len(found) > _MOST_LISTED else ""
-    return (", ".join(name[:60] for name in found[:_MOST_LISTED]) or "none") + more
+    return first_of([name[:60] for name in found], _MOST_LISTED) or "none"
 
 
 def _check_given(name: str, found: Sequence[str], where: str) -> None:
@@ -121,19 +137,6 @@ MAX_TEXT_CHARS = 100_000
 MAX_LABEL = 9_999
 _WHOLE = re.compile(r"([+-]?(?:0|[1-9][0-9]{0,14}))(\.0*)?")
 _LONGEST_LABEL = 200
-
-
-class Place(NamedTuple):
-    """Place of a row in the user's own file: `reviews.csv`, `line`, 17."""
-
-    file: str
-    unit: str
-    """`line` in a file of text, `row` in any other."""
-    number: int
-
-    def __str__(self) -> str:
-        """Return the place as an error message names it."""
-        return f"{self.file}, {self.unit} {self.number}"
 
 
 class Row(NamedTuple):

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from plumbline.data.datasets.rows import Place, Row
+from plumbline.data.datasets.rows import Row
+from plumbline.schema.delimited import Place
 from plumbline.schema.manifest import DataFile, Shard
 
 _KEY_DIGITS = 12

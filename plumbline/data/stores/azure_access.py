@@ -54,7 +54,7 @@ class AzureAccess:
 
     @property
     def remark(self) -> str:
-        """Return that the SAS token has ended, which the service need not say. "" if it has not."""
+        """Return a remark if the SAS token has ended; else ""."""
         given = parse_qs(self.sas).get("se", [""])[0]
         with contextlib.suppress(ValueError):
             until = datetime.fromisoformat(given.replace("Z", "+00:00"))

@@ -50,9 +50,8 @@ def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...]
         if entry.get("manager") != "pip":
             others[name] = version
             continue
-        add_pin(
-            pins, _pin(name, version, str(entry.get("url", "")), str(entry.get("hash", {}).get("sha256", ""))), where
-        )
+        sha256 = str(entry.get("hash", {}).get("sha256", ""))
+        _add(pins, where, name, version, url=str(entry.get("url", "")), sha256=sha256)
     return pins, others
 
 
@@ -88,17 +87,17 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
         if "://" not in url:
             others[name] = version  # a folder of the team's own
             continue
-        add_pin(pins, _pin(name, version, url, str(entry.get("sha256", ""))), where)
+        _add(pins, where, name, version, url=url, sha256=str(entry.get("sha256", "")))
     return pins, others
 
 
-def _pin(name: str, version: str, url: str, sha256: str) -> Pin:
-    """Return the pin of an archive or a repository.
+def _add(pins: dict[str, Pin], where: str, name: str, version: str, *, url: str, sha256: str) -> None:
+    """Add the pin of an archive or a repository.
 
     An index serves the same archive by name and hash; only what has no version or no hash needs its URL.
     """
     if match := REPOSITORY.match(url):
-        address = url.removeprefix("git+")
-        return Pin(name=name, version=version, url=referenced_url(address) if match[1] == "git" and "#" in url else url)
-    hashes = (f"sha256:{sha256}",) if sha256 else ()
-    return Pin(name=name, version=version, url="" if version and (hashes or not url) else url, hashes=hashes)
+        url = referenced_url(url.removeprefix("git+")) if match[1] == "git" and "#" in url else url
+    elif version and sha256:
+        url = ""
+    add_pin(pins, where, name, version, url=url, hashes=(f"sha256:{sha256}",) if sha256 else ())

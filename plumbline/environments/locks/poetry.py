@@ -36,12 +36,10 @@ def poetry_pins(
         name = canonicalize_name(str(entry.get("name", "")))
         if not _holds(entry, {_MAIN, *chosen}, markers, f"{where}: package.{name}", is_all=extras is None):
             continue
-        source = entry.get("source", {})
-        if source.get("type") == "directory":
+        if entry.get("source", {}).get("type") == "directory":
             own[name] = str(entry.get("version", ""))
         else:
-            hint = "choose with --extra NAME; write it with Poetry 2, which adds markers"
-            add_pin(pins, _pin(entry, name, source), where, hint)
+            _add(pins, entry, name, where)
     return pins, own
 
 
@@ -72,12 +70,13 @@ def _holds(entry: dict[str, Any], chosen: set[str], markers: Mapping[str, str], 
     )
 
 
-def _pin(entry: dict[str, Any], name: str, source: dict[str, Any]) -> Pin:
-    url = ""
-    if source.get("type") == "git":
-        commit, folder = (str(source.get(key, "")) for key in ("resolved_reference", "subdirectory"))
-        url = repository_url(str(source.get("url", "")), commit, folder)
-    elif source.get("type") == "url":
-        url = str(source.get("url", ""))
-    hashes = tuple(sorted(str(file["hash"]) for file in entry.get("files", []) if "hash" in file))
-    return Pin(name=name, version=str(entry.get("version", "")), url=url, hashes=() if "git+" in url else hashes)
+def _add(pins: dict[str, Pin], entry: dict[str, Any], name: str, where: str) -> None:
+    source = entry.get("source", {})
+    kind, url = source.get("type"), str(source.get("url", ""))
+    if kind == "git":
+        url = repository_url(url, str(source.get("resolved_reference", "")), str(source.get("subdirectory", "")))
+    add_pin(
+        pins, where, name, str(entry.get("version", "")), url=url if kind in ("git", "url") else "",
+        path=url if kind == "file" else "", hashes=(file["hash"] for file in entry.get("files", []) if "hash" in file),
+        hint="choose with --extra NAME; write it with Poetry 2, which adds markers",
+    )  # fmt: skip

@@ -51,8 +51,10 @@ def pylock_pins(
             if isinstance(archive, PackageDirectory):
                 own[package.name] = version
                 continue
-            hashes = tuple(sorted(f"{name}:{value}" for by_kind in _hashes(package) for name, value in by_kind.items()))
-            add_pin(pins, Pin(name=package.name, version=version, url=_url(archive, where), hashes=hashes), where)
+            hashes = [f"{name}:{value}" for by_kind in _hashes(package) for name, value in by_kind.items()]
+            is_direct = isinstance(archive, PackageVcs | PackageArchive)
+            path = str(archive.path or "") if is_direct and not archive.url else ""
+            add_pin(pins, where, package.name, version, url=_url(archive), path=path, hashes=hashes)
     except (PylockValidationError, PylockSelectError) as error:
         raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error
     return pins, own
@@ -72,11 +74,8 @@ def _hashes(package: Package) -> Iterator[Mapping[str, str]]:
     yield from (archive.hashes for archive in (package.sdist, package.archive) if archive)
 
 
-def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist, where: str) -> str:
+def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
     """Return the URL of a package that no index serves."""
-    if isinstance(archive, PackageVcs | PackageArchive) and not archive.url:
-        what = f"{archive.path} is a path of the machine that wrote the lock"
-        raise ConfigurationError(what, where=where, key="packages", hint="lock its URL")
     if isinstance(archive, PackageVcs):
         return repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
     return archive.url or "" if isinstance(archive, PackageArchive) else ""

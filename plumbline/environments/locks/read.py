@@ -5,7 +5,6 @@ From a path to its files, and from its files to the pins for this interpreter.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from plumbline.environments.locks.pylock import pylock_pins
 from plumbline.environments.locks.requirements import folders, included_files, option_names, requirement_pins
 from plumbline.environments.locks.uv import uv_pins
 from plumbline.schema.base import first_problem
+from plumbline.schema.delimited import encoding_of
 from plumbline.schema.errors import ConfigurationError
 
 _MAX_BYTES = 32 << 20
@@ -34,12 +34,6 @@ _EXPORTS = {
 """Command that writes a lock from a file that is none, or of a format without a reader."""
 _COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 _REVISION = re.compile(r"@[0-9]+$")
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
-}  # fmt: skip
-"""Encodings by the mark at the start of a file, as pip reads them; PowerShell's `pip freeze >` writes UTF-16."""
-
 Markers = Mapping[str, str]
 """Values of markers that differ from this process's interpreter."""
 Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None, Markers], tuple[dict[str, Pin], dict[str, str]]]
@@ -65,8 +59,8 @@ def load_lock(path: Path) -> LockFiles:
 
 
 def decode_lock(data: bytes) -> str:
-    """Return the text of a lock. Raise `UnicodeDecodeError` if it is none."""
-    return data.decode(next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8"))
+    """Decode a lock's text. Raise `UnicodeDecodeError` for other bytes."""
+    return data.decode(encoding_of(data))
 
 
 def _text(path: Path) -> str:
@@ -120,7 +114,7 @@ def _notes(files: LockFiles) -> tuple[str, ...]:
 
 
 def _check_commit(pin: Pin, where: str) -> None:
-    """Raise `ConfigurationError` for a branch or a tag of a repository: it may mean a different commit tomorrow."""
+    """Raise `ConfigurationError` for a branch or tag, which may move."""
     address = pin.url.partition("#")[0]
     kind = REPOSITORY.match(address)
     if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):

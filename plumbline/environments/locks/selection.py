@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 
-from plumbline.environments.locks.model import Pin
+from plumbline.environments.locks.model import REPOSITORY, Pin
+from plumbline.environments.locks.requirements import version_in_url
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite_file import suggest_or_list
 
@@ -64,8 +65,19 @@ def check_excludes_none(marker: str, where: str) -> None:
         raise ConfigurationError(f"extras or groups exclude each other: {marker}", where=where, hint=CHOOSE)
 
 
-def add_pin(pins: dict[str, Pin], pin: Pin, where: str, hint: str = CHOOSE) -> None:
-    """Add a pin. Raise `ConfigurationError` if the lock has a different one of its package."""
+def add_pin(
+    pins: dict[str, Pin], where: str, name: str, version: str, *, url: str = "", path: str = "",
+    hashes: Iterable[str] = (), hint: str = CHOOSE,
+) -> None:  # fmt: skip
+    """Add the pin of a package. A repository has no hash.
+
+    Raise `ConfigurationError` if the lock has a different pin of it, or an archive by its path on one machine.
+    """
+    if path:
+        what = f"{path} is a path of the machine that wrote the lock"
+        raise ConfigurationError(what, where=where, key="package", hint="lock its URL")
+    own = () if REPOSITORY.match(url) else tuple(sorted(hashes))
+    pin = Pin(name=name, version=version or version_in_url(url), url=url, hashes=own)
     known = pins.setdefault(pin.name, pin)
     if known.identity != pin.identity:
         what = f"{pin.name} {known.shown} and {pin.shown} both apply here: extras or groups conflict"

@@ -11,7 +11,6 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import Pin, referenced_url
-from plumbline.environments.locks.requirements import version_in_url
 from plumbline.environments.locks.selection import CHOOSE, add_pin, chosen_names, marker_holds
 from plumbline.schema.errors import ConfigurationError
 
@@ -75,11 +74,11 @@ class _UvLock:
         pins: dict[str, Pin] = {}
         for entry in entries:
             if not _is_own(entry):
-                add_pin(pins, _pin(entry, self._where), self._where)
+                _add(pins, entry, self._where)
         return pins, {str(entry["name"]): str(entry.get("version", "")) for entry in entries if _is_own(entry)}
 
     def _walk(self) -> list[Entry]:
-        """Return the packages along the edges that hold, and note what is active."""
+        """Return the packages along active edges, and collect active extras."""
         reached: list[Entry] = []
         queue = [(root, tuple(self._chosen), True) for root in self._roots]
         seen: set[tuple[str, str, str]] = set()
@@ -141,15 +140,10 @@ def _conflict_name(item: Mapping[str, str]) -> str:
     return f"{kind or 'project'}-{len(package)}-{package}" + (f"-{item[kind]}" if kind else "")
 
 
-def _pin(entry: Entry, where: str) -> Pin:
+def _add(pins: dict[str, Pin], entry: Entry, where: str) -> None:
     source = entry.get("source", {})
-    if "path" in source:
-        what = f"{source['path']} is a path of the machine that wrote the lock"
-        raise ConfigurationError(what, where=where, key="package", hint="lock its URL")
-    url = str(source.get("url", ""))
-    if "git" in source:
-        url = referenced_url(str(source["git"]))
+    url = referenced_url(str(source["git"])) if "git" in source else str(source.get("url", ""))
     archives = [entry.get("sdist"), *entry.get("wheels", [])]
-    hashes = tuple(sorted(str(archive["hash"]) for archive in archives if archive and "hash" in archive))
-    version = str(entry.get("version", "")) or version_in_url(url)
-    return Pin(name=entry["name"], version=version, url=url, hashes=() if "git" in source else hashes)
+    hashes = [str(archive["hash"]) for archive in archives if archive and "hash" in archive]
+    version, path = str(entry.get("version", "")), str(source.get("path", ""))
+    add_pin(pins, where, entry["name"], version, url=url, path=path, hashes=hashes)

@@ -126,18 +126,11 @@ def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
-    """Return the lost share of the baseline's throughput; `None` if not measured.
-
-    Both sides use the same measure: the wall time, or the median step if a side has no wall time.
-    """
+    """Return the lost share of the baseline's throughput; `None` if not measured."""
     before, after = left.samples_per_second, right.samples_per_second
     if not before or not after or min(before, after) < 0:
         return None
-    if (left.wall_seconds is None) == (right.wall_seconds is None):
-        return 1 - after / before
-    if not left.step_seconds or not right.step_seconds:
-        return None
-    return 1 - left.step_seconds / right.step_seconds
+    return 1 - after / before
 
 
 def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:

@@ -16,7 +16,7 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.task import draws_labels
-from plumbline.schema.tolerance import exchange_limit, floor_of, relative
+from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 
 _APART: dict[str, tuple[CauseCode, Stage]] = {
@@ -61,7 +61,7 @@ def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
     left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if right is None:
         return None
-    own = _parted_process(right) or _exchange(right, pair.candidate.record.fingerprint.num_processes)
+    own = _parted_process(right)
     if own is None:
         norms = zip(right.gradient_norms, right.clipped_norms, strict=False)
         steps = [(step, *both) for step, both in enumerate(norms)]
@@ -87,18 +87,6 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
     place = Divergence(stage=stage, step=step, at=f"weights of process {rank}")
     why = fact("trail.apart", step=step, rank=rank, part=trail.apart_by)
     return _drift(code, place, why, fact("trail.first-process"))
-
-
-def _exchange(trail: SpeedTrail, num_processes: int) -> GateResult | None:
-    """Return an exchange of gradients that is not their mean."""
-    off, limit = trail.exchange_error, exchange_limit(num_processes)
-    if off is None or off <= limit:
-        return None
-    at = Divergence(stage="gradient", step=0, at="exchanged gradients")
-    finding = Finding(
-        check="speed.gradient", outcome="drift", metric=fact("trail.exchange-error"), observed=off, limit=limit
-    )
-    return GateResult((finding,), (Cause(code="gradient", sure="likely", why=fact("trail.exchange", off=off)),), at)
 
 
 def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most: float) -> GateResult | None:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from plumbline.judge.history.paired import least_blocks
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
+from plumbline.judge.history.quantiles import t_quantile
 from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
 from plumbline.schema import limits
 from plumbline.schema.base import Model
@@ -156,11 +156,6 @@ def learned_margins(accuracy_margin: float, throughput_drop: float) -> dict[str,
         "evaluation_loss": Margin(accuracy_margin, is_of_loss=True),
         "peak_memory": Margin(throughput_drop),
     }
-
-
-def detection_limit(detection_chance: float) -> float:
-    """Return the z that a night exceeds by this chance."""
-    return normal_quantile(1 - detection_chance)
 
 
 class NoiseFloor(Model):

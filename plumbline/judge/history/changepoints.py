@@ -1,4 +1,4 @@
-"""Search for all changes of level in a long series.
+"""Search for all changes of level in a series.
 
 Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács, Li, Bühlmann
 and Munk 2023) are scanned by `rank_scan`; of those whose largest statistic is significant the shortest gives the first
@@ -10,55 +10,48 @@ wider variance would put below the limit in a short series, however large the ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, max_chance, rank_scan, t_tail
-from plumbline.judge.history.reference import HUGE
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, t_tail
+from plumbline.judge.history.ranks import max_chance, rank_scan
+from plumbline.judge.history.reference import HUGE, autocorrelations
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
 
-_DECAY = math.sqrt(2)
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
 _FLOOR = 1e-18
 """Least variance of a series in units of its squared spread."""
 _WINSOR = limits.WINSOR * MEDIAN_DEVIATION
 """Maximum weight of a value in a sum, in median deviations."""
-_PASSES = 4
-"""Maximum estimates of the autocorrelation; the second is nearly always the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
     """Change of level, with the medians of both sides.
 
-    `index` is the first of the new level.
+    `index` is the first of the new level; `last` is that of a creep's last step.
     """
 
     index: int
     before: float
     after: float
     p_value: float
-
-    @property
-    def size(self) -> float:
-        """Return the relative change of the level.
-
-        It is 0 if the level before is 0.
-        """
-        return self.after / self.before - 1 if self.before else 0.0
+    shape: Literal["step", "creep"] = "step"
+    last: int = 0
 
 
 def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2) -> tuple[ChangePoint, ...]:
-    """Return the changes of level of a series, in order.
+    """Return the changes of level of a series, in order; neighbours that fit a ramp better than steps are one creep.
 
-    `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-
-    finite values are skipped, but count in indices. A short or constant series has no changes.
+    `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-finite
+    values are skipped, but count in indices. A short or constant series has no changes.
     """
     every = np.asarray(values, dtype=np.float64)
     places = np.flatnonzero(np.isfinite(every))
@@ -67,45 +60,56 @@ def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2
         return ()
     splits = _by_t_test(array, 0, level) if len(array) <= limits.FEW_NIGHTS else _by_ranks(array, level)
     edges = [0, *(index for index, _ in splits), len(array)]
-    return tuple(
-        ChangePoint(
-            int(places[index]),
-            float(np.median(array[edges[order] : index])),
-            float(np.median(array[index : edges[order + 2]])),
-            p_value,
-        )
-        for order, (index, p_value) in enumerate(splits)
-    )
+    medians = [float(np.median(part)) for part in np.split(array, edges[1:-1])]
+    groups: list[list[int]] = []
+    for order in range(len(splits)):
+        if groups and order and (medians[order + 1] > medians[order]) == (medians[order] > medians[order - 1]):
+            groups[-1].append(order)
+        else:
+            groups.append([order])
+    found: list[ChangePoint] = []
+    for group in groups:
+        first, last = edges[group[0]], edges[group[-1] + 2]
+        begin = _ramp(array[first:last], [splits[order][0] - first for order in group])
+        parts = [group] if begin is not None else [[order] for order in group]
+        for part in parts:
+            index = splits[part[0]][0] if begin is None else first + begin
+            found.append(
+                ChangePoint(
+                    int(places[index]), medians[part[0]], medians[part[-1] + 1],
+                    min(splits[order][1] for order in part), "step" if begin is None else "creep",
+                    int(places[splits[part[-1]][0]]),
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _ramp(values: Values, steps: list[int]) -> int | None:
+    """Return the start of the ramp through steps, if it fits better than they by BIC; otherwise `None`."""
+    if len(steps) < 2:
+        return None
+    half, parts = (steps[-1] - steps[0]) / (2 * len(steps) - 2), np.split(values, steps)
+    ends = [max(steps[0] - half, 0), min(steps[-1] + half, len(values) - 1)]
+    ramp = np.interp(np.arange(len(values)), ends, [float(parts[0].mean()), float(parts[-1].mean())])
+    of_ramp = float(((values - ramp) ** 2).sum())
+    of_steps = math.fsum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    # A ramp has three parameters, a step two.
+    penalty = (2 * len(steps) - 3) * math.log(len(values)) / len(values)
+    return round(ends[0]) if of_ramp < of_steps * math.exp(penalty) else None
 
 
 def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
-    """Segment by ranks, and whiten autocorrelated noise until both agree.
+    """Segment by ranks as if the noise is white, then again without the autocorrelation within these segments.
 
-    The first segmentation assumes white noise; the next ones whiten by the autocorrelation within the segments. The
-    autocorrelation of the whole series is of no use: every change of level raises it.
+    The autocorrelation of the whole series is of no use: every change of level raises it.
     """
-    splits = _segmented(array, 0.0, level)
-    for _ in range(_PASSES):
-        places = [place for place, _ in splits]
-        if not places:
-            break
-        noise = _whitened(array, autocorrelation_within(array, places))
-        splits = _segmented(noise, _remainder(noise, places), level)
-        if [place for place, _ in splits] == places:
-            break
-    return splits
-
-
-def _segmented(noise: Values, rho: float, level: float) -> list[tuple[int, float]]:
-    return _refined(noise, _narrowest(list(_candidates(noise, rho, level))), rho, level)
-
-
-def _whitened(array: Values, rho: float) -> Values:
-    """Return x(t) - rho x(t-1).
-
-    A change of level stays at its place, smaller by the factor 1 - rho.
-    """
-    return np.asarray(array - rho * np.concatenate([array[:1], array[:-1]]))
+    splits = _refined(array, 0.0, level)
+    if not splits:
+        return []
+    places = [place for place, _ in splits]
+    # A change of level stays at its place, smaller by the factor 1 - rho.
+    noise = array - autocorrelation_within(array, places) * np.concatenate([array[:1], array[:-1]])
+    return _refined(noise, _remainder(noise, places), level)
 
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
@@ -130,20 +134,9 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
 def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
     """Return the lag-1 autocorrelation within segments, in [0, 0.9].
 
-    The segments begin at `places`; values are winsorised. Means and places that fit the noise take (1 + 3 rho) / n, and
-    (3.3 + 4.5 rho) / n for each place, which are added.
+    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
     """
-    count, number = len(values), len(places)
-    residuals = np.concatenate([part - np.median(part) for part in np.split(values, places)])
-    width = _WINSOR * float(np.median(np.abs(residuals)))
-    clipped = np.clip(residuals, -width, width)
-    parts = [part - part.mean() for part in np.split(clipped, places)]
-    square = math.fsum(float(part @ part) for part in parts)
-    free = count - 3 - 4.5 * number
-    if square <= 0 or free <= 0:
-        return 0.0 if square <= 0 else limits.HIGHEST_RHO
-    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
-    return min(max((sample * count + 1 + 3.3 * number) / free, 0.0), limits.HIGHEST_RHO)
+    return autocorrelations(values, places, added=1 + 3.3 * len(places), lost=3 + 4.5 * len(places))[1]
 
 
 def _remainder(noise: Values, places: Sequence[int]) -> float:
@@ -163,33 +156,26 @@ def _remainder(noise: Values, places: Sequence[int]) -> float:
     return min(ratio - 1, limits.HIGHEST_RHO) if ratio - 1 > 2.5 / math.sqrt(len(noise)) else 0.0
 
 
-def _intervals(length: int) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Yield (length, starts) of the seeded intervals, shortest first."""
-    sizes = sorted({min(int(limits.OWN_NIGHTS * _DECAY**scale), length, _LONGEST) for scale in range(40)})
-    for size in sizes:
-        if size < length:
-            step = max(size // 4, 1)
-            starts = np.unique(np.append(np.arange(0, length - size + 1, step), length - size))
-        else:
-            starts = np.zeros(1, dtype=np.intp)
-        yield size, starts.astype(np.intp)
+def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
+    """Return (place, chance) of the changes by the shortest significant intervals, none of which has two.
 
-
-def _candidates(array: Values, rho: float, level: float) -> Iterator[tuple[int, int, int, float, float]]:
-    """Yield (start, end, place, chance, |z|) of each significant interval."""
-    scales = list(_intervals(len(array)))
-    windows = np.lib.stride_tricks.sliding_window_view
-    for size, starts in scales:
-        z = np.abs(rank_scan(windows(array, size)[starts]))
-        best = z.argmax(axis=1)
-        heights = z[np.arange(len(starts)), best]
-        # Disjoint intervals of this length; what overlapping ones and several scales add is simulated (docs/MATH.md).
-        times = _times(array, size)
-        for row in np.flatnonzero(heights > 2.5):
-            chance = min(max_chance(float(heights[row]), size, rho) * times, 1.0)
-            if chance <= level:
-                start = int(starts[row])
-                yield start, start + size, start + limits.SIDE_NIGHTS + int(best[row]), chance, float(heights[row])
+    The chance counts the disjoint intervals of a length; what overlapping ones and several lengths add is simulated.
+    """
+    splits: list[tuple[int, float]] = []
+    longest = min(len(array), _LONGEST)
+    num_scales = math.ceil(math.log2(max(longest / limits.OWN_NIGHTS, 1)))
+    for size in [*(limits.OWN_NIGHTS << scale for scale in range(num_scales)), longest]:
+        starts = np.unique(np.append(np.arange(0, len(array) - size + 1, max(size // 4, 1)), len(array) - size))
+        z = np.abs(rank_scan(np.lib.stride_tricks.sliding_window_view(array, size)[starts]))
+        best, heights = z.argmax(axis=1), z.max(axis=1)
+        for row in np.argsort(-heights, kind="stable").tolist():
+            chance = max_chance(float(heights[row]), size, rho) * _times(array, size)
+            if chance > level:
+                break
+            start = int(starts[row])
+            if not any(start < place < start + size for place, _ in splits):
+                splits.append((start + limits.SIDE_NIGHTS + int(best[row]), chance))
+    return sorted(splits)
 
 
 def _times(array: Values, size: int) -> float:
@@ -197,40 +183,25 @@ def _times(array: Values, size: int) -> float:
     return 2 * max(len(array) / size, 1.0)
 
 
-def _narrowest(candidates: list[tuple[int, int, int, float, float]]) -> list[tuple[int, float]]:
-    """Select the shortest significant intervals.
-
-    Other intervals that contain the same change are dropped.
-    """
-    splits: list[tuple[int, float]] = []
-    left = sorted(candidates, key=lambda candidate: (candidate[1] - candidate[0], candidate[3], -candidate[4]))
-    while left:
-        _, _, place, chance, _ = left[0]
-        splits.append((place, chance))
-        left = [interval for interval in left if not interval[0] < place < interval[1]]
-    return sorted(splits)
-
-
-def _refined(array: Values, splits: list[tuple[int, float]], rho: float, level: float) -> list[tuple[int, float]]:
-    """Relocate each change between its neighbours; drop insignificant ones."""
-    for _ in range(2):
-        edges = [0, *(place for place, _ in splits), len(array)]
-        moved: list[tuple[int, float]] = []
-        for order, (place, chance) in enumerate(splits):
-            start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
-            if moved:
-                start = max(start, moved[-1][0])
-            if end - start < 2 * limits.SIDE_NIGHTS + 1:
-                continue
-            z = np.abs(rank_scan(array[None, start:end])[0])
-            best = int(z.argmax())
-            # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
-            own = max_chance(float(z[best]), end - start, rho)
-            if own <= level:
-                date = start + _dated(array[start:end], limits.SIDE_NIGHTS + best)
-                moved.append((date, min(chance, own * _times(array, end - start))))
-        splits = moved
-    return splits
+def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
+    """Return the changes, each dated between its neighbours, without those that are insignificant there."""
+    splits = _narrowest(array, rho, level)
+    edges = [0, *(place for place, _ in splits), len(array)]
+    moved: list[tuple[int, float]] = []
+    for order, (place, chance) in enumerate(splits):
+        start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
+        if moved:
+            start = max(start, moved[-1][0])
+        if end - start < 2 * limits.SIDE_NIGHTS + 1:
+            continue
+        z = np.abs(rank_scan(array[None, start:end])[0])
+        best = int(z.argmax())
+        # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
+        own = max_chance(float(z[best]), end - start, rho)
+        if own <= level:
+            date = start + _dated(array[start:end], limits.SIDE_NIGHTS + best)
+            moved.append((date, min(chance, own * _times(array, end - start))))
+    return moved
 
 
 def _dated(window: Values, place: int) -> int:

@@ -19,20 +19,15 @@ Reason = Literal[
     "quiet",  # no detector reports a loss
     "learning",  # too few nights for a reference
     "missing",  # tonight has no finite value
-    "open-question",  # an experiment is needed and has not been answered
-    "too-soon",  # too few nights show it, and no experiment can be run
+    "open-loss",  # a loss of tonight or of an earlier night, which nothing has answered or ruled out
     "went-away",  # the reruns do not show it
     "software",  # the A/B shows it
     "machine",  # it is not the software: a note within the limit
-    "undecided",  # the reruns show it, and the A/B has too few blocks to show or rule out the software
-    "unconfirmed",  # the reruns show it, and the baseline's environment cannot be built for an A/B
-    "open-loss",  # no detector reports the loss of an earlier night, and nothing has ruled it out
-    "lasting",  # the loss lasts, and no experiment names the software
-    "anchor",  # the cumulative loss against the first acceptance is over its limit
-    "too-small",  # confirmed, and below the least change that counts
-    "within-margin",  # a change within the metric's margin, which new software makes by chance
+    "unconfirmed",  # the reruns show it, and no A/B shows or rules out the software
+    "lasting",  # the nights show the loss, and no experiment names the software
+    "too-small",  # below the least change that counts, or within the metric's margin
     "improved",  # lastingly better than the reference, which a proven gain moves
-    "open-call",  # reported on an earlier night, and still open
+    "open-call",  # called on an earlier night, and still open
 ]
 Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
@@ -121,6 +116,12 @@ class Answers:
     """[blocks, 2]: runs of the baseline's environment, in the same blocks."""
     num_tested: int = 1
     """Number of series that this experiment answers, by which the level is divided."""
+
+    def mirrored(self) -> Answers:
+        """Return the answers with negative scores, of which a gain is a loss."""
+        reruns = None if self.reruns is None else tuple(-value for value in self.reruns)
+        tonight, baseline = (None if values is None else -values for values in (self.tonight, self.baseline))
+        return Answers(reruns, tonight, baseline, self.num_tested)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.allowed import Allowed, detection_limit
+from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.changepoints import autocorrelation_within
 from plumbline.judge.history.decision import Detection, Onset
-from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.quantiles import normal_quantile, t_quantile
+from plumbline.judge.history.ranks import rank_sum_chance
 from plumbline.judge.history.reference import Reference
 from plumbline.schema import limits
 
@@ -21,7 +21,9 @@ Values = NDArray[np.float64]
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
-_WINDOWS = (limits.LEAST_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
+_WINDOWS = (
+    limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS
+)  # fmt: skip
 """Numbers of newest nights that may show a loss that lasts."""
 
 
@@ -40,7 +42,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
 def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
     score = (float(values[-1]) - reference.centre) / reference.predicted()
     chance = allowed.detection_chance
-    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else detection_limit(chance)
+    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else normal_quantile(1 - chance)
     if score > limit:
         yield Detection("sudden", score, limit)
 
@@ -96,22 +98,15 @@ def onset(values: Values, reference: Reference) -> Onset:
     return Onset(first + step, "step", float(tail[step] / count[step]))
 
 
-@dataclass(frozen=True, slots=True)
-class Lasting:
-    """Newest nights' median against the reference, and whether it is significant."""
-
-    holds: bool
-    size: float
-
-
 def lasting(
     here: Values, reference: Reference, alpha: float, *, ranked: bool = True, windows: Sequence[int] = _WINDOWS
-) -> Lasting:
-    """Test whether the newest 5, 10 or 20 nights are worse than the reference; each has its share of `alpha`.
+) -> float | None:
+    """Return the loss of the newest 3, 5, 7, 10 or 20 nights against the reference; `None` if they do not show one.
 
-    `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
-    counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes
-    exchangeable nights. `ranked=False` skips the second, for a reference without its nights.
+    `here` are the nights of one level, of which the first are the reference. Two
+    tests must agree: the mean's t, which counts the autocorrelation but assumes the spread, and the exact rank sum,
+    which is distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without
+    its nights.
     """
     before = reference.count if ranked else 0
     able = [num for num in windows if len(here) >= before + num]
@@ -119,11 +114,11 @@ def lasting(
     for num in reversed(able):
         newest = here[-num:]
         size = float(np.median(newest)) - reference.centre
-        if size > 0 and _is_shown(newest, size, reference, alpha / len(able), ranked=ranked):
+        if size > 0 and _is_shown(newest, size, reference, alpha / _SPLITS, ranked=ranked):
             above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
             if not ranked or rank_sum_chance(int(above), num, before) <= alpha:
-                return Lasting(True, size)
-    return Lasting(False, math.nan)
+                return size
+    return None
 
 
 def _is_shown(newest: Values, size: float, reference: Reference, alpha: float, *, ranked: bool) -> bool:
@@ -136,7 +131,12 @@ def _is_shown(newest: Values, size: float, reference: Reference, alpha: float, *
 
 
 def _careful(reference: Reference) -> Reference:
-    """Return the reference with one standard error more autocorrelation: an underestimated one is wrong both ways."""
+    """Return the reference with one standard error more autocorrelation: an underestimated one is wrong both ways.
+
+    Enough nights that show none have none.
+    """
+    if not reference.rho and reference.count >= limits.ENOUGH_NIGHTS:
+        return reference
     return replace(reference, rho=min(reference.rho + 1 / math.sqrt(reference.count), limits.HIGHEST_RHO))
 
 
@@ -150,48 +150,28 @@ def least_shown(reference: Reference, alpha: float) -> float:
         return math.inf
     careful = replace(_careful(reference), later=num)
     predicted = careful.predicted(max(num * careful.share, 0.5))
-    return (t_quantile(alpha / len(_WINDOWS), round(careful.freedom)) + 2) * predicted
+    return (t_quantile(alpha / _SPLITS, round(careful.freedom)) + 2) * predicted
 
 
 def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared: bool = False) -> bool:
     """Return whether the newest nights rule out half of a loss.
 
-    Half, because chance enlarges a loss that is noticed. A loss that the reference's few nights cannot resolve is never
-    ruled out, unless its cause `is_cleared`: it counts then as the smallest one that they can. `fresh` are the nights
-    after the question. A night counts no better than `WINSOR`, so that no single one decides.
+    Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. A loss that the
+    reference's few nights cannot resolve is never ruled out, unless its cause `is_cleared`: it counts then as the
+    smallest one that they can. `fresh` are the nights after the question. A night counts no better than one SD, so that
+    no single one decides.
     """
     if not len(fresh):
         return False
     pooled = reference.pooled(fresh)
-    if reference.rho and not is_cleared:
+    if not is_cleared:
         pooled = _careful(pooled)
-    off = np.maximum(fresh - reference.centre, -limits.WINSOR * pooled.spread)
+    off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    least = max(size / 2, (quantile + 2) * pooled.error) if is_cleared else size / 2
-    means = ((float(off[-num:].mean()), min(num, len(off)) * pooled.share) for num in (*_WINDOWS, limits.MOST_NIGHTS))
+    least = min(size, limits.NOTICED * pooled.spread) / 2
+    if is_cleared:
+        least = max(least, (quantile + 2) * pooled.error)
+    means = (
+        (float(off[-num:].mean()), min(num, len(off)) * pooled.share) for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
+    )
     return any(mean + quantile * pooled.predicted(max(count, 1.0)) < least for mean, count in means)
-
-
-def rank_sum_chance(above: int, newer: int, older: int) -> float:
-    """Return the exact tail probability of a rank sum.
-
-    It is the chance that the newer value is higher in `above` or more of the pairs (Mann and Whitney 1947).
-    """
-    return _tails(newer, older)[min(max(above, 0), newer * older)]
-
-
-@lru_cache(maxsize=256)
-def _tails(newer: int, older: int) -> tuple[float, ...]:
-    """Return tail probabilities from Gaussian binomial coefficients, exactly."""
-    counts = [1] + [0] * (newer * older)
-    for step in range(1, newer + 1):
-        for place in range(len(counts) - 1, older + step - 1, -1):
-            counts[place] -= counts[place - older - step]
-        for place in range(step, len(counts)):
-            counts[place] += counts[place - step]
-    total = math.comb(newer + older, newer)
-    tails, rest = [], 0
-    for count in reversed(counts):
-        rest += count
-        tails.append(rest / total)
-    return tuple(reversed(tails))

@@ -1,48 +1,22 @@
-"""Tonight's decisions over all metrics of a platform.
-
-Each becomes a finding, an entry of the series file, and a sentence.
-"""
+"""Tonight's decisions over all metrics of a platform, and what the series file keeps of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
+from plumbline.judge.history.changepoints import ChangePoint, changes
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
-from plumbline.judge.history.engine import decide, has_recovered
-from plumbline.judge.history.metrics import Metric
-from plumbline.judge.history.segments import MetricHistory, past_of
+from plumbline.judge.history.engine import decide
+from plumbline.judge.history.segments import MetricHistory, PlacedCall, past_of
 from plumbline.judge.history.series import CallEntry
-from plumbline.schema.verdict import Finding
-
-REASON_TEXTS: Mapping[str, str] = {
-    "quiet": "no detector reports a loss",
-    "learning": "too few nights for a reference",
-    "missing": "no finite value tonight",
-    "open-question": "a detector reports a loss, and no experiment has tested it yet",
-    "too-soon": "a detector reports a loss, and too few nights show it",
-    "went-away": "a detector reported a loss, and reruns of tonight do not show it",
-    "software": "an interleaved A/B on one machine shows the loss: the software causes it",
-    "machine": "the software does not cause it: the cause is this night's machine",
-    "undecided": "reruns show the loss, and the A/B neither shows nor rules out that the software causes it",
-    "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
-    "open-loss": "an earlier loss is open: no experiment answers it, and later nights do not rule it out "
-    "(hint: if it is intended, accept a new baseline)",
-    "lasting": "the loss lasts over several nights",
-    "anchor": "the cumulative loss against the first acceptance is over its limit",
-    "too-small": "confirmed, and smaller than the least change that counts",
-    "within-margin": "within its margin: new software changes it by chance",
-    "improved": "better for several nights: the reference from then on (accept a new baseline to record it)",
-    "open-call": "reported on an earlier night, and still open",
-    "shift": "a shift of cost within the step: the whole step is not slower",
-    "recovered": "an earlier loss has recovered",
-}
+from plumbline.judge.history.state import has_recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +86,7 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
     """Return a decision's entry for the series file; `None` if there is nothing to keep."""
     history, decision = judged.line, judged.decision
     is_pending = judged.reason == "improved" and not decision.new
-    if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "within-margin"):
+    if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "too-small"):
         return None
     onset, question = decision.onset, decision.question
     new = decision.new and not judged.shifted and onset is not None
@@ -139,76 +113,53 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
     )
 
 
-def finding_of(judged: LineDecision) -> Finding:
-    """Convert a decision to a finding.
+def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
+    """Return a history that no round has judged with the events that nights without experiments show.
 
-    It has the relative change tonight, its limit, and a sentence.
+    They are the changes of level that the whole series shows, and what the engine decides on the newest night, which
+    may show a loss, or its end, before ranks can show a change.
     """
-    history, decision = judged.line, judged.decision
-    reference = decision.reference
-    against = f"reference of {reference.count} nights" if reference else ""
-    observed = history.metric.change(decision.size) if decision.size is not None else None
-    limit = None
-    if reference is not None and decision.detections:
-        limit = history.metric.change(decision.detections[0].limit * reference.spread)
-    return Finding(
-        check=f"history.{history.metric.name}",
-        outcome=judged.verdict,
-        metric=f"change of {history.metric.name} against the reference",
-        observed=observed if observed is None or np.isfinite(observed) else None,
-        limit=limit if limit is None or np.isfinite(limit) else None,
-        unit=history.metric.scale,
-        against=against,
-        detail=sentence(judged),
-    )
+    scores = history.metric.scores(history.values)
+    starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
+    calls = [
+        PlacedCall(start + change.last, entry)
+        for start, end in zip(starts, [*starts[1:], len(scores)], strict=True)
+        for change, entry in _events(history, scores[start:end], start, allowed)
+    ]
+    seen = replace(history, calls=tuple(calls))
+    (decided,) = judge_lines([seen], allowed, software={(history.workload, history.metric.name): "unavailable"})
+    entry = call_entry(decided)
+    return seen if entry is None else replace(seen, calls=(*calls, PlacedCall(len(scores) - 1, entry)))
 
 
-def sentence(judged: LineDecision) -> str:
-    """Describe a decision: since when, size, certainty and reason."""
-    history, decision = judged.line, judged.decision
-    parts = [f"{history.workload}: {history.metric.name}"]
-    if decision.size is not None and judged.reason not in ("quiet", "learning"):
-        parts.append(_size(judged))
-    if decision.onset is not None:
-        index = min(decision.onset.index, len(history.times) - 1)
-        parts.append(f"since {history.day(index)}, round {history.rounds[index]} ({decision.onset.shape})")
-    elif decision.question is not None and decision.question.asked < len(history.times) - 1:
-        index = decision.question.since
-        parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
-    parts.append(REASON_TEXTS[judged.reason])
-    if decision.detections:
-        detected = (
-            f"{detection.kind} {detection.score:.3g} (limit {detection.limit:.3g})" for detection in decision.detections
-        )
-        parts.append(f"detected as: {', '.join(detected)}")
-    if decision.difference is not None:
-        parts.append(f"A/B of {decision.difference.num_runs} runs: p = {decision.difference.p_value:.2g}")
-    if decision.missing_blocks:
-        parts.append(f"{decision.missing_blocks} more blocks (dispatch.ab_blocks, dispatch.ab_seconds)")
-    if judged.note and judged.reason not in ("quiet", "learning", "missing", "went-away", "open-call", "improved"):
-        parts.append(judged.note)
-    return "; ".join(parts)
+def _events(
+    history: MetricHistory, scores: NDArray[np.float64], start: int, allowed: Allowed
+) -> Iterator[tuple[ChangePoint, CallEntry]]:
+    """Yield the changes of level that a gain, a loss or its end is.
 
-
-def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
-    """Describe a decision that a round has kept."""
-    parts = [f"{history.workload}: {history.metric.name}"]
-    if entry.size is not None:
-        parts.append(_interval(history.metric, entry.size, entry.low, entry.high))
-    if entry.since is not None:
-        parts.append(f"since {datetime.fromtimestamp(entry.since, timezone.utc):%Y-%m-%d}")
-    return "; ".join([*parts, REASON_TEXTS.get(entry.reason, entry.reason)])
-
-
-def _size(judged: LineDecision) -> str:
-    decision = judged.decision
-    return _interval(judged.line.metric, decision.size or 0.0, decision.low, decision.high)
-
-
-def _interval(metric: Metric, size: float, low: float | None, high: float | None) -> str:
-    form = "{:+.4f}" if metric.scale == "absolute" else "{:+.2%}"
-    text = form.format(metric.change(size))
-    if low is None or high is None:
-        return text
-    ends = sorted((metric.change(low), metric.change(high)))
-    return f"{text} (95% interval {form.format(ends[0])} to {form.format(ends[1])})"
+    A level that is better by the least change is the new reference. A level within it of the reference ends a loss.
+    """
+    found, is_lost = changes(scores, level=allowed.lasting_alpha), False
+    centre = found[0].before if found else 0.0
+    for change in found:
+        size = change.after - centre
+        least = allowed.of(history.metric.name).at(centre).least_change
+        reason = "improved" if size < -least else "lasting" if size > least else "recovered"
+        if reason != "recovered" or is_lost:
+            yield (
+                change,
+                CallEntry(
+                    record=history.records[start + change.last],
+                    metric=history.metric.name,
+                    verdict="drift" if reason == "lasting" else "pass",
+                    reason=reason,
+                    new=reason != "recovered",
+                    since=history.times[start + change.index],
+                    shape=change.shape,
+                    centre=centre,
+                    size=size,
+                    lead=None,
+                ),
+            )
+        is_lost = reason == "lasting"
+        centre = change.after if reason == "improved" else centre

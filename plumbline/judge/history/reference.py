@@ -6,12 +6,13 @@ Both have their standard errors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR
+from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
 from plumbline.schema import limits
 
 Values = NDArray[np.float64]
@@ -62,6 +63,10 @@ class Reference:
         The mean is that of `num_nights` nights.
         """
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
+
+    def width(self) -> float:
+        """Return half of the interval of a single night's change."""
+        return t_quantile(limits.ALPHA / 2, round(self.freedom)) * self.predicted()
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""
@@ -135,25 +140,25 @@ def _between(ordered: Values, place: float) -> float:
 
 
 def autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation of one level, in [0, 0.9].
+    """Return the lag-1 autocorrelation of one level without its line, in [0, 0.9]; less than its noise is none."""
+    if len(values) < limits.ENOUGH_NIGHTS:
+        return 0.0
+    # With a line removed, the sample's value is too small by about (2 + 4 rho) / n.
+    sample, corrected = autocorrelations(values, [], added=2, lost=4)
+    return corrected if sample > 1 / math.sqrt(len(values)) else 0.0
 
-    Winsorised and bias-corrected: with a line removed, the sample's value is too small by about (2 + 4 rho) / n, which
-    is added.
+
+def autocorrelations(values: Values, places: Sequence[int], *, added: float, lost: float) -> tuple[float, float]:
+    """Return the lag-1 autocorrelation within segments, as the sample has it and corrected, the latter in [0, 0.9].
+
+    The segments begin at `places`. Values are winsorised about their segment's median; `added` and `lost` are what the
+    fit of the segments takes from the sum of products and from the number of values.
     """
-    count = len(values)
-    if count < limits.ENOUGH_NIGHTS:
-        return 0.0
-    ordered = np.sort(values)
-    centre = _middle(ordered)
-    width = limits.WINSOR * MEDIAN_DEVIATION * _middle(np.sort(np.abs(values - centre)))
-    if width <= 0:
-        return 0.0
-    centred = np.clip(values - centre, -width, width)
-    centred = centred - centred.mean()
-    square = float(centred @ centred)
-    if square <= 0:
-        return 0.0
-    sample = float(centred[1:] @ centred[:-1]) / square
-    noise = 1 / math.sqrt(count)
-    corrected = (sample * count + 2) / (count - 4)
-    return min(max(corrected, 0.0), limits.HIGHEST_RHO) if sample > noise else 0.0
+    residuals = np.concatenate([part - _middle(np.sort(part)) for part in np.split(values, places)])
+    width = limits.WINSOR * MEDIAN_DEVIATION * _middle(np.sort(np.abs(residuals)))
+    parts = [part - part.mean() for part in np.split(np.clip(residuals, -width, width), places)]
+    square, free = math.fsum(float(part @ part) for part in parts), len(values) - lost
+    if square <= 0 or free <= 0:
+        return 0.0, 0.0 if square <= 0 else limits.HIGHEST_RHO
+    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
+    return sample, min(max((sample * len(values) + added) / free, 0.0), limits.HIGHEST_RHO)

@@ -16,11 +16,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.decision import Call, Past, Question
-from plumbline.judge.history.engine import level_of, moved
+from plumbline.judge.history.decision import Decision, Onset, Past, Question, Reason
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.series import CallEntry, SeriesFile
+from plumbline.judge.history.state import advance, moved
 from plumbline.schema import limits
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
     """Return the engine's state before the night at `until` (default: all nights), by the events that rounds kept."""
     end = len(history.values) if until is None else until
     scores = history.metric.scores(history.values[:end])
-    past, machine = Past(scores, floor=history.metric.floor), 0
+    past, machine = Past(scores[:0], floor=history.metric.floor), 0
     ends = [boundary for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end]
     events: list[tuple[int, Boundary | CallEntry]] = [
         *((placed.place, placed.entry) for placed in history.calls if placed.place < end),
@@ -169,40 +169,40 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
     ]
     # The acceptance of a night answers what was asked about it.
     for place, event in sorted(events, key=lambda pair: (pair[0], isinstance(pair[1], Boundary))):
+        past = replace(past, values=np.append(past.values[:place], scores[len(past.values) : place]))
         if isinstance(event, CallEntry):
-            past = _after(past, place, event, history)
-            continue
-        if event.what == "baseline":
+            past = advance(past, float(scores[place]), _decision(past, event, history))
+        elif event.what == "baseline":
             past = moved(past, place, lead=0.0, call=None)
         else:
-            past, machine = Past(scores, place, place, history.metric.floor), place
+            past, machine = Past(past.values, place, place, history.metric.floor), place
+    past = replace(past, values=np.append(past.values, scores[len(past.values) :]))
     return replace(past, anchor=_anchor(history, scores, machine) if past.level > machine else None)
 
 
-def _after(past: Past, place: int, entry: CallEntry, history: MetricHistory) -> Past:
-    """Return the state after an event of the series file."""
-    level, since = past.level, place
+def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
+    """Return the decision of an entry of the series file, as far as the state after it needs it."""
+    place, question, since = len(past.values), past.question, len(past.values)
     if entry.since is not None:
-        since = max(bisect_left(history.times, entry.since, 0, place + 1), level)
-    lead = math.nan if entry.lead is None else entry.lead
-    if entry.new and entry.reason == "improved":
-        return moved(past, since, lead=lead, call=None)
-    if entry.new and entry.centre is not None and entry.size is not None:
-        first = past.call or Call(since, entry.centre, entry.size, level, lead=past.lead)
-        at = level_of(since, place, entry.shape)
-        return moved(past, at, lead=lead, call=replace(first, since=since, is_cleared=entry.answered))
-    question, untested = past.question, past.untested
+        since = max(bisect_left(history.times, entry.since, 0, place + 1), past.level)
     if (entry.verdict == "inconclusive" or entry.reason == "machine") and entry.size is not None:
         if question is None or (question.since, question.size) != (since, entry.size):
-            untested = place if question else untested
             question = Question(since, place, entry.size)
         question = replace(question, is_cleared=entry.answered)
     elif entry.verdict == "pass" and (entry.reason != "went-away" or entry.answered):
         question = None
-    if entry.reason == "recovered":
-        level, lead = (past.call.level, past.call.lead) if past.call else (level, past.lead)
-        return replace(past, level=level, lead=lead, untested=place + 1, call=None, question=None)
-    return replace(past, question=question, untested=place + 1 if entry.reason == "machine" else untested)
+    # A shift of cost ends no call.
+    known: dict[str, Reason] = {"improved": "improved", "machine": "machine", "shift": "open-call"}
+    return Decision(
+        entry.verdict if entry.verdict != "invalid" else "inconclusive",
+        known.get(entry.reason, "quiet"),
+        reference=None if entry.centre is None else Reference(entry.centre, past.floor, 1, 0.0),
+        onset=Onset(since, "creep" if entry.shape == "creep" else "step", entry.size or 0.0),
+        new=entry.new and entry.size is not None,
+        question=question,
+        is_cleared=entry.answered,
+        lead=math.nan if entry.lead is None else entry.lead,
+    )
 
 
 def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
@@ -138,14 +137,6 @@ class SeriesFile(Model):
         return tuple(dict.fromkeys(self.words[place] for place in self.workload))
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    words: dict[str, int]
-
-    def place(self, word: str) -> int:
-        return self.words.setdefault(word, len(self.words))
-
-
 def software_key(fingerprint: Fingerprint) -> str:
     """Return a digest of a fingerprint's software.
 
@@ -202,7 +193,7 @@ def extended(
         return series if not later and verdicts == series.judged else series.model_copy(
             update={"calls": (*series.calls, *later), "judged": verdicts}
         )  # fmt: skip
-    column = _Column({word: place for place, word in enumerate(series.words)})
+    words = {word: place for place, word in enumerate(series.words)}
     names = dict.fromkeys([*series.metrics, *(name for row in new for name in row.metrics)])
     times = [*series.time, *(row.time.timestamp() for row in new)]
     records = [*series.record, *(row.record for row in new)]
@@ -214,7 +205,7 @@ def extended(
         return tuple(values) if is_sorted else tuple(map(values.__getitem__, order))
 
     columns = {
-        name: sort([*getattr(series, name), *(column.place(getattr(row, name)) for row in new)])
+        name: sort([*getattr(series, name), *(words.setdefault(getattr(row, name), len(words)) for row in new)])
         for name in ("workload", "spec", "lock", "hardware", "software")
     }
     empty = (None,) * len(series)
@@ -226,7 +217,7 @@ def extended(
         {
             "suite": series.suite,
             "platform": series.platform,
-            "words": tuple(column.words),
+            "words": tuple(words),
             "time": sort(times),
             "record": sort(records),
             "metrics": metrics,

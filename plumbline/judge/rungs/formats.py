@@ -1,26 +1,17 @@
-"""Number formats of logits, loss, outputs and gradients: by their types, and by the bits that their values use."""
+"""Number formats of logits, loss, outputs and gradients, by their types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import Beside, first_other, has_equal_lists
+from plumbline.judge.number_formats import has_equal_lists
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.forward import precision_signs
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
 _AUTOCAST = ("bf16", "fp16")
-
-
-def formats(pair: Pair, step: int, *, values: bool = True) -> Mismatch | None:
-    """Return a mismatch of number formats at `step`: of types and, with `values`, of the bits that values use.
-
-    Values show the format of their weights, too: they are compared up to a step that begins with other weights.
-    """
-    return _types(pair, step) or (_bits(pair, step) if values else None)
 
 
 def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
@@ -34,8 +25,8 @@ def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
             yield each
 
 
-def _types(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the types of logits, loss or tensors."""
+def formats(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch of the types of logits, loss or tensors at `step`."""
     left, right = pair.common[step]
     pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
     if pair.precision in _AUTOCAST:
@@ -54,27 +45,3 @@ def _types(pair: Pair, step: int) -> Mismatch | None:
     why = fact("forward.precision", name=name, format=theirs, reference=ours)
     suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
     return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
-
-
-def _bits(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the bits that a tensor's values use, unless something else differs before it."""
-    are_due, tensors = not other_kernels(pair), list(_comparable(pair, step))
-    forward = [each for each in tensors if each.reference.stage == "forward"]
-    ordered = (*forward, *reversed(tensors[len(forward) :]))
-    found = first_other((each.reference, _beside(each, are_due=are_due)) for each in ordered)
-    if found is None:
-        return None
-    tap, (limit, observed) = found[0], found[1].bits
-    finding = Finding(
-        check="probe.mantissa", outcome="drift", observed=observed, limit=limit,
-        metric=fact("forward.bits-in-use", stage=tap.stage, name=tap.name, step=step),
-    )  # fmt: skip
-    why = fact("forward.fewer-bits-in-use", stage=tap.stage, name=tap.name, bits=observed, reference=limit)
-    suspicion = Suspicion("precision", why, precision_signs(pair), (tap.name,))
-    at = Divergence(stage=tap.stage, step=step, at=tap.name)
-    return Mismatch(tap.stage, at, (finding,), (suspicion,), basis="given")
-
-
-def _beside(each: TapError, *, are_due: bool) -> Beside:
-    differs = each.over or (are_due and each.error > 0)
-    return Beside((each.reference.mantissa, each.candidate.mantissa), each.error, each.limit, differs)

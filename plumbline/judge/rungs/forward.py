@@ -11,7 +11,6 @@ from plumbline.judge.rungs.rng import rng_differs
 from plumbline.judge.rungs.traced import drew_differently, operator_of
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.spec import MANTISSA_BITS
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -28,7 +27,7 @@ def forward(pair: Pair, step: int) -> Mismatch | None:
         metric=fact("forward.output-error", name=first.reference.name or fact("forward.whole-model"), step=step),
         observed=first.error if math.isfinite(first.error) else None,
         limit=first.finite_limit,
-        detail=fact("forward.modules", num=len(over), who=_who(first)),
+        detail=fact("forward.modules", num=len(over)),
     )
     return Mismatch(
         rung="forward",
@@ -46,17 +45,14 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     operator = Suspicion(
         "operator",
         fact("forward.operator", module=operator_of(pair, step, first.reference)),
-        (error, *module, *_against_itself(pair, first)),
+        (error, *module),
         (name,),
     )
     likely = [operator]
     signs = precision_signs(pair)
-    rounding = (
-        owes_to_rounding(first) and first.error <= _most_rounding(pair) and (signs or not shows_bits(pair, first))
-    )
-    if rounding or _product_lost_bits(pair, kind) or (signs and not module and None in first.own):
+    if _product_lost_bits(pair, kind) or (signs and not module):
         why = fact("forward.fewer-bits", kind=kind, name=name)
-        likely.insert(0, Suspicion("precision", why, (error, *signs, *_own(first)), (name,)))
+        likely.insert(0, Suspicion("precision", why, (error, *signs), (name,)))
     else:
         likely.append(
             Suspicion("precision", fact("forward.may-compute-fewer-bits", kind=kind, name=name), (error,), (name,))
@@ -112,61 +108,11 @@ _PRECISION_WORDS = ("precision", "tf32", "reduced", "autocast", "default_dtype",
 
 
 def _product_lost_bits(pair: Pair, kind: str) -> bool:
-    """Return whether matrix products measurably lost bits, and this module is one.
-
-    The rule also holds if a run agrees with its own fp64 run: a device that rounds every product rounds fp64's too.
-    """
+    """Return whether matrix products measurably lost bits, and this module is one."""
     left, right = (side.record.fingerprint.mantissa_bits.get("linear") for side in (pair.reference, pair.candidate))
     return (
         kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS
     )
-
-
-def shows_bits(pair: Pair, tap: TapError) -> bool:
-    """Return whether fewer bits would have shown: in a tensor's values, or in the operators inside a module."""
-    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
-    is_single = tap.reference.leaf or tap.reference.stage == "gradient"
-    has_values = bool(tap.reference.mantissa and tap.candidate.mantissa)
-    return has_values and (is_single or all("attention" in side.mantissa_bits for side in sides))
-
-
-def _most_rounding(pair: Pair) -> float:
-    """Return the error of one module that the shortest format in use explains: the one measured, at least bf16."""
-    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
-    kept = [bits for side in sides for bits in side.mantissa_bits.values()]
-    return limits.COARSE_UNITS * 2.0 ** -min([MANTISSA_BITS["bf16"], *kept])
-
-
-def owes_to_rounding(tap: TapError) -> bool:
-    """Return whether only one run is far from its own fp64 run."""
-    ours, theirs = tap.own
-    if ours is None or theirs is None:
-        return False
-    return max(ours, theirs) >= limits.OWN_SHARE * tap.error > 0 and max(ours, theirs) > tap.limit
-
-
-def _against_itself(pair: Pair, tap: TapError) -> tuple[Statement, ...]:
-    """Return how the runs agree with their own fp64 runs, which call other kernels by the same formulas."""
-    if None in tap.own:
-        return ()
-    if not owes_to_rounding(tap):
-        return (fact("forward.own-fp64-agrees"),)
-    most = _most_rounding(pair)
-    return (fact("forward.wrong-kernel", error=tap.error, most=most),) if tap.error > most else ()
-
-
-def _own(tap: TapError) -> tuple[Statement, ...]:
-    ours, theirs = tap.own
-    if ours is None or theirs is None:
-        return ()
-    return (fact("forward.own-fp64-distances", ours=ours, theirs=theirs),)
-
-
-def _who(tap: TapError) -> Statement:
-    ours, theirs = tap.own
-    if ours is None or theirs is None or not owes_to_rounding(tap):
-        return ""
-    return fact("forward.candidate-wrong") if theirs > ours else fact("forward.reference-wrong")
 
 
 def _module_lines(pair: Pair, name: str) -> tuple[Statement, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs, shows_bits
+from plumbline.judge.rungs.forward import precision_signs
 from plumbline.schema import limits
 from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.fact import Statement, fact
@@ -82,7 +82,6 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
 
 def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion, ...]:
     names = tuple(error.reference.name for error in over)
-    first = over[-1]
     scale = _scale(pair, over)
     lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
     if scale is not None and scale.residual < limits.SAME_RATIO:
@@ -91,7 +90,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = fact("gradient.different")
     likely = [Suspicion("gradient", why, tuple(lines), names)]
     signs = precision_signs(pair)
-    if (owes_to_rounding(first) and (signs or not shows_bits(pair, first))) or (signs and None in first.own):
+    if signs:
         why = fact("gradient.fewer-bits")
         likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
     return tuple(likely)

@@ -126,7 +126,7 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
     at = Divergence(stage=stage, step=proof.step, at=found.name)
     # fp64 on both sides confirms a format, and shows what it hides.
     suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision")
-    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,))
+    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,), basis="proven")
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
@@ -152,4 +152,4 @@ def _off_draws(part: str, proof: Proof, draws: Draws) -> Mismatch:
         observed=1 - draws.kept / draws.elements if draws.elements else None, limit=draws.rate, detail=why,
     )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
-    return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),))
+    return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")

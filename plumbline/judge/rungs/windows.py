@@ -31,7 +31,7 @@ _RESTORED: dict[str, CauseCode] = {
 }  # fmt: skip
 _COUNTED = ("inputs", "labels", "evaluation")
 """Parts of an evaluation that no module computes: what it reads, and how it counts."""
-_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
+_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
 
 
 Part = Literal["speed", "learn"]

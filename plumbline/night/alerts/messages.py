@@ -61,7 +61,7 @@ def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Se
     result = verdict.platforms[platform]
     place, _ = _place_and_texts(result, ended)
     names = [trouble.what for trouble in ended]
-    if all(_outcome(result, trouble) == "pass" for trouble in ended):
+    if all(result.workloads.get(trouble.workload, result.verdict) == "pass" for trouble in ended):
         text, first = f"{place} has recovered", f"{place} passes in round {verdict.round}"
     elif all(trouble.event == "unavailable" for trouble in ended):
         text, first = f"{place} is available again", f"{place} left a record in round {verdict.round}"
@@ -105,10 +105,6 @@ def _text(result: PlatformResult, trouble: Trouble) -> str:
 def _cause(result: PlatformResult, trouble: Trouble) -> Cause | None:
     causes = (one for one in result.causes if (one.code, one.workload) == (trouble.what, trouble.workload))
     return next(causes, None)
-
-
-def _outcome(result: PlatformResult, trouble: Trouble) -> str:
-    return result.workloads.get(trouble.workload, result.verdict)
 
 
 def _since_lines(verdict: RoundVerdict, reported: Sequence[Trouble]) -> Iterator[str]:

@@ -89,7 +89,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
     A round that is judged again, because a person retried it, changes the state; a round before the newest does not.
     """
-    known_rounds = [name for name in state.rounds if not _is_message(name)]
+    known_rounds = [name for name in state.rounds if "/" not in name]  # others are messages, sent once
     if verdict.round in known_rounds[:-1]:
         return state
     entries = {
@@ -113,11 +113,6 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
         pending=(*state.pending, *messages)[-_MOST_PENDING:],
         rounds=state.rounds if verdict.round in known_rounds else (*state.rounds, verdict.round)[-50:],
     )
-
-
-def _is_message(name: str) -> bool:
-    """Return whether an entry of `rounds` is a message that is sent once. The name of a round has no slash."""
-    return "/" in name
 
 
 def _entry(known: Open | None, trouble: Trouble, verdict: RoundVerdict, now: datetime) -> Open:

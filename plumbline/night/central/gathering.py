@@ -126,7 +126,7 @@ def _fetch(outbox: Store, order: TrainingOrder, share_bytes: int, into: Path) ->
 
 
 def _disk_share(into: Path, num_platforms: int) -> int:
-    """Return the bytes that one platform's records may take in the round's folder: an equal share, and one is left."""
+    """Return one platform's equal share of the round's folder, in bytes."""
     with disk_errors(into):
         into.mkdir(parents=True, exist_ok=True)
         available = shutil.disk_usage(into).free + _bytes_in(into)

@@ -137,60 +137,57 @@ def _pools(platforms: Mapping[str, Platform], controllers: str = "") -> Iterator
 
 
 def _trainings(suite: Suite, platforms: Mapping[str, Platform]) -> Iterator[Item]:
-    tags = ["plumbline", suite_tag(suite.name)]
     for name, platform in platforms.items():
+        common = {
+            "work_pool": platform.work_pool, "work_queue": platform.queue or _DEFAULT_QUEUE,
+            "tags": ["plumbline", suite_tag(suite.name), f"platform:{name}"],
+        }  # fmt: skip
         yield _deployment(
             training_deployment(suite.name, name),
             entrypoint="plumbline.flows.training.training",
-            work_pool=platform.work_pool,
-            work_queue=platform.queue or _DEFAULT_QUEUE,
-            tags=[*tags, f"platform:{name}"],
             description=f"One training on {name}; a round of {suite.name} dispatches it.",
+            **common,
         )
         yield _deployment(
             gate_deployment(suite.name, name),
             entrypoint="plumbline.flows.upgrade.gate",
-            work_pool=platform.work_pool,
-            work_queue=platform.queue or _DEFAULT_QUEUE,
-            tags=[*tags, f"platform:{name}"],
             description=f"The upgrade gate on {name}; an upgrade of {suite.name} dispatches it.",
+            **common,
         )
 
 
 def _rounds(suite: Suite, controllers: str) -> Iterator[Item]:
     tags, schedule = ["plumbline", suite_tag(suite.name)], suite.schedule
+    common = {"work_pool": controllers, "parameters": suite_parameters(suite)}
     yield _deployment(
         f"{REGRESSION}/{suite.name}",
         entrypoint="plumbline.flows.regression.regression",
-        work_pool=controllers,
         tags=[*tags, ROUND_TAG],
         description=f"One round of {suite.name}: train on every platform, compare, name the cause, report, alert.",
-        parameters=suite_parameters(suite),
         cron=schedule.cron if schedule else None,
         timezone=schedule.timezone if schedule else None,
         collision_strategy="ENQUEUE" if suite.dispatch.overlap == "queue" else "CANCEL_NEW",
+        **common,
     )
     yield _deployment(
         f"{UPGRADE}/{suite.name}",
         entrypoint="plumbline.flows.upgrade.upgrade",
-        work_pool=controllers,
         # With the tag of rounds, a crashed run is resumed, and a run without a verdict is alerted.
         tags=[*tags, ROUND_TAG],
         description=f"Train {suite.name} under a candidate lock on every platform, and name the package that differs.",
-        parameters=suite_parameters(suite),
         collision_strategy="ENQUEUE",
+        **common,
     )
     yield _deployment(
         f"{WATCH}/{suite.name}",
         entrypoint="plumbline.flows.watch.watch",
-        work_pool=controllers,
         tags=[*tags, _WATCH_TAG],
         description=f"Continue crashed rounds of {suite.name}, alert about missed ones, and send pending alerts.",
-        parameters=suite_parameters(suite),
         cron=_WATCH_CRON,
         timezone="UTC",
         # Of all that became late while no worker was there, one runs.
         collision_strategy="CANCEL_NEW",
+        **common,
     )
 
 

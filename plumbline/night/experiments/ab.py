@@ -43,7 +43,7 @@ class Interpreters:
 
 
 def build_environments(order: AbOrder, root: Path) -> Interpreters:
-    """Build both environments below `root`, from the hashes in the locks that this worker has had.
+    """Build both environments below `root`, from hashes in this worker's locks.
 
     Raise `PlumblineError` if the baseline's environment cannot be built.
     """
@@ -101,7 +101,7 @@ def run_ab(
     order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run the blocks. Return exit code and record folder.
+    """Run the A/B's blocks. Return exit code and record folder.
 
     The folder is `None` without a record. `build` makes both environments. `train` trains in tonight's environment
     (true) or in the baseline's (false), and gets `None` if the build failed. If the baseline's environment cannot be

@@ -36,12 +36,9 @@ class Sweep:
     """Plan of a removal: the objects to remove, and the objects that stay."""
 
     choice: Choice
-    folders: tuple[str, ...]
-    """Folders of the rounds to remove."""
+    suite: str
     marks: dict[str, str]
     """Start mark of each round to remove, present or to be written."""
-    secrets: tuple[str, ...]
-    """Keys of these rounds' secrets."""
     records: tuple[str, ...]
     artifacts: tuple[str, ...]
     """Keys of artifacts that no remaining record names."""
@@ -97,15 +94,14 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
     remaining = frozenset().union(*(record.artifacts for name, record in records.items() if name not in set(going)))
     artifacts = () if unread else tuple(key for key in sizes if key.startswith(_ARTIFACTS) and key not in remaining)
     removed = [*artifacts, *(record_key(name) for name in going)]
-    folders = tuple(round_key(suite.name, name, "") for name in choice.gone)
+    folders = {round_key(suite.name, name, "") for name in gone}
     removed += [key for key in sizes if f"{key.rpartition('/')[0]}/" in folders]
     mine = {name: key for key, (suite_of, name) in marks.items() if suite_of == suite.name}
     times = {round_.name: round_.started_at for round_ in rounds}
     return Sweep(
         choice=choice,
-        folders=folders,
+        suite=suite.name,
         marks={name: mine.get(name) or start_key(suite.name, name, times[name] or now) for name in choice.gone},
-        secrets=tuple(secret_key(suite.name, name) for name in choice.gone),
         records=going,
         artifacts=artifacts,
         num_bytes=sum(sizes.get(key, 0) for key in removed),
@@ -126,14 +122,14 @@ def remove(central: CentralStore, plan: Sweep) -> None:
     store = central.store
     for mark in plan.marks.values():
         central.put_text(mark, "")
-    for folder in plan.folders:
-        store.delete(f"{folder}round.json")
-        _delete(central, [info.key for info in store.list(folder)])
+    for name in plan.choice.gone:
+        store.delete(round_key(plan.suite, name, "round.json"))
+        _delete(central, [info.key for info in store.list(round_key(plan.suite, name, ""))])
     _delete(central, [record_key(name) for name in plan.records])
     again, unread = _read_records(central, set(central.list_records()) - plan.seen)
     named = frozenset().union(*(record.artifacts for record in again.values()))
     _delete(central, [key for key in plan.artifacts if key not in named] if not unread else [])
-    _delete(central, plan.secrets)
+    _delete(central, [secret_key(plan.suite, name) for name in plan.choice.gone])
     _delete(central, plan.marks.values())
 
 

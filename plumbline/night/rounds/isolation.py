@@ -1,4 +1,4 @@
-"""Isolation of platforms: what one platform's record breaks ends the judgement of that platform alone.
+"""Isolation of platforms: a bad record ends its own platform's judgement alone.
 
 A record comes from a machine that the controller does not trust, and the judge is code that no one record may stop. As
 at the boundary of a process, every error counts here: its traceback goes to the log, and its platform is `invalid`.

@@ -51,15 +51,16 @@ class PlatformCost:
 
 def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict:
     """Return the verdict with each platform's time of machines, and the size of its records."""
-    platforms = {}
-    for name, result in verdict.platforms.items():
-        records = [record for assignment, record in gathered.records.items() if assignment.platform == name]
-        seconds = sum(record.record.seconds for record in records)
-        sizes = [part.size for record in records for part in record.record.parts]
-        files = [record.folder / RECORD_NAME for record in records]
-        bytes_ = sum(sizes) + sum(path.stat().st_size for path in files if path.is_file())
-        measured = {"machine_seconds": max(seconds, 0.0), "record_bytes": bytes_} if records else {}
-        platforms[name] = result.replace(**measured)
+    seconds: dict[str, float] = {}
+    sizes: dict[str, int] = {}
+    for assignment, loaded in gathered.records.items():
+        name, file = assignment.platform, loaded.folder / RECORD_NAME
+        size = sum(part.size for part in loaded.record.parts) + (file.stat().st_size if file.is_file() else 0)
+        seconds[name], sizes[name] = seconds.get(name, 0.0) + loaded.record.seconds, sizes.get(name, 0) + size
+    platforms = verdict.platforms | {
+        name: verdict.platforms[name].replace(machine_seconds=max(seconds[name], 0.0), record_bytes=sizes[name])
+        for name in verdict.platforms.keys() & seconds.keys()
+    }
     return verdict.replace(platforms=platforms)
 
 

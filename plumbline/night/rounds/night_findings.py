@@ -8,11 +8,12 @@ import numpy as np
 
 from plumbline.judge.gates.throughput import CHECK
 from plumbline.judge.history.equivalence import equivalence, locks_of
-from plumbline.judge.history.night import LineDecision, finding_of, sentence
+from plumbline.judge.history.night import LineDecision
 from plumbline.judge.history.segments import past_of
 from plumbline.night.rounds.night_answers import SPEED_METRICS
 from plumbline.night.rounds.nights import Nights
 from plumbline.night.rounds.software import MACHINE_CODES, SoftwareChange
+from plumbline.report.decisions import finding_of, sentence
 from plumbline.schema import limits
 from plumbline.schema.fact import joined
 from plumbline.schema.verdict import Cause, Finding, Note, PlatformResult, worst
@@ -52,7 +53,7 @@ def _applied(
         if is_single and reason in ("machine", "unconfirmed") and decision.line.metric.name not in SPEED_METRICS:
             notes.append(Note(text=f"a single night: {sentence(decision)}"))
             continue
-        if reason == "within-margin":
+        if reason == "too-small":
             notes.append(Note(text=sentence(decision)))
             continue
         is_owned = decision.line.metric.name == "throughput" and reason == "quiet"

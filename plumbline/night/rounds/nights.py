@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from plumbline.judge.history.allowed import Allowed, allowed_for, learned_margins
-from plumbline.judge.history.metrics import METRICS, shift_note
+from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import MetricHistory, lines_of
 from plumbline.judge.history.series import NightRow, SeriesFile, extended, row_of
@@ -29,6 +29,7 @@ from plumbline.night.rounds.night_answers import (
 from plumbline.night.rounds.plan import AB, MAIN, RERUN, Assignment, Round
 from plumbline.night.rounds.software import SoftwareChange, hosts_of, machine_cause, software_change, with_ab
 from plumbline.records import LoadedRecord
+from plumbline.report.decisions import shift_note
 from plumbline.schema import limits
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.experiment import MAX_BLOCKS

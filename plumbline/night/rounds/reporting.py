@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ from plumbline.records import LoadedRecord
 from plumbline.report.history import points_of
 from plumbline.report.html import render_page
 from plumbline.report.markdown import figures_page
-from plumbline.report.view import ReportView, build_view
+from plumbline.report.view import build_view
 from plumbline.schema.errors import InvalidInputError, PlumblineError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import RoundVerdict
@@ -73,13 +73,22 @@ def report_key(verdict: RoundVerdict) -> str:
 
 def write_report(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
-) -> RoundVerdict:
-    """Write the report. Return the verdict with its link and note."""
+) -> tuple[RoundVerdict, str]:
+    """Write the report. Return the verdict with its link and note, and the report's charts as one Markdown page."""
     link = link_to(central, report_key(verdict), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
-    links = record_links(central, gathered.records.values(), round_.suite.report_url)
-    keep_report(central, verdict, render_page(_view(round_, verdict, gathered, baselines, central, links=links)))
-    return verdict
+    nights = [*reversed(last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)), verdict]
+    view = build_view(
+        verdict,
+        {workload: gathered.of(workload) for workload in round_.specs},
+        reference=round_.suite.reference,
+        baselines=baselines,
+        history=points_of([(night_of(night.round), night) for night in nights]),
+        record_links=record_links(central, gathered.records.values(), round_.suite.report_url),
+        earlier=earlier_records(central, round_.suite.name, round_.suite.platforms, round_.id),
+    )
+    keep_report(central, verdict, render_page(view))
+    return verdict, figures_page(view)
 
 
 def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_url: str) -> dict[str, str]:
@@ -89,48 +98,8 @@ def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_
     """
     if not report_url and urlsplit(central.store.url).scheme == "file":
         return {}
-    ids = [record.record.record_id for record in records]
+    ids = [record.folder.name for record in records]
     return {name: link_to(central, f"records/{name}/record.json", report_url).url for name in ids}
-
-
-def draw_plots(
-    round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
-) -> str:
-    """Return the report's charts as one Markdown page."""
-    return figures_page(_view(round_, verdict, gathered, baselines, central))
-
-
-def _view(
-    round_: Round,
-    verdict: RoundVerdict,
-    gathered: GatheredRecords,
-    baselines: Baselines,
-    central: CentralStore,
-    *,
-    links: Mapping[str, str] | None = None,
-) -> ReportView:
-    records = {
-        name: [
-            record
-            for assignment, record in gathered.records.items()
-            if assignment.platform == name and assignment.what == "main"
-        ]
-        for name in round_.suite.platforms
-    }
-    before: dict[str, list[LoadedRecord]] = {}
-    for of_workload in baselines.values():
-        for name, record in of_workload.items():
-            before.setdefault(name, []).append(record)
-    nights = [*reversed(last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)), verdict]
-    return build_view(
-        verdict,
-        {name: lot for name, lot in records.items() if lot},
-        reference=round_.suite.reference,
-        baselines=before,
-        history=points_of([(night_of(night.round), night) for night in nights]),
-        record_links=links,
-        earlier=earlier_records(central, round_.suite.name, round_.suite.platforms, round_.id),
-    )
 
 
 def earlier_records(

@@ -144,7 +144,9 @@ def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -
 
     Signs are relative to the accepted record, so runs on a different machine class are ignored.
     """
-    if baseline is None or any(not _is_like(baseline, run) for run in runs):
+    if baseline is None or any(
+        run.record.fingerprint.hardware_class != baseline.record.fingerprint.hardware_class for run in runs
+    ):
         return None
     before = baseline.record.evidence.speed
     speeds = [(run.record.evidence.speed, run.record.fingerprint.cpu.num_cores) for run in runs]
@@ -155,10 +157,6 @@ def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -
     if code is None or code not in MACHINE_CODES or any(other != code for other, _, _ in named):
         return None
     return Cause(code=code, sure="likely", why=why, evidence=evidence)
-
-
-def _is_like(baseline: LoadedRecord, run: LoadedRecord) -> bool:
-    return run.record.fingerprint.hardware_class == baseline.record.fingerprint.hardware_class
 
 
 def _packages(fingerprint: Fingerprint) -> dict[str, str]:

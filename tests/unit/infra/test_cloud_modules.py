@@ -129,3 +129,12 @@ def test_the_road_to_three_clouds_takes_ten_values_and_six_commands():
     assert len(named) == 9
     (commands,) = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(commands.splitlines()) == 6
+
+
+def test_each_row_of_the_clouds_is_written_down_checked_and_planted():
+    """A row that nothing plants would be a check that cannot fail."""
+    written = re.findall(r"^\| `(\w+)` \|", (INFRA / "CLOUDS.md").read_text(), re.MULTILINE)
+    (rows,) = re.findall(r"^ROWS: .*?= \((.*?)\)", (INFRA / "check/clouds.py").read_text(), re.MULTILINE | re.DOTALL)
+    planted = {error["row"] for error in tomllib.loads((INFRA / "check/clouds.toml").read_text())["error"]}
+    assert set(written) == set(re.findall(r"\w+", rows)) == planted
+    assert len(written) == len(set(written))

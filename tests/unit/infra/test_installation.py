@@ -82,7 +82,12 @@ def test_the_documentation_installs_every_lock_of_a_machine() -> None:
     assert {name for _, name in INSTALLS} == {"controller", "trainer", "trainer-cuda"}
 
 
-@pytest.mark.parametrize(("options", "name"), INSTALLS, ids=lambda value: value.strip("-") or "plain")
+@pytest.mark.parametrize(
+    ("options", "name"),
+    # The hashes of the shorter lock are read by the same pip.
+    [pytest.param(*install, marks=[pytest.mark.whole_table] * (install[1] == "controller")) for install in INSTALLS],
+    ids=lambda value: value.strip("-") or "plain",
+)
 def test_the_oldest_pip_takes_a_documented_installation(
     tmp_path: Path, index: dict[tuple[str, str], str], options: str, name: str
 ) -> None:

@@ -66,6 +66,12 @@ def test_where_no_cpu_build_is_to_be_had_the_environment_is_not_called_one_of_th
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "torch-build").read_text() == "index\n"
+    (tmp_path / "torch-build").unlink()
+    asked = subprocess.run([*command, "cpu"], env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False)
+    assert asked.returncode != 0
+    assert "TORCH=cpu: " in asked.stderr
+    assert "set TORCH=index for the CUDA build" in asked.stderr
+    assert not (tmp_path / "torch-build").exists()
 
 
 def test_cloud_init_is_what_cloud_init_reads():
@@ -145,6 +151,46 @@ def test_the_machine_s_driver_is_looked_at_before_anything_is_installed(tmp_path
     # The environment is made only for a driver that trains.
     assert done.returncode == (7 if words is None else 1), done.stderr
     assert (words or "") in done.stderr
+
+
+@pytest.mark.parametrize("asked", ["tag", "commit"])
+def test_a_machine_installs_a_tag_or_a_commit_that_no_moved_tag_changes(tmp_path, asked):
+    """A tag that is moved between two nights would put other code on the machines than in the images."""
+    origin, source = tmp_path / "origin", tmp_path / "src"
+
+    def git(*words):
+        identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+        command = ["git", "-C", str(origin), *identity, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    origin.mkdir()
+    git("init", "--quiet")
+    (origin / "locks").mkdir()
+    shutil.copy(ROOT / "locks" / "trainer-cuda.txt", origin / "locks")
+    commits = []
+    for _ in range(2):
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "--message", "state")
+        git("tag", "--force", "v1")
+        commits.append(git("rev-parse", "HEAD"))
+    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
+    script = next(entry["content"] for entry in content["write_files"] if entry["path"] == "/etc/plumbline/install")
+    (tmp_path / "bin").mkdir()
+    # The driver is too old: the machine has the code by then, and nothing else is installed.
+    for name, text in {"install": "", "python3": "", "nvidia-smi": "echo 1.0"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-s", str(origin), "v1" if asked == "tag" else commits[0]],
+        input=script.replace("/opt/plumbline", str(tmp_path)),
+        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "has 1.0" in done.stderr
+    head = subprocess.run(
+        ["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert head.stdout.strip() == commits[1 if asked == "tag" else 0]
 
 
 VENV_PYTHON = """#!/bin/sh

@@ -55,7 +55,6 @@ class Plan:
     weights_seed: int = 5
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
-    own_error: float = 2e-7
     tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
     leg: bool = False
     """Whether the probe has a portable leg."""
@@ -131,7 +130,6 @@ class _Training:
         self.initial = copy.deepcopy(self.weights)
         self.taps: list[dict[str, Any]] = []
         self.sketches: list[Any] = []
-        self.own: list[float | None] = []
         self.steps: list[dict[str, Any]] = []
         self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_FIELDS}
 
@@ -144,7 +142,6 @@ class _Training:
             "sha256": digest_array(array),
         })  # fmt: skip
         self.sketches.append(sketch(array))
-        self.own.append(self.plan.own_error)
 
     def disturbed(self, step: int, name: str, value: Any) -> Any:
         for key, size in self.plan.noise.items():
@@ -270,7 +267,7 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
                 "parameters": list(PARAMETERS),
             }],
             "envelope": {
-                "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS, "fp64_errors": training.own,
+                "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS,
             },
             "evaluation": {
                 "step": STEPS, "num_rows": len(rows), "rows_sha256": digest_array(np.array(rows)),

@@ -90,8 +90,7 @@ def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
     probe(content)["taps"] = [taps[place] for place in kept]
     content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
     envelope = probe(content)["envelope"]
-    for name in ("errors", "fp64_errors"):
-        envelope[name] = [envelope[name][place] for place in kept]
+    envelope["errors"] = [envelope["errors"][place] for place in kept]
 
 
 def named(name: str, **changes: object) -> LoadedRecord:

@@ -30,19 +30,5 @@ def scaled(stage: str, name: str, factor: float = 1.0, *, step: int = STEP, **ch
     return change
 
 
-def own(name: str, error: float | None, *, stage: str = "forward", step: int = STEP) -> Change:
-    """Give a tensor a distance from its own fp64 run."""
-
-    def change(content: Content) -> None:
-        probe = content["evidence"]["probe"]
-        errors = list(probe["envelope"]["fp64_errors"])
-        for place, tap in enumerate(probe["taps"]):
-            if (tap["step"], tap["stage"], tap["name"]) == (step, stage, name):
-                errors[place] = error
-        probe["envelope"]["fp64_errors"] = errors
-
-    return change
-
-
 def fingerprint(**changes: Any) -> Change:
     return lambda content: content["fingerprint"].update(changes)

@@ -17,7 +17,7 @@ from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.restored import check_restored
-from plumbline.judge.rungs.forward import owes_to_rounding, precision_signs
+from plumbline.judge.rungs.forward import precision_signs
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
@@ -36,7 +36,6 @@ compare = kept(compare)
 foreign_load = kept(foreign_load)
 learn = kept(learn)
 noise_of = kept(noise_of)
-owes_to_rounding = kept(owes_to_rounding)
 precision_signs = kept(precision_signs)
 speed_cause = kept(speed_cause)
 throughput = kept(throughput)
@@ -76,28 +75,9 @@ def test_a_tensor_just_over_its_floor_drifts_and_just_below_passes(
     assert verdicts == ["pass", "drift"]
 
 
-def tap(own: tuple[float | None, float | None], error: float, limit: float = 1e-6) -> TapError:
+def tap(error: float, limit: float = 1e-6) -> TapError:
     made = Tap(step=0, stage="forward", name="m", kind="Linear", dtype="float32", shape=(1,), norm=1.0, sha256="a" * 64)
-    return TapError(made, made, error, limit, own)
-
-
-@pytest.mark.parametrize(
-    ("own", "error", "owes"),
-    [
-        ((1e-9, 0.301e-3), 1e-3, True),
-        ((1e-9, 0.299e-3), 1e-3, False),
-        ((0.301e-3, 1e-9), 1e-3, True),
-        ((None, 1.0), 1e-3, False),
-        ((1.0, None), 1e-3, False),
-        ((1e-9, 0.99e-6), 1e-6, False),  # its own error is within the limit
-        ((1e-9, 1.01e-6), 1e-6, True),
-        ((0.0, 0.0), 0.0, False),
-    ],
-)
-def test_three_tenths_of_a_difference_make_it_rounding(
-    own: tuple[float | None, float | None], error: float, owes: bool
-) -> None:
-    assert owes_to_rounding(tap(own, error)) is owes
+    return TapError(made, made, error, limit)
 
 
 @pytest.mark.parametrize(("share_left", "is_restored"), [(0.24, True), (0.26, False)])
@@ -121,10 +101,10 @@ def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: fl
 
 
 def test_an_error_over_its_limit_or_not_finite_counts() -> None:
-    assert not tap((None, None), 1e-6).over
-    assert tap((None, None), 1.0001e-6).over
-    assert all(tap((None, None), error, math.inf).over for error in (math.nan, math.inf))
-    assert not tap((None, None), 1e300, math.inf).over
+    assert not tap(1e-6).over
+    assert tap(1.0001e-6).over
+    assert all(tap(error, math.inf).over for error in (math.nan, math.inf))
+    assert not tap(1e300, math.inf).over
 
 
 @pytest.mark.parametrize(("bits", "is_named"), [(20, True), (21, False), (23, False), (26, True)])
@@ -187,7 +167,7 @@ def test_of_two_envelopes_the_smaller_counts(wide: str) -> None:
         assert probe is not None
         assert probe.envelope is not None
         size = 1e-2 if side == wide else 1e-5
-        envelope = probe.envelope.replace(errors=[size] * len(probe.taps), loss=[size] * STEPS, fp64_errors=[])
+        envelope = probe.envelope.replace(errors=[size] * len(probe.taps), loss=[size] * STEPS)
         evidence = made.record.evidence.replace(probe=probe.replace(envelope=envelope.to_json()).to_json())
         sides.append(LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays))
     pair = Pair(sides[0], sides[1])

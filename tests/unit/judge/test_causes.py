@@ -61,9 +61,18 @@ FAULTS = {
     "rates": fault("schedule", "schedule", rates=[*RATES[:3], *(2 * rate for rate in RATES[3:])]),
     "evaluation": fault("evaluation", "evaluation", evaluation_mode=True),
     "kernel": fault("kernel", "fp64", "forward", noise={"layer.linear": 3e-7}),
-    "precision": fault("precision", "fp64", "settings", "forward", noise={"layer.linear": 1e-3}, own_error=1e-3),
+    "precision": fault(
+        "precision", "fp64", "settings", "forward", noise={"layer.linear": 1e-3},
+        fingerprint={"mantissa_bits": {"linear": 10}},
+    ),
     "format": fault("precision", "settings", dtype="bfloat16"),
 }  # fmt: skip
+
+
+@pytest.fixture
+def reference() -> LoadedRecord:
+    """Return a record that has measured the bits that its products keep."""
+    return make_record(fingerprint={"mantissa_bits": {"linear": 23}})
 
 
 def plan_of(*faults: Fault) -> Plan:

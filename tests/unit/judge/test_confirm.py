@@ -188,7 +188,7 @@ def test_the_budget_is_kept(reference: LoadedRecord) -> None:
 
 
 def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:
-    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
+    plan = Plan(noise={"layer.linear": 1e-3})
 
     def run(request: Request) -> LoadedRecord:
         exact = request.experiment.precision == "fp64"

@@ -184,7 +184,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "rates and weights": {"rates": [3e-3] * STEPS, "weights_seed": 6},
     "labels, a module and the evaluation": {"labels": [1] * 30, "noise": {"embed": 1e-2}, "evaluation_mode": True},
     "a number format": {"dtype": "float16"},
-    "fewer bits": {"noise": {"layer.linear@2": 1e-3}, "own_error": 1e-3},
+    "fewer bits": {"noise": {"layer.linear@2": 1e-3}},
     "a seed and a sign": {"seed": 4, "gradient_sign": -1.0},
 }
 

@@ -66,7 +66,7 @@ def test_the_norm_of_an_update_is_compared_in_fp64_alone(reference: LoadedRecord
 
 def test_what_fp64_does_not_reach_wholly_keeps_the_limits_of_the_spec(reference: LoadedRecord) -> None:
     """An operation that computes in fp32 also within fp64 leaves rounding in every later step."""
-    plan = Plan(noise={"layer.linear": 1e-3}, own_error=1e-3)
+    plan = Plan(noise={"layer.linear": 1e-3})
 
     def run(request: Any) -> LoadedRecord:
         exact = request.experiment.precision == "fp64" and request.runs_on == "candidate"

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare, judge_round, merge, trusted_reference
-from plumbline.judge.compared import Comparisons
-from plumbline.judge.consensus import own_error
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
@@ -17,7 +15,7 @@ from tests.kept_results import keep, kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
-from .made_records import Change, checked, edit, envelope, evaluation, in_spec, named, old, probe, whole
+from .made_records import Change, checked, edit, evaluation, in_spec, named, old, probe, whole
 
 compare = kept(compare)
 judge_round = kept(judge_round)
@@ -55,21 +53,6 @@ def test_a_reference_whose_selfcheck_failed_is_replaced_by_one_that_nothing_spea
     assert trusted_reference(records, "a", {}).name == "c"
     records["b"] = checked("b", "pass")
     assert trusted_reference(records, "a", {}).name == "b"
-
-
-def test_the_distance_from_fp64_is_the_worst_of_the_first_forward_pass() -> None:
-    sides = {
-        "a": edit(named("a"), envelope(1, fp64_errors=5e-3), envelope(5, fp64_errors=0.25)),
-        "b": edit(named("b"), envelope(0, fp64_errors=None), envelope(3, fp64_errors=1e-3)),
-        "c": edit(named("c"), lambda content: probe(content).update(envelope=None)),
-    }
-    assert [own_error(Comparisons(), sides[a], sides[b]) for a, b in ("ab", "ba", "bc", "cb", "aa")] == [
-        5e-3,
-        1e-3,
-        1e-3,
-        None,
-        5e-3,
-    ]
 
 
 def test_a_round_reports_the_last_accuracy_and_all_records() -> None:

@@ -18,7 +18,7 @@ compare = kept(compare)
 
 _NAME = "head.weight"
 _EARLY = 1e-4
-"""Error of the first update against fp64, where a gradient is nearly zero: the limit there is eight times as much."""
+"""Envelope of the first update, where a gradient is nearly zero: the limit there is eight times as much."""
 
 
 def _record(errors: Mapping[int, float], *, early: float = _EARLY) -> LoadedRecord:
@@ -26,17 +26,17 @@ def _record(errors: Mapping[int, float], *, early: float = _EARLY) -> LoadedReco
     made = make_record(fingerprint=other_kernel() if errors else {})
     content = made.record.model_dump()
     probe, sketches = content["evidence"]["probe"], np.array(made.arrays["sketches"]["sketch"])
-    own = list(probe["envelope"]["fp64_errors"])
+    measured = list(probe["envelope"]["errors"])
     norms = {tap["step"]: tap["norm"] for tap in probe["taps"] if (tap["stage"], tap["name"]) == ("weight", _NAME)}
     for place, tap in enumerate(probe["taps"]):
         if (tap["stage"], tap["name"]) != ("weight", _NAME):
             continue
-        own[place] = early if tap["step"] == 0 else own[place]
+        measured[place] = early if tap["step"] == 0 else measured[place]
         if tap["step"] in errors:
             # An error of the first weight's size, so that equal numbers are equal differences at all steps.
             sketches[place] = sketches[place] * (1 + errors[tap["step"]] * norms[0] / norms[tap["step"]])
             tap["sha256"] = f"{tap['step']:064x}"
-    probe["envelope"]["fp64_errors"] = own
+    probe["envelope"]["errors"] = measured
     arrays = {**made.arrays, "sketches": {"sketch": sketches}}
     return LoadedRecord(RunRecord.model_validate(content), made.folder, arrays)
 

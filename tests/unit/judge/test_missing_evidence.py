@@ -106,9 +106,6 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
         (in_spec("probe", portable_steps=99), leg(2)), [("probe.portable", "invalid", 2, STEPS)],
     ),
     "a model without portable form": ((in_spec("probe", portable_steps=2), leg(0, unportable="a kernel")), []),
-    "fp64 errors of the envelope": (
-        (lambda c: probe(c)["envelope"].update(fp64_errors=[]),), [("probe.envelope", "invalid", 30, 30)],
-    ),
     "errors of the envelope": (
         (lambda c: probe(c)["envelope"].update(errors=[1e-7] * 7),), [("probe.envelope", "invalid", 7, 30)],
     ),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.number_formats import Beside
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import bits
 from plumbline.judge.rungs.formats import formats
@@ -19,7 +18,6 @@ from .rung_numbers import STEP, scaled
 from .rung_records import side
 from .test_speed_windows import checked_speed
 
-Counts = tuple[int, ...]
 BF16 = {"linear": 7, "matmul": 7, "bmm": 7, "attention": 7, "softmax": 23, "layer_norm": 23, "cross_entropy": 23}
 
 
@@ -79,26 +77,3 @@ def test_a_module_in_another_format_is_named_beside_autocast_too(name: str) -> N
     found = formats(Pair(left, right), STEP)
     assert found is not None
     assert (found.suspicions[0].code, found.at.at) == ("precision", name)
-
-
-FP32, FP16 = (1000, 900, 890, 870, 800, 700, 0), (1000, 900, 880, 860, 500, 0, 0)
-
-
-def test_residues_of_sums_show_no_format() -> None:
-    """Counts of an attention's key bias on an AVX-512 CPU and on an H200: its gradient is zero by mathematics."""
-    cpu, gpu = (125, 117, 111, 103, 51, 0, 0), (69, 42, 31, 21, 0, 0, 0)
-    assert Beside((cpu, gpu), error=1.05, limit=0.01).is_other is False
-    assert Beside((cpu, gpu), error=1.05, limit=4.0).is_other is False
-    assert Beside((cpu, gpu), error=1e-3, limit=0.01).is_other is True
-
-
-def test_the_probe_names_the_format_of_an_output_between_two_modules() -> None:
-    left, right = (
-        side(scaled("forward", "head", 1 + error, mantissa=bits)) for error, bits in ((0, FP32), (3e-4, FP16))
-    )
-    found = formats(Pair(left, right), STEP)
-    assert found is not None
-    assert (found.suspicions[0].code, found.at.at) == ("precision", "head")
-    assert formats(Pair(left, side(scaled("forward", "head", 1.5, mantissa=FP16))), STEP) is None
-    # Rounded weights show in every output: where a step begins with other weights, values name no format.
-    assert formats(Pair(left, right), STEP, values=False) is None

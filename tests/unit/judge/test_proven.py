@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge import compare
+from plumbline.judge import compare, judge_round
+from plumbline.judge.consensus import trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 
+from .conftest import other_kernel
 from .made_records import codes, whole
 
 HONEST = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "terms": 16, "error": 4.0}
@@ -90,3 +92,30 @@ def test_a_record_with_fewer_proofs_than_its_reference_is_no_pass(part: str) -> 
     assert found.verdict == "inconclusive"
     assert "proof.steps" in {finding.check for finding in found.findings}
     assert compare(record(part, proof()), record(part, proof(), proof(3)), throughput=False).verdict == "pass"
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+def test_a_proof_that_lost_all_modules_is_no_pass_beside_a_reference_that_has_them(part: str) -> None:
+    update = HONEST | {"stage": "optimizer", "name": "head.weight"}
+    whole_proof = {"step": 0, "errors": [HONEST, update], "tensors": 2, "draws": []}
+    without = whole_proof | {"errors": [update], "lost": "head: RuntimeError: no form in fp64"}
+    found = compare(record(part, whole_proof), record(part, without), throughput=False)
+    assert found.verdict == "inconclusive"
+    assert compare(record(part, without), record(part, whole_proof), throughput=False).verdict == "pass"
+
+
+def test_a_reference_that_its_own_proof_shows_to_be_wrong_accuses_no_other_platform() -> None:
+    """Its logits differ from the others', and no platform has a baseline."""
+
+    def platform(name: str, **changes: Any) -> LoadedRecord:
+        return whole(
+            lambda content: content["evidence"]["probe"].update(proofs=[proof(**changes)]),
+            lambda content: content.update(record_id=name, platform=name),
+            noise={"layer.linear": 1e-3} if changes else {},
+            fingerprint=other_kernel() if changes else {},
+        )
+
+    records = {"a": platform("a", error=1e5), "b": platform("b"), "c": platform("c")}
+    assert trusted_reference(records, "a", {}).name == "b"
+    results = judge_round(records, "a", {})
+    assert {name: result.verdict for name, result in results.items()} == {"a": "drift", "b": "pass", "c": "pass"}

@@ -63,7 +63,7 @@ def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_
 
 def test_what_is_left_without_any_rounding_is_a_second_cause(reference: LoadedRecord) -> None:
     evaluated_otherwise = {"head@6": 0.5}
-    plan = Plan(noise={"layer.linear": 1e-3, **evaluated_otherwise}, own_error=1e-3)
+    plan = Plan(noise={"layer.linear": 1e-3, **evaluated_otherwise})
 
     def run(request: Request) -> LoadedRecord:
         exact = Plan(noise=evaluated_otherwise) if request.experiment.precision == "fp64" else plan
@@ -120,7 +120,7 @@ def test_code_for_a_gradient_that_also_rounds_an_output_is_one_cause(
 
 def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRecord) -> None:
     """The reference's record in fp64 is there already: one more experiment settles the second cause."""
-    plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5}, own_error=1e-3)
+    plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5})
 
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference" or any(replay.rung == "evaluation" for replay in request.experiment.replays):

@@ -64,7 +64,7 @@ def test_what_is_not_measured_is_no_contradiction() -> None:
 
 def test_fewer_bits_on_one_side_are_a_drift_with_a_cause() -> None:
     fewer: dict[str, Any] = {
-        "noise": {"layer.linear": 1e-3}, "own_error": 1e-3,
+        "noise": {"layer.linear": 1e-3},
         "fingerprint": other_kernel() | {"mantissa_bits": {"linear": 10}},
     }  # fmt: skip
     for sides in ((measured("a", linear=23), named("b", **fewer)), (named("b", **fewer), measured("a", linear=23))):

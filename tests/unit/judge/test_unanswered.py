@@ -90,7 +90,7 @@ def test_an_experiment_without_evidence_is_run_once_more(reference: LoadedRecord
 @pytest.mark.parametrize("name", ["no probe", "no taps"])
 def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name: str) -> None:
     """The rerun answers, every restored value is answered by a record without evidence."""
-    plan = Plan(noise={"layer.norm": 1e-3}, own_error=1e-3)
+    plan = Plan(noise={"layer.norm": 1e-3})
 
     def run(request: Request) -> LoadedRecord:
         whole = experiment_record(plan if request.runs_on == "candidate" else Plan(), request)

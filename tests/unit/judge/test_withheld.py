@@ -53,8 +53,7 @@ def sketched_twice(content: Content) -> None:
     sketches = content["arrays"]["sketches"]["sketch"]
     other = make_record().arrays["sketches"]["sketch"][place : place + 1]
     content["arrays"]["sketches"] = {"sketch": np.concatenate([sketches, other])}
-    for name in ("errors", "fp64_errors"):
-        probe(content)["envelope"][name] = [*probe(content)["envelope"][name], 2e-7]
+    probe(content)["envelope"]["errors"] = [*probe(content)["envelope"]["errors"], 2e-7]
 
 
 TAPS: dict[str, tuple[Change, dict[str, Any]]] = {
@@ -201,10 +200,10 @@ BOTH: dict[str, tuple[Change, str]] = {
     "no gradient norm, beside a loss scale": (of_steps(gradient_norm=None, loss_scale=1.0), "inconclusive"),
     "no envelope": (lambda c: probe(c).update(envelope=None), "inconclusive"),
     "an envelope of no seeds": (
-        lambda c: probe(c)["envelope"].update(seeds=0, errors=[None] * 30, fp64_errors=[None] * 30), "invalid",
+        lambda c: probe(c)["envelope"].update(seeds=0, errors=[None] * 30), "invalid",
     ),
     "an envelope without errors": (
-        lambda c: probe(c)["envelope"].update(errors=[None] * 30, fp64_errors=[None] * 30), "inconclusive",
+        lambda c: probe(c)["envelope"].update(errors=[None] * 30), "inconclusive",
     ),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
     "no trail": (lambda c: c["evidence"]["speed"].update(trail=None), "inconclusive"),
@@ -258,7 +257,7 @@ def lost_envelope(content: Content) -> None:
 def test_a_candidates_envelope_alone_raises_no_limit() -> None:
     def wide(content: Content) -> None:
         envelope = probe(content)["envelope"]
-        envelope.update(errors=[1e3] * len(envelope["errors"]), loss=[1e3] * STEPS, fp64_errors=[None] * 30)
+        envelope.update(errors=[1e3] * len(envelope["errors"]), loss=[1e3] * STEPS)
 
     assert verdict(wide, noise={"head": 1e-2}) == "drift"
     drifted = rounded(wide, noise={"head": 1e-2})

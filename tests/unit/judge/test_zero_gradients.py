@@ -23,64 +23,29 @@ from .made_records import probe as probe_of
 compare = kept(compare)
 
 
-def zero_gradient(size: float, own: float, **changes: Any) -> LoadedRecord:
-    """Return a record whose gradient of `embed.weight` is noise of `size`."""
+def zero_gradient(size: float, *, leg: Change | None = None, **changes: Any) -> LoadedRecord:
+    """Return a record whose gradient of `embed.weight` is noise of `size`, with a leg that shows it or another."""
     made = make_record(**changes)
-    probe = made.record.evidence.probe
-    assert probe is not None
-    assert probe.envelope is not None
-    taps, errors = [tap.to_json() for tap in probe.taps], list(probe.envelope.fp64_errors)
-    for place, tap in enumerate(taps):
-        if (tap["stage"], tap["name"]) == ("gradient", "embed.weight"):
-            made.arrays["sketches"]["sketch"][place] = np.random.default_rng(place).normal(size=64) * size / 8
-            tap |= {"norm": size, "sha256": digest_json([size, place])}
-            errors[place] = own
-    envelope = probe.envelope.replace(fp64_errors=errors)
-    changed = probe.replace(taps=taps, envelope=envelope.to_json())
-    evidence = made.record.evidence.replace(probe=changed.to_json())
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+    def small(content: Content) -> None:
+        for place, tap in enumerate(probe_of(content)["taps"]):
+            if (tap["stage"], tap["name"]) == ("gradient", "embed.weight"):
+                noise = np.random.default_rng(place).normal(size=64) * size / 8
+                content["arrays"]["sketches"]["sketch"][place] = noise
+                tap.update({"norm": size, "sha256": digest_json([size, place])})
+
+    return edit(made, small, leg or with_leg(2))
 
 
-def test_a_gradient_that_is_zero_by_construction_says_nothing_between_kernels() -> None:
-    reference = zero_gradient(1e-12, 1.0)
-    assert compare(reference, zero_gradient(1e-10, 1.0, fingerprint=other_kernel())).verdict == "pass"
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_gradient_that_is_real_in_one_of_both_runs_still_counts(side: int) -> None:
-    owns = [2e-7, 1.0] if side else [1.0, 2e-7]
-    candidate = zero_gradient(1e-3, owns[1], fingerprint=other_kernel())
-    assert codes(compare(zero_gradient(1e-5, owns[0]), candidate)) == ["gradient"]
-
-
-def test_a_tiny_gradient_that_the_leg_shows_to_be_real_counts() -> None:
-    def first_step(content: Content) -> None:
-        errors = zip(probe_of(content)["envelope"]["fp64_errors"], probe_of(content)["taps"], strict=True)
-        probe_of(content)["envelope"]["fp64_errors"] = [each if tap["step"] == 0 else None for each, tap in errors]
-
-    sides = zero_gradient(1e-9, 2e-7), zero_gradient(2e-9, 2e-7, fingerprint=other_kernel())
-    assert codes(compare(*(edit(side, first_step) for side in sides))) == ["gradient"]
-
-
-def test_a_fault_beside_a_gradient_of_zero_is_found() -> None:
-    candidate = zero_gradient(1e-10, 1.0, fingerprint=other_kernel(), gradient_factor=1.25)
-    assert codes(compare(zero_gradient(1e-12, 1.0), candidate)) == ["gradient"]
-
-
-def test_a_gradient_of_zero_that_is_not_finite_never_passes() -> None:
-    candidate = zero_gradient(1e-10, 1.0, fingerprint=other_kernel())
-    candidate.arrays["sketches"]["sketch"][:] = math.nan
-    assert compare(zero_gradient(1e-12, 1.0), candidate).verdict == "drift"
-
-
-def with_leg(slices: int) -> Change:
+def with_leg(slices: int, *, is_zero: bool = True) -> Change:
     """Add the first step of a portable leg: the run itself, without its rounding in a gradient of zero."""
 
     def change(content: Content) -> None:
         sketches = []
         for tap, numbers in zip(probe_of(content)["taps"], content["arrays"]["sketches"]["sketch"], strict=True):
             noise = np.random.default_rng(9).normal(size=8) * 1e-18
-            small = numbers.reshape(8, -1).sum(axis=1) if tap["norm"] > 1e-6 else noise
+            is_noise = is_zero and (tap["stage"], tap["name"]) == ("gradient", "embed.weight")
+            small = noise if is_noise else numbers.reshape(8, -1).sum(axis=1)
             if tap["step"] == 0:
                 sketches.append((f"{tap['stage']} {tap['name']}", tuple(map(float, small))))
         leg = make_record(leg=True).record.evidence.probe.portable  # type: ignore[union-attr]
@@ -88,6 +53,38 @@ def with_leg(slices: int) -> Change:
         probe_of(content)["portable"] = {"slices": slices, "steps": steps, "repeated": True}
 
     return change
+
+
+REAL = with_leg(2, is_zero=False)
+"""A leg that has the gradient, too."""
+
+
+def test_a_gradient_that_is_zero_by_construction_says_nothing_between_kernels() -> None:
+    reference = zero_gradient(1e-12)
+    assert compare(reference, zero_gradient(1e-10, fingerprint=other_kernel())).verdict == "pass"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_gradient_that_is_real_in_one_of_both_runs_still_counts(side: int) -> None:
+    legs = (REAL, None) if side else (None, REAL)
+    candidate = zero_gradient(1e-3, leg=legs[1], fingerprint=other_kernel())
+    assert "gradient" in codes(compare(zero_gradient(1e-5, leg=legs[0]), candidate))
+
+
+def test_a_tiny_gradient_that_the_leg_shows_to_be_real_counts() -> None:
+    sides = zero_gradient(1e-9, leg=REAL), zero_gradient(2e-9, leg=REAL, fingerprint=other_kernel())
+    assert codes(compare(*sides)) == ["gradient"]
+
+
+def test_a_fault_beside_a_gradient_of_zero_is_found() -> None:
+    candidate = zero_gradient(1e-10, fingerprint=other_kernel(), gradient_factor=1.25)
+    assert codes(compare(zero_gradient(1e-12), candidate)) == ["gradient"]
+
+
+def test_a_gradient_of_zero_that_is_not_finite_never_passes() -> None:
+    candidate = zero_gradient(1e-10, fingerprint=other_kernel())
+    candidate.arrays["sketches"]["sketch"][:] = math.nan
+    assert compare(zero_gradient(1e-12), candidate).verdict == "drift"
 
 
 def no_envelope(content: Content) -> None:
@@ -102,24 +99,21 @@ def lost_envelope(content: Content) -> None:
 
 def lost_leg(content: Content) -> None:
     """Keep an envelope, whose perturbations are close together by chance."""
-    probe_of(content)["envelope"]["fp64_errors"] = [None] * len(probe_of(content)["taps"])
+    probe_of(content)["portable"] = None
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        (with_leg(2), no_envelope), (with_leg(2), lost_envelope), (with_leg(1), lost_envelope), (lost_leg,),
-        (no_envelope,),
-    ],
+    [(no_envelope,), (lost_envelope,), (with_leg(1), lost_envelope), (lost_leg,), (no_envelope, lost_leg)],
     ids=["no envelope", "lost envelope", "lost envelope, one slice", "lost leg", "neither"],
-)  # fmt: skip
+)
 def test_a_gradient_of_zero_says_nothing_without_an_envelope_or_a_leg(changes: tuple[Change, ...]) -> None:
-    def judged(size: float, own: float = 1.0, **more: Any) -> list[str]:
-        reference, candidate = zero_gradient(1e-12, 1.0), zero_gradient(size, own, fingerprint=other_kernel(), **more)
+    def judged(size: float, leg: Change | None = None, **more: Any) -> list[str]:
+        reference, candidate = zero_gradient(1e-12), zero_gradient(size, leg=leg, fingerprint=other_kernel(), **more)
         return codes(compare(edit(reference, *changes), edit(candidate, *changes)))
 
     assert judged(5e-12) == judged(1e-10) == []
-    assert judged(1e-3, 2e-7) == judged(1e-10, gradient_factor=1.25) == ["gradient"]
+    assert judged(1e-10, gradient_factor=1.25) == ["gradient"]
 
 
 def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
@@ -132,34 +126,9 @@ def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
                 content["arrays"]["sketches"]["sketch"][place] *= 1.01
                 taps[place] = {**tap, "sha256": digest_json(["moved", place])}
 
-    candidate = edit(zero_gradient(1e-10, 1.0, fingerprint=other_kernel()), moved)
-    assert codes(compare(zero_gradient(1e-12, 1.0), candidate)) == ["optimizer"]
-    assert codes(compare(*(edit(each, no_envelope) for each in (zero_gradient(1e-12, 1.0), candidate)))) == []
-
-
-def test_a_run_without_an_envelope_is_measured_by_its_leg() -> None:
-    """A tensor's limit is 8 times the smaller distance of both runs from their own legs."""
-
-    def off(by: float) -> Change:
-        def change(content: Content) -> None:
-            (step,) = probe_of(content)["portable"]["steps"]
-            step["sketches"] = [
-                (name, tuple(each * (1 + by) for each in numbers)) for name, numbers in step["sketches"]
-            ]
-
-        return change
-
-    for by, over in ((1e-5, True), (1e-4, False)):
-        pair = Pair(*(
-            edit(make_record(**changes), with_leg(2), off(by), no_envelope)
-            for changes in ({}, {"noise": {"layer.norm": 3e-4}, "fingerprint": other_kernel()})
-        ))  # fmt: skip
-        (norm,) = (error for error in pair.errors(0, "forward") if error.reference.name == "layer.norm")
-        assert norm.own == (pytest.approx(by), pytest.approx(by))
-        assert norm.over is over
-    # One slice is as far from fp64 as fp32 is: it is no measure.
-    coarse = Pair(*(edit(make_record(), with_leg(1), off(1e-4), no_envelope) for _ in range(2)))
-    assert {error.own for error in coarse.errors(0, "forward")} == {(None, None)}
+    candidate = edit(zero_gradient(1e-10, fingerprint=other_kernel()), moved)
+    assert codes(compare(zero_gradient(1e-12), candidate)) == ["optimizer"]
+    assert codes(compare(*(edit(each, no_envelope, lost_leg) for each in (zero_gradient(1e-12), candidate)))) == []
 
 
 def test_a_leg_measures_up_to_its_first_step_with_one_slice() -> None:
@@ -173,12 +142,12 @@ def test_a_leg_measures_up_to_its_first_step_with_one_slice() -> None:
     def distances(*changes: Change) -> list[float | None]:
         own = OwnDistances(edit(make_record(), with_leg(2), no_envelope, *changes))
         taps = own.loaded.record.evidence.probe.taps  # type: ignore[union-attr]
-        return [own.comparable(place) for place, tap in enumerate(taps) if (tap.step, tap.stage) == (0, "forward")]
+        return [own.distance(place) for place, tap in enumerate(taps) if (tap.step, tap.stage) == (0, "forward")]
 
     assert set(distances()) == {0.0}
     assert set(distances(no_outputs)) == set(distances(unportable)) == {None}
     own = OwnDistances(edit(make_record(), with_leg(2), no_envelope))
-    assert [own.comparable(place) for place in (-1, 99)] == [None, None]
+    assert [own.distance(place) for place in (-1, 99)] == [None, None]
 
 
 def test_half_precision_has_the_least_gradient_of_fp32() -> None:
@@ -190,7 +159,7 @@ def test_half_precision_has_the_least_gradient_of_fp32() -> None:
 def test_a_gradient_is_small_beside_the_largest_of_its_step(share: float, over: bool) -> None:
     largest = max(tap.norm or 0.0 for tap in make_record().record.evidence.probe.taps  # type: ignore[union-attr]
                   if (tap.step, tap.stage) == (0, "gradient"))  # fmt: skip
-    sides = [edit(zero_gradient(share * largest * factor, 1.0), no_envelope) for factor in (0.5, 1.0)]
+    sides = [edit(zero_gradient(share * largest * factor), no_envelope, lost_leg) for factor in (0.5, 1.0)]
     for pair in (Pair(*sides), Pair(*reversed(sides))):
         found = [error.over for error in pair.errors(0, "gradient") if error.reference.name == "embed.weight"]
         assert found == [over]

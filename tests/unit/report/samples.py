@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from plumbline.records import LoadedRecord
 from plumbline.report.history import HistoryPoint, Points
 from plumbline.report.html import render_page
-from plumbline.report.view import Records, build_view
+from plumbline.report.view import Records, ReportView, build_view
 from plumbline.schema.digest import digest_json
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import RunSpec
@@ -24,9 +25,27 @@ _PARTS = ("attention.self.query", "attention.self.key", "attention.self.value", 
           "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")  # fmt: skip
 
 
-def report_page(verdict: RoundVerdict, records: Records, history: Points | None = None, **more: Any) -> str:
+Given = Mapping[str, LoadedRecord | Sequence[LoadedRecord]]
+"""Record, or records of all workloads, of each platform."""
+
+
+def by_workload(given: Given) -> Records:
+    """Return the records of each workload by platform."""
+    records: dict[str, dict[str, LoadedRecord]] = {}
+    for name, some in given.items():
+        for loaded in [some] if isinstance(some, LoadedRecord) else some:
+            records.setdefault(loaded.record.spec.workload, {})[name] = loaded
+    return records
+
+
+def made_view(verdict: RoundVerdict, records: Given, *, baselines: Given | None = None, **more: Any) -> ReportView:
+    """Return the report's content for a round."""
+    return build_view(verdict, by_workload(records), baselines=by_workload(baselines or {}), **more)
+
+
+def report_page(verdict: RoundVerdict, records: Given, history: Points | None = None, **more: Any) -> str:
     """Render the report of a round."""
-    return render_page(build_view(verdict, records, history=history, **more))
+    return render_page(made_view(verdict, records, history=history, **more))
 
 
 def modules(layers: int) -> list[tuple[str, str]]:
@@ -123,7 +142,7 @@ def record(
         "evidence": kept.pop("evidence", evidence), "exit": kept.pop("exit", {"status": "completed"}),
         "timings": {"stage": 0.8, "probe": 6.2, "speed": 9.1, "learn": 22.0}, "fingerprint": fingerprint(**kept),
     })  # fmt: skip
-    return LoadedRecord(record=result, folder=Path(), arrays={"sketches": {"sketch": sketches}})
+    return LoadedRecord(record=result, folder=Path(result.record_id), arrays={"sketches": {"sketch": sketches}})
 
 
 def finding(check="probe.forward", outcome="pass", **more):

@@ -10,13 +10,12 @@ import pytest
 
 from plumbline.report.charts import MARKED, MOST_TOGETHER, room_for, shortened
 from plumbline.report.markdown import figures_page
-from plumbline.report.view import build_view
-from tests.unit.report.samples import many
+from tests.unit.report.samples import made_view, many
 
 
 def view_of(count):
     verdict, records, history = many(count)
-    return build_view(verdict, records, reference="aws", history=history)
+    return made_view(verdict, records, reference="aws", history=history)
 
 
 def charts_of(view):
@@ -111,5 +110,5 @@ def test_the_report_says_what_the_labels_stand_for():
         spec = item.record.spec
         named = spec.replace(data=spec.data.replace(class_names=("negative", "positive")))
         records[name] = replace(item, record=item.record.replace(spec=named, spec_sha256=named.digest))
-    view = build_view(verdict, records, reference="aws")
+    view = made_view(verdict, records, reference="aws")
     assert view.workloads[0].recipe.endswith("; classes 0 = negative, 1 = positive")

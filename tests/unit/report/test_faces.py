@@ -14,9 +14,8 @@ import pytest
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import figures_page, findings_table, step_summary
 from plumbline.report.terminal import verdict_table
-from plumbline.report.view import build_view
 from plumbline.schema.verdict import Cause, PlatformResult
-from tests.unit.report.samples import drifted, finding, nights, passing, record, report_page, verdict_of
+from tests.unit.report.samples import drifted, finding, made_view, nights, passing, record, report_page, verdict_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m|`x`](http://evil)"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -287,7 +286,7 @@ def pictures(page):
 
 def test_every_chart_of_the_report_is_a_picture_of_its_own():
     records = {"aws": record("aws"), "azure": record("azure", noise=3e-4, start="bert.encoder.layer.0")}
-    view = build_view(
+    view = made_view(
         verdict_of("drift", {"aws": passing(), "azure": drifted()}), records, reference="aws", history=nights()
     )
     charts = [view.history, *(chart for workload in view.workloads for chart in workload.charts)]
@@ -303,10 +302,10 @@ def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records
     hostile = "a]]><script>&"
     records = {"aws": record("aws"), hostile: record("azure")}
     verdict = verdict_of("pass", {"aws": passing(), hostile: passing()})
-    page = figures_page(build_view(verdict, records, reference="aws"))
+    page = figures_page(made_view(verdict, records, reference="aws"))
     assert "<script" not in page
     assert [picture.find(".//{*}script") for picture in pictures(page)] == [None] * len(pictures(page)) != []
-    assert "there is no chart" in figures_page(build_view(verdict_of("inconclusive", {}), {}))
+    assert "there is no chart" in figures_page(made_view(verdict_of("inconclusive", {}), {}))
 
 
 def test_the_controller_s_faces_load_no_torch():

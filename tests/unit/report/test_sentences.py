@@ -46,6 +46,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
     by_name = {
         "off.selfcheck",
         "off.precision",
+        "off.proof",
         "off.stated",
         "data.changed-both",
         "data.changed-label",
@@ -53,7 +54,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         *(f"sure.{sure}" for sure in get_args(Sure)),
         *(f"proof.{stage}" for stage in get_args(ProofStage)),
         *(f"curve-legs.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
-        *(f"curve-legs.state-{event}" for event in ("checkpoint", "evaluation", "exchange", "processes", "step")),
+        *(f"curve-legs.state-{event}" for event in ("checkpoint", "evaluation", "processes", "step")),
     }  # made for the code in a variable
     assert sorted(templates().keys() - made_facts().keys() - by_name) == []
     assert by_name <= templates().keys()

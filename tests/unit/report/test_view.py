@@ -10,9 +10,8 @@ from plumbline.report.differences import differences
 from plumbline.report.history import HistoryPoint, changes_of, since
 from plumbline.report.html import render_page
 from plumbline.report.sentences import cause_line, clean, number, place, seconds
-from plumbline.report.view import build_view
 from plumbline.schema.verdict import PlatformResult
-from tests.unit.report.samples import drifted, finding, many, nights, passing, record, verdict_of
+from tests.unit.report.samples import drifted, finding, made_view, many, nights, passing, record, verdict_of
 
 TF32 = {"numerics": {"fp32_precision.cuda.matmul": "tf32", "deterministic_algorithms": True}}
 START = "bert.encoder.layer.0"
@@ -23,7 +22,7 @@ def drift():
     records = {"aws": record("aws"), "azure": record("azure", noise=3.1e-4, start=START, rate=655.0, **TF32)}
     before = {"azure": record("azure", packages={"torch": "2.12.1"}, rate=640.0)}
     verdict = verdict_of("drift", {"azure": drifted(), "aws": passing()})
-    return build_view(verdict, records, reference="aws", baselines=before, history=nights())
+    return made_view(verdict, records, reference="aws", baselines=before, history=nights())
 
 
 def test_the_headline_names_platform_and_cause_and_the_case_answers_every_question(drift):
@@ -56,7 +55,7 @@ def test_the_night_before_is_compared_package_by_package():
     before = record("azure", packages={"torch": "2.12.1"}, lock_sha256="b" * 64).record.replace(round_id="20261119-a")
     verdict = verdict_of("drift", {"azure": drifted(), "aws": passing()})
     records = {"aws": record("aws"), "azure": record("azure", lock_sha256="c" * 64)}
-    view = build_view(verdict, records, reference="aws", earlier={"azure": before})
+    view = made_view(verdict, records, reference="aws", earlier={"azure": before})
     (table,) = [table for table in view.changes if table.title == "azure since 20261119-a"]
     assert table.columns == ("20261119-a", "now")
     rows = {row.key: row.values for row in table.rows}
@@ -76,7 +75,7 @@ def test_the_taps_chart_counts_and_places_what_is_over_its_limit(drift):
 
 def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
     records = {"aws": record("aws"), "azure": record("azure")}
-    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
+    view = made_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
     assert view.headline.sentence == "Training is the same on both platforms."
     assert view.headline.support.endswith("losses and weights are equal to the last bit at every step of the probe")
     assert [chart.title for chart in view.workloads[0].charts] == ["Loss of the probe", "Loss while learning"]
@@ -86,7 +85,7 @@ def test_equal_runs_need_no_taps_chart_and_are_said_to_be_equal():
 def test_the_first_lines_say_what_was_proven_of_production_settings_and_curves():
     def said(*findings):
         results = {"aws": passing(), "azure": passing().replace(findings=findings)}
-        return build_view(verdict_of("pass", results), {}, reference="aws").headline.support
+        return made_view(verdict_of("pass", results), {}, reference="aws").headline.support
 
     near, far = (
         finding("production.equality", "pass").replace(observed=error, limit=0.04, detail=f"bf16: {error}")
@@ -108,7 +107,7 @@ def test_rounding_alone_passes_and_is_never_called_equal():
             "azure": passing(notes=({"code": "rounding", "text": "at most 1.7 where 2.8 is rounding"},)),
         },
     )
-    view = build_view(verdict, records, reference="aws")
+    view = made_view(verdict, records, reference="aws")
     assert "azure differ from the reference by rounding alone" in view.headline.support
     assert view.rows[1].notes == ("at most 1.7 where 2.8 is rounding",)
     assert cause_line(verdict.platforms["azure"]) == "kernel: rounding only"
@@ -120,7 +119,7 @@ def test_rounding_alone_passes_and_is_never_called_equal():
 def test_platforms_with_the_same_equalities_share_one_line():
     verdict, records, _ = many(8)
     records["gcp"] = record("gcp")
-    (workload,) = build_view(verdict, records, reference="aws").workloads
+    (workload,) = made_view(verdict, records, reference="aws").workloads
     first, second = workload.words
     others = "aws-spot-us-west-2, azure, azure-nv-a10-v5, kubernetes-on-prem-paris, notebook and on-prem-frankfurt"
     assert first.startswith(f"{others}: equal to the last bit at every step of the probe: batches; not equal: ")
@@ -130,7 +129,7 @@ def test_platforms_with_the_same_equalities_share_one_line():
 def test_three_platforms_and_one_of_them_cannot_be_judged():
     broken = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="rows.parquet is cut"),))
     verdict = verdict_of("invalid", {"aws": passing(), "azure": drifted(), "gcp": broken})
-    view = build_view(verdict, {"aws": record("aws")}, reference="aws")
+    view = made_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "gcp cannot be judged: rows.parquet is cut."
     assert view.headline.support == "1 not judged (gcp); 1 drifted (azure); 1 passed (aws)"
     assert [(case.name, case.result.verdict) for case in view.cards] == [("azure", "drift"), ("gcp", "invalid")]
@@ -139,14 +138,14 @@ def test_three_platforms_and_one_of_them_cannot_be_judged():
 def test_a_platform_that_never_came_is_told_by_its_reason():
     absent = PlatformResult(verdict="inconclusive", unavailable="no worker came online within 900 s")
     verdict = verdict_of("inconclusive", {"aws": passing(), "azure": absent})
-    view = build_view(verdict, {"aws": record("aws")}, reference="aws")
+    view = made_view(verdict, {"aws": record("aws")}, reference="aws")
     assert view.headline.sentence == "azure has too little evidence: no worker came online within 900 s."
     assert view.rows[1].machine == "no record"
     assert "doctor" in view.cards[0].hint
 
 
 def test_a_round_without_any_platform_still_makes_a_report():
-    view = build_view(verdict_of("inconclusive", {}, timings={}), {})
+    view = made_view(verdict_of("inconclusive", {}, timings={}), {})
     assert view.headline.sentence.startswith("The round is inconclusive: too few platforms")
     assert view.rows == view.workloads == view.timings == ()
 
@@ -157,7 +156,7 @@ def test_a_record_of_a_failed_training_and_missing_parts_does_not_break_the_view
     )
     invalid = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="the loss is NaN"),))
     records = {"aws": record("aws"), "azure": failed}
-    view = build_view(verdict_of("invalid", {"aws": passing(), "azure": invalid}), records, reference="aws")
+    view = made_view(verdict_of("invalid", {"aws": passing(), "azure": invalid}), records, reference="aws")
     assert view.workloads[0].words == ("azure: no probe on both sides, so the numbers were not compared",)
     assert "failed: the loss is NaN at step 3" in render_page(view)
 
@@ -170,7 +169,7 @@ def test_a_missing_loss_leaves_a_gap_and_is_not_equal_to_another_missing_loss():
         steps = [step.replace(loss=None) if step.step == 7 else step for step in probe.steps]
         evidence = item.record.evidence.replace(probe=probe.replace(steps=tuple(steps)))
         records[name] = type(item)(item.record.replace(evidence=evidence), item.folder, item.arrays)
-    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
+    view = made_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
     assert "not equal: losses" in view.workloads[0].words[0]
     assert [line.series for line in view.workloads[0].charts[0].lines] == [0, 0, 1, 1]
 
@@ -180,7 +179,7 @@ def test_several_workloads_each_have_their_own_evidence():
         name: [record(name), record(name, workload="bert-tiny-news", record_id=f"{name}-news")]
         for name in ("aws", "azure")
     }
-    view = build_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), lists, reference="aws")
+    view = made_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), lists, reference="aws")
     assert [workload.name for workload in view.workloads] == ["bert-tiny-reviews", "bert-tiny-news"]
     assert len(view.records) == 4
 
@@ -193,7 +192,7 @@ def test_a_drop_in_the_history_is_found_and_named():
 
 def test_a_panel_labels_its_own_change_with_the_numbers_alone():
     verdict, records, history = many(8)
-    chart = build_view(verdict, records, reference="aws", history=history).history
+    chart = made_view(verdict, records, reference="aws", history=history).history
     texts = [rule.text for panel in chart.panels if panel.title == "kubernetes-on-prem-paris" for rule in panel.rules]
     assert texts == ["696.9 to 644.8"]
 
@@ -201,7 +200,7 @@ def test_a_panel_labels_its_own_change_with_the_numbers_alone():
 def test_a_shared_chart_labels_a_change_with_its_platform():
     records = {name: record(name) for name in ("aws", "azure")}
     verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
-    (rule,) = build_view(verdict, records, reference="aws", history=nights()).history.rules
+    (rule,) = made_view(verdict, records, reference="aws", history=nights()).history.rules
     assert rule.text.startswith("azure: 61")
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.schema.base import PlainJson, read_model
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fingerprint import Fingerprint
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import RunRecord, parse_record
 from plumbline.schema.verdict import Finding
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.made_records import whole
@@ -96,6 +96,25 @@ def test_a_document_with_too_many_values_or_keys_is_not_parsed() -> None:
     keys = {f"k{number}": 0 for number in range(20_001)}
     with pytest.raises(InvalidInputError, match="20001 keys"):
         read_model(RunRecord, json.dumps(keys).encode())
+
+
+def test_the_keys_of_the_same_bytes_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller reads each record of a night several times."""
+    num_parsed, loads = 0, json.loads
+
+    def counted(data: bytes, **how: Any) -> Any:
+        nonlocal num_parsed
+        num_parsed += 1
+        return loads(data, **how)
+
+    monkeypatch.setattr(json, "loads", counted)
+    data = make_record().record.replace(record_id="read-twice").model_dump_json().encode()
+    assert parse_record(data) == parse_record(data)
+    assert num_parsed == 1
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="record_id: is given twice"):
+            parse_record(data.replace(b"{", b'{"record_id": "read-once", ', 1))
+    assert num_parsed == 3
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400, 2**60, [{"a": float("nan")}]])

@@ -14,7 +14,7 @@ from plumbline.night.rounds.plan import Round
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import Gates, Suite
-from plumbline.upgrade.image_answer import image_answer
+from plumbline.upgrade.image_answer import image_answer, wanted
 from plumbline.upgrade.images import ImageTrainings
 from plumbline.upgrade.report import html_report
 from plumbline.upgrade.request import Candidate, check_image, read_image
@@ -88,7 +88,7 @@ def test_a_different_image_may_have_a_different_lock() -> None:
         "workloads": {"unit": {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 8, "probe": {}}},
     })  # fmt: skip
     round_ = Round("20261123-020000-a", suite, {"unit": spec()})
-    own, candidate = trainings().wanted(10)
+    own, candidate = wanted(trainings(), 10)
     assert [round_.order(one, 0).expected.lock_sha256 for one in (own, candidate)] == ["d" * 64, ""]
     assert round_.order(own, 0).record_id != round_.order(candidate, 0).record_id
 
@@ -116,7 +116,7 @@ def of_image(image: str, **changes: object) -> LoadedRecord:
 def play(state: ImageTrainings, answers: dict[str, LoadedRecord], most: int = 50) -> tuple[ImageTrainings, list[str]]:
     """Answer every training that is asked for by its title's beginning."""
     names = []
-    while asked := state.wanted(most):
+    while asked := wanted(state, most):
         for one in asked:
             names.append(one.title)
             found = answers.get(one.title) or answers[one.title.partition(",")[0]]
@@ -185,19 +185,19 @@ def test_pairs_end_at_the_budget_and_at_a_lost_training() -> None:
     assert image_answer(state).verdict == "inconclusive"
     *rest, last = state.records
     lost = replace(state, records={one: state.records[one] for one in rest}, absent={last: Absence("no worker")})
-    assert lost.wanted(50) == ()
+    assert wanted(lost, 50) == ()
     assert image_answer(lost).verdict == "inconclusive"
 
 
 def test_no_record_and_a_foreign_image_are_no_pass() -> None:
-    own, candidate = trainings().wanted(10)
+    own, candidate = wanted(trainings(), 10)
     lost = replace(trainings(), records={own: of_image("")}, absent={candidate: Absence("ErrImagePull")})
-    assert lost.wanted(10) == ()
+    assert wanted(lost, 10) == ()
     assert (image_answer(lost).verdict, "ErrImagePull" in image_answer(lost).sentences[0]) == ("inconclusive", True)
     broken = replace(lost, absent={candidate: Absence("corrupt", broken=True)})
     assert image_answer(broken).verdict == "invalid"
     state, names = play(trainings(has_speed=True), {"own image": of_image(""), "candidate image": of_image("")})
     assert len(names) == 2
     assert (image_answer(state).verdict, "unnamed image" in image_answer(state).sentences[0]) == ("inconclusive", True)
-    assert trainings().wanted(1) == ()
+    assert wanted(trainings(), 1) == ()
     assert image_answer(trainings()).verdict == "inconclusive"

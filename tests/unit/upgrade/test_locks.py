@@ -6,6 +6,7 @@ excerpts in the shape of published files, for neither tool runs without a conda 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -512,7 +513,50 @@ def test_a_lock_has_the_packages_that_its_own_tool_exports(lock):
         assert versions(read_lock(FILES / lock, extras=chosen)) == versions(read_lock(export)), export.name
 
 
+KEPT = json.loads((FILES / "kept.json").read_text("utf-8"))
+"""By tool and project: the lock that the tool wrote, and by the chosen extras and groups what it exports of it.
+
+uv 0.13, Poetry 2.5, PDM 2.29 (`pylock.toml`), pip-tools 7.6, Pipenv (`pipenv requirements`) and pip 26 (`pip lock`)
+locked projects of `test_lock_tools.py` on Linux from wheels written by hand. pip-tools and Pipenv wrote a lock for each
+choice, and pip tells what it installs from it.
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "project", "choice"),
+    [
+        (tool, name, choice)
+        for tool, locks in KEPT.items()
+        for name, lock in locks.items()
+        for choice in lock["choices"]
+    ],
+)
+def test_a_kept_lock_has_the_packages_that_its_tool_installs(tmp_path, tool, project, choice):
+    kept = KEPT[tool][project]
+    texts = kept["lock"]
+    path = tmp_path / kept["file"]
+    path.write_text(texts if isinstance(texts, str) else texts[choice])
+    extras = choice.split() if isinstance(texts, str) else None
+    assert versions(read_lock(path, extras=extras)) == kept["choices"][choice]
+
+
 def test_an_archive_by_its_address_alone_is_pinned_as_uv_exports_it_and_pip_takes_it():
     lock = lock_of("requirements.txt", "https://host/kern-2.0-py3-none-any.whl ; python_version >= '3.8'\nplain==1.0\n")
     assert versions(lock) == {"kern": "2.0", "plain": "1.0"}
     assert lock.pins["kern"].url == "https://host/kern-2.0-py3-none-any.whl"
+
+
+def test_an_archive_by_its_path_is_no_archive_of_an_index():
+    text = """
+[[package]]
+name = "kern"
+version = "2.0"
+groups = ["main"]
+files = [{ file = "kern-2.0-py3-none-any.whl", hash = "sha256:%s" }]
+
+[package.source]
+type = "file"
+url = "../wheels/kern-2.0-py3-none-any.whl"
+"""
+    with pytest.raises(ConfigurationError, match=r"\.\./wheels/kern-2\.0-py3-none-any\.whl is a path of the machine"):
+        lock_of("poetry.lock", text % ("a" * 64))

@@ -10,8 +10,9 @@ import pytest
 
 from plumbline.data.datasets import build_dataset, publish, row_origins
 from plumbline.data.datasets.receipts import write_origins
-from plumbline.data.datasets.rows import Place, Row
+from plumbline.data.datasets.rows import Row
 from plumbline.data.stores import open_store
+from plumbline.schema.delimited import Place
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.manifest import Manifest

@@ -1,4 +1,4 @@
-"""Change points: valid on noise, dated, quick; episodes; equivalence."""
+"""Change points: valid on noise, dated, quick; equivalence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from bench.history.simulated_nights import NOISES
 from plumbline.judge.history.changepoints import changes
-from plumbline.judge.history.detection import rank_sum_chance
-from plumbline.judge.history.episodes import episodes
 from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
 from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.ranks import rank_sum_chance
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -105,19 +104,18 @@ def test_no_series_raises(values: list[float]) -> None:
         assert 0 <= change.p_value <= 1
     if len({value for value in values if math.isfinite(value)}) <= 1:
         assert changes(values) == ()
-        assert episodes(np.array(values, dtype=np.float64)) == ()
 
 
-def test_a_creep_is_one_episode_and_a_step_another() -> None:
+def test_a_creep_is_one_change_and_a_step_another() -> None:
     values = 100 + _generator(4).normal(size=300)
     values[100:] -= 6
     values[200:260] += np.linspace(0, 14, 60)
     values[260:] += 14
-    result = episodes(values)
+    result = changes(values)
     assert [item.shape for item in result] == ["step", "creep"]
     assert abs(result[0].index - 100) <= 2
     assert abs(result[1].index - 200) <= 12
-    assert result[1].low <= 108 <= result[1].high + 1
+    assert result[1].after == pytest.approx(108, abs=0.6)
 
 
 def test_equivalence_takes_enough_runs_and_says_how_many() -> None:

@@ -20,11 +20,12 @@ from bench.history.simulated_nights import (
 )
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers, Past
-from plumbline.judge.history.engine import advance, decide
+from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import judge_lines
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import SeriesFile, extended
+from plumbline.judge.history.state import advance
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -144,7 +145,7 @@ def test_a_question_that_an_ab_left_open_gets_an_ab_on_the_next_night(
     past = Past(generator.normal(0, 0.01, 60))
     both = generator.normal(0.03, 0.05, (6, 4))
     undecided = decide(past, 0.06, ALLOWED, Answers((0.06,) * 4, both[:, :2], both[:, 2:]))
-    assert (undecided.verdict, undecided.reason) == ("inconclusive", "undecided")
+    assert (undecided.verdict, undecided.reason) == ("inconclusive", "unconfirmed")
     past = advance(past, 0.06, undecided)
     tonight = 0.028  # no detector reports it, and it does not rule the loss out
     assert decide(past, tonight, ALLOWED).needs == "reruns"

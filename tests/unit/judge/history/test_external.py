@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.main import main
-from plumbline.judge.history.metrics import worse_by_name
 from plumbline.schema.verdict import exit_code, worst
 
 FIRST = date(2026, 8, 1)
@@ -60,7 +60,8 @@ def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the column does not exist"),
+        ("", "contains no row"),
+        ("day,value\n", "the column does not exist"),
         ("time,metric,value\n", "contains no row"),
         ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
         ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
@@ -300,6 +301,18 @@ def test_time_and_metrics_are_chosen_by_option(tmp_path: Path, capsys: pytest.Ca
     assert "no metric 'troughput'" in capsys.readouterr().err
 
 
+def test_the_metrics_of_named_runs_are_chosen_by_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table that W&B writes of its runs: each has a name of its own, which is no metric's."""
+    values = _noisy()
+    values[100:] *= 0.7
+    rows = [row.replace(",", f"T02:00:00.000Z,brisk-sky-{night},", 1) for night, row in enumerate(_days(values, "x"))]
+    path = _csv(tmp_path / "t.csv", rows, '"Created","Name","Tags","accuracy"')
+    assert main(["history", "--from", str(path)]) == 4
+    assert "row 2: value: missing (hint: --metric NAME names a column of numbers)" in capsys.readouterr().err
+    (line,) = _read(capsys, path, "--metric", "accuracy")["lines"]
+    assert (line["metric"], line["nights"], line["verdict"]) == ("accuracy", 110, "drift")
+
+
 def test_an_accuracy_in_percent_changes_by_a_share_of_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,7 +331,41 @@ def test_series_that_change_together_are_named_as_one_event(tmp_path: Path, caps
     assert "3 of 3 series changed on the same night" in capsys.readouterr().out
 
 
+def test_forty_series_of_one_night_are_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = _noisy()
+    rows = [_days(values, f"bench_{number:02}_seconds")[0] for number in range(40)]
+    summary, xml = tmp_path / "summary.md", tmp_path / "junit.xml"
+    path = _csv(tmp_path / "t.csv", rows)
+    assert main(["history", "--from", str(path), "--summary", str(summary), "--junit", str(xml)]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 6
+    assert max(map(len, lines)) < 240
+    assert "bench_04_seconds and 35 more (by name)" in lines[1]
+    assert "bench_04_seconds and 35 more: 1 night, too few for a reference" in lines[2]
+    for written in (summary, xml):
+        assert written.read_text("utf-8").count("bench") >= 40
+        assert "1 nights" not in written.read_text("utf-8")
+
+
+def test_one_of_a_kind_is_no_plural(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _csv(tmp_path / "t.csv", ["2026-08-01,speed,1"])
+    main(["history", "--from", str(path)])
+    assert "1 row, 2026-08-01 to 2026-08-01, 1 series" in capsys.readouterr().out
+    _csv(path, ["2026-08-01,speed,1", "2026-08-01,speed,2"])
+    main(["history", "--from", str(path)])
+    assert "1 row repeats a time of its series" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("option", ["--time", "--metric", "--accept"])
 def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
     assert f"{option}: is for --from FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("num_series", "shared"), [(1, 40), (88, 88)])
+def test_one_false_drift_a_year_is_that_of_a_whole_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_series: int, shared: int
+) -> None:
+    path = _csv(tmp_path / "t.csv", [row for name in range(num_series) for row in _days(_noisy(30), f"metric{name}")])
+    assert main(["history", "--from", str(path)]) == 0
+    assert f"at most one false drift a year of {shared} series" in capsys.readouterr().out

@@ -214,7 +214,7 @@ def test_escapes_of_a_file_reach_no_terminal(tmp_path: Path, capsys: pytest.Capt
     lost[60:] *= 1.1
     escape = "\x1b]0;owned\x07\x1b[31m"
     series = f"{escape}aws,{escape} latency_ms"
-    rows = [f"{time:%Y-%m-%d},{series},{value}" for time, value in zip(TIMES, lost.tolist(), strict=True)]
+    rows = [f"{time:%Y-%m-%d},{series},{value},x" for time, value in zip(TIMES, lost.tolist(), strict=True)]
     path = tmp_path / "series.csv"
     path.write_text("\n".join([f"time,platform,metric,value,{escape}x", *rows]), encoding="utf-8")
     page, xml, summary = (tmp_path / name for name in ("page.html", "junit.xml", "summary.md"))

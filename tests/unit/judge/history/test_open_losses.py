@@ -10,11 +10,13 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
-from plumbline.judge.history.engine import advance, decide
+from plumbline.judge.history.detection import is_ruled_out
+from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS
-from plumbline.judge.history.reference import reference_of
+from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import lines_of, past_of
 from plumbline.judge.history.series import CallEntry, extended
+from plumbline.judge.history.state import advance, level_reference
 from plumbline.schema.suite import Gates
 from tests.unit.judge.history import nights
 from tests.unit.judge.history.nights import night, noise, run_nights
@@ -277,3 +279,31 @@ def test_an_accepted_gain_is_the_reference_and_its_loss_a_regression(seed: int) 
     called = [index for index, one in found if one.decision.new]
     assert called
     assert 100 <= called[0] <= 107
+
+
+def test_nights_of_a_loss_do_not_rule_it_out_because_its_first_one_was_an_outlier() -> None:
+    reference = Reference(0.0, 0.0068, 60, 0.0)
+    assert not is_ruled_out(0.0646, np.array([0.0301, 0.0102, 0.0183, 0.0197]), reference)
+    assert is_ruled_out(0.0646, np.array([0.001, -0.002, 0.003, 0.0, 0.002]), reference)
+
+
+def test_one_fast_night_rules_out_no_loss_of_three_sd() -> None:
+    assert not is_ruled_out(0.0219, np.array([-0.0103]), Reference(0.0, 0.0062, 60, 0.0))
+
+
+def test_the_nights_of_a_called_loss_enter_no_reference_after_its_end() -> None:
+    values = noise(2, 110)
+    values[20:60] *= 0.9
+    _, found = run_nights(values)
+    assert any(one.recovered for _, one in found)
+    series, _ = run_nights(values)
+    (line,) = lines_of(series, METRICS, {})
+    reference = level_reference(past_of(line))
+    assert reference is not None
+    assert abs(reference.centre + np.log(100)) < 0.01
+
+
+def test_nights_of_a_called_loss_do_not_end_it_because_it_was_called_on_its_worst_nights() -> None:
+    reference = Reference(0.0, 0.0074, 60, 0.0)
+    assert not is_ruled_out(0.047, np.full(20, 0.0184), reference, is_cleared=True)
+    assert is_ruled_out(0.047, np.full(5, 0.001), reference, is_cleared=True)

@@ -42,7 +42,7 @@ def test_too_few_blocks_acquit_no_loss_and_say_how_many_are_missing(blocks: int)
     allowed = allowed_for(num_platforms=4, num_series=40)
     assert 6.0**-blocks > allowed.ab_alpha(10)
     decided = decide(_past(), LOST[0], allowed, _answers(blocks, LOST[0], 10))
-    assert (decided.verdict, decided.reason) == ("inconclusive", "undecided")
+    assert (decided.verdict, decided.reason) == ("inconclusive", "unconfirmed")
     assert decided.missing_blocks >= 6 - blocks
 
 
@@ -53,7 +53,7 @@ def test_half_of_the_loss_is_ruled_out_before_the_software_is_acquitted() -> Non
     assert noisy.tonight is not None
     assert noisy.baseline is not None
     wide = Answers(LOST, noisy.tonight * 60, noisy.baseline * 60)
-    assert decide(_past(), LOST[0], allowed, wide).reason == "undecided"
+    assert decide(_past(), LOST[0], allowed, wide).reason == "unconfirmed"
 
 
 def test_the_chance_is_that_of_all_orders_within_blocks() -> None:

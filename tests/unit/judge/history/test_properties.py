@@ -14,14 +14,15 @@ from plumbline.cli.exchange.external import parse_external
 from plumbline.judge.history.allowed import allowed_for, noise_floor
 from plumbline.judge.history.decision import Answers
 from plumbline.judge.history.equivalence import equivalence
+from plumbline.judge.history.experiments import judge_reruns
 from plumbline.judge.history.metrics import METRICS
-from plumbline.judge.history.night import call_entry, finding_of, judge_lines
+from plumbline.judge.history.night import call_entry, judge_lines
 from plumbline.judge.history.paired import paired_test
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import SeriesFile, extended
-from plumbline.judge.history.summary import summarise
-from plumbline.judge.history.tonight import judge_reruns
+from plumbline.report.decisions import finding_of
+from plumbline.report.summary import summarise
 from plumbline.schema.errors import InvalidInputError
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
@@ -88,7 +89,7 @@ def test_a_constant_series_is_quiet_and_an_unlike_night_after_it_is_not(count: i
 
     learning = ("inconclusive", "learning")
     assert reason(*[100.0] * (count + 1)) == (("pass", "quiet") if count >= 5 else learning)
-    assert reason(*[100.0] * count, 50.0) == (("inconclusive", "open-question") if count >= 5 else learning)
+    assert reason(*[100.0] * count, 50.0) == (("inconclusive", "open-loss") if count >= 5 else learning)
 
 
 @settings(max_examples=100, deadline=None)
@@ -118,7 +119,7 @@ def test_any_runs_have_a_noise_floor_and_an_equivalence(left: list[float], right
 @example(values=[0.0, 1e9, 1e-309, 1e-309])
 @given(values=st.lists(ANY, min_size=1, max_size=40))
 def test_any_external_series_is_summarised(values: list[float]) -> None:
-    text = "\n".join(["time,metric,value", *(f"{day},speed,{value}" for day, value in enumerate(values))])
+    text = "\n".join(["time,metric,value", *(f"{1785000000 + day},speed,{value}" for day, value in enumerate(values))])
     (line,) = parse_external(text, where="x").histories
     summary = summarise(line, ALLOWED)
     assert (summary.nights, summary.verdict == "pass" and not math.isfinite(values[-1])) == (len(values), False)

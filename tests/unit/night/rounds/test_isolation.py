@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import largest_judgeable
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, SpeedEvidence
+from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.sketch import reduced
 from tests.record_parts import parquet_of
 from tests.said import said
 from tests.unit.judge.conftest import make_record
@@ -31,7 +33,14 @@ def completed(content: Content) -> None:
     leg = make_record(leg=True, has_portable_sketches=True).record.evidence.probe
     assert leg is not None
     assert leg.portable is not None
-    content["evidence"]["probe"]["portable"] = leg.portable.model_dump()
+    probe, portable = content["evidence"]["probe"], leg.portable.model_dump()
+    own = {
+        (tap["step"], f"{tap['stage']} {tap['name']}"): tuple(map(float, reduced(numbers)))
+        for tap, numbers in zip(probe["taps"], content["arrays"]["sketches"]["sketch"], strict=True)
+    }
+    for step in portable["steps"]:
+        step["sketches"] = [(name, own.get((step["step"], name), known)) for name, known in step["sketches"]]
+    probe["portable"] = portable
     content["evidence"]["learn"] |= {"learning_rates": [1e-3] * 8, "batches": ["a" * 16] * 8, "dropout": [0.1]}
     content["evidence"]["learn"]["evaluations"] = [evaluation(4), evaluation(8)]
     content["evidence"]["speed"] |= {
@@ -151,7 +160,7 @@ def cases(content: Content) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("spec", "model", "settings"), {"x": number}
 
 
-@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a third", "all"])
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a sixth", "all"])
 def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
     world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture, share: int
 ) -> None:
@@ -262,3 +271,37 @@ def test_records_that_memory_has_no_room_for_are_read_again_and_judged_alike(
     assert len(gathered.table) == 1
     assert sum("record" in vars(record) for record in gathered.records.values()) == 1
     assert sum("state" in vars(record) for record in gathered.records.values()) <= 1
+
+
+def other_loss(folder: Path) -> None:
+    path = folder / RECORD_NAME
+    content = json.loads(path.read_bytes())
+    content["evidence"]["probe"]["steps"][0]["loss"] *= 2
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def other_rows(folder: Path) -> None:
+    path = folder / "batches.safetensors"
+    tensors = {name: array.copy() for name, array in load_file(path).items()}
+    tensors["input_ids"][0, 0, 0] += 1
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize("change", [other_loss, other_rows])
+def test_a_record_that_changed_since_it_was_gathered_is_not_judged(
+    world: WholeRound, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    for name in NAMES:
+        world.deliver(name)
+    monkeypatch.setattr("plumbline.records.loaded_record._MAX_IN_MEMORY", 1)
+    gathered = world.gather()
+    victim = gathered.records[world.assignment("azure")]
+    assert "record" not in vars(victim)
+    change(victim.folder)
+    results = world.judge(gathered)
+    assert {name: result.verdict for name, result in results.items()} == {
+        "aws": "pass", "azure": "invalid", "gcp": "pass",
+    }  # fmt: skip
+    (finding,) = [finding for finding in results["azure"].findings if finding.outcome == "invalid"]
+    why = "changed since it was read" if change is other_loss else "does not match the digest in its record"
+    assert why in f"{said(finding.detail)} {results['azure'].unavailable}"

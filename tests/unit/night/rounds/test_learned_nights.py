@@ -139,7 +139,7 @@ def test_an_upgrade_moves_a_deterministic_metric_within_its_margin(
         result, decided = upgraded(before, benign, nights, metric)
         assert (result.verdict, decided.needs) == ("pass", ""), (nights, decided.decision.reason)
     result, decided = upgraded(before, benign, 5, metric)
-    assert decided.decision.reason == "within-margin"
+    assert decided.decision.reason == "too-small"
     assert "since 2026-01-23" in str(result.notes[0].text)
     result, decided = upgraded(before, harmful, 5, metric)
     assert (result.verdict, decided.decision.reason) == ("drift", "lasting")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from plumbline.judge.history.night import REASON_TEXTS
 from plumbline.judge.history.series import NightRow, SeriesFile, extended, row_of
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
@@ -18,6 +17,7 @@ from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.night_findings import apply_nights
 from plumbline.night.rounds.nights import History, decide_nights, night_reruns
 from plumbline.night.rounds.plan import MAIN, RERUN, Assignment
+from plumbline.report.decisions import REASON_TEXTS
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Finding, PlatformResult

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.detection import least_shown
-from plumbline.judge.history.episodes import Episode, episodes
-from plumbline.judge.history.night import LineDecision, entry_sentence, judge_lines, sentence
+from plumbline.judge.history.night import LineDecision, judge_lines, with_changes
 from plumbline.judge.history.reference import Reference
-from plumbline.judge.history.segments import MetricHistory, PlacedCall
+from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.history.series import CallEntry
+from plumbline.report.decisions import entry_sentence, sentence
 from plumbline.schema.base import Model
 from plumbline.schema.verdict import Outcome
 
@@ -44,10 +44,6 @@ class ChangeSummary(Model):
     after: float
     change: float | None
     """Relative, or absolute where the metric is."""
-    low: float | None
-    high: float | None
-    """95% interval of the level after."""
-    p_value: float | None = None
     with_boundary: str = ""
     """What changed in the same night: `hardware`, `lock`, `spec` or `baseline`."""
 
@@ -84,8 +80,10 @@ def summarise(
     """Summarise the history of one metric.
 
     Its changes are the engine's events in the `last` nights (default: all): those that rounds kept, or, with
-    `is_judged=False` and in a suite without reruns, the changes of level by which the engine decides there.
+    `is_judged=False`, those that nights without experiments show.
     """
+    if not is_judged:
+        history = with_changes(history, allowed)
     metric, end = history.metric, len(history.values)
     first = max(end - last, 0) if last else 0
     (decided,) = judge_lines([history], allowed, software={(history.workload, metric.name): "unavailable"})
@@ -93,11 +91,6 @@ def summarise(
     kept = next((call.entry for call in history.calls if is_judged and call.place == end - 1), None)
     scores = metric.scores(history.values)
     reference, level = _reference(decided)
-    events = (
-        [_event(history, call) for call in history.calls if _is_event(call)]
-        if is_judged and allowed.num_reruns
-        else _changes(history, scores, decided)
-    )
     return LineSummary(
         platform=history.platform,
         workload=history.workload,
@@ -123,7 +116,7 @@ def summarise(
             for boundary in history.boundaries
             if boundary.index >= first
         ),
-        changes=tuple(_change(history, episode) for episode in events if episode.index >= first),
+        changes=tuple(_changes(history, first)),
         verdict=kept.verdict if kept else decided.verdict,
         reason=kept.reason if kept else decided.reason,
         sentence=entry_sentence(history, kept) if kept else sentence(decided),
@@ -138,43 +131,21 @@ def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
     return replace(past.prior or Reference(0.0, past.floor, 1, 0.0), centre=past.call.centre), past.call.level
 
 
-def _is_event(call: PlacedCall) -> bool:
-    entry = call.entry
-    return entry.reason == "recovered" or (entry.new and entry.centre is not None and entry.size is not None)
-
-
-def _event(history: MetricHistory, call: PlacedCall) -> Episode:
-    """Return the change that a round has decided on."""
-    entry, centre = call.entry, call.entry.centre or 0.0
-    if entry.reason == "recovered":
-        before = next((one.entry for one in history.calls[::-1] if one.place < call.place and _is_event(one)), entry)
-        size, old = before.size or 0.0, before.centre or centre
-        return Episode(call.place, "step", old + size, old, old, old)
-    since = bisect_left(history.times, entry.since, 0, call.place + 1) if entry.since is not None else call.place
-    after = centre + (entry.size or 0.0)
-    shape: Literal["step", "creep"] = "creep" if entry.shape == "creep" else "step"
-    return Episode(
-        since, shape, centre, after, centre + (entry.low or after - centre), centre + (entry.high or after - centre)
-    )
-
-
-def _changes(history: MetricHistory, scores: NDArray[np.float64], decided: LineDecision) -> list[Episode]:
-    """Return the changes of level of each segment, by which the engine decides, and the newest loss if it is none yet.
-
-    The newest nights show a loss before ranks can show a change.
-    """
-    starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
-    found = [
-        replace(episode, index=start + episode.index)
-        for start, end in zip(starts, [*starts[1:], len(scores)], strict=True)
-        for episode in episodes(scores[start:end])
-    ]
-    decision = decided.decision
-    lost, reference = decision.onset, decision.reference
-    if decision.verdict != "drift" or lost is None or reference is None or lost.index in [one.index for one in found]:
-        return found
-    after = reference.centre + (decision.size or 0.0)
-    return [*found, Episode(lost.index, lost.shape, reference.centre, after, after, after)]
+def _changes(history: MetricHistory, first: int) -> Iterator[ChangeSummary]:
+    """Yield the calls, gains and recoveries since a night."""
+    lost: CallEntry | None = None
+    for call in history.calls:
+        entry, centre = call.entry, call.entry.centre or 0.0
+        index = bisect_left(history.times, entry.since, 0, call.place + 1) if entry.since is not None else call.place
+        before, after = centre, centre + (entry.size or 0.0)
+        if entry.reason == "recovered" and lost is not None:
+            index, after = call.place, lost.centre or centre
+            before = after + (lost.size or 0.0)
+        elif not entry.new or entry.centre is None or entry.size is None:
+            continue
+        lost = entry if entry.verdict == "drift" else None
+        if index >= first:
+            yield _change(history, index, entry.shape or "step", before, after)
 
 
 def _limit(history: MetricHistory, reference: Reference | None, allowed: Allowed) -> float | None:
@@ -190,21 +161,17 @@ def _least_loss(history: MetricHistory, reference: Reference | None, allowed: Al
     return _finite(history.metric.change(max(least, allowed.of(history.metric.name).at(reference.centre).least_change)))
 
 
-def _change(history: MetricHistory, episode: Episode) -> ChangeSummary:
-    metric, index = history.metric, episode.index
+def _change(history: MetricHistory, index: int, shape: str, before: float, after: float) -> ChangeSummary:
+    metric = history.metric
     near = [boundary.what for boundary in history.boundaries if abs(boundary.index - index) <= _NEAR]
-    ends = sorted((metric.value(episode.low), metric.value(episode.high)))
     return ChangeSummary(
         since=history.day(index),
         round=history.rounds[index],
-        shape=episode.shape,
-        worse=episode.after > episode.before,
-        before=metric.value(episode.before),
-        after=metric.value(episode.after),
-        change=_finite(metric.change(episode.after - episode.before)),
-        low=_finite(ends[0]),
-        high=_finite(ends[1]),
-        p_value=episode.p_value,
+        shape=shape,
+        worse=after > before,
+        before=metric.value(before),
+        after=metric.value(after),
+        change=_finite(metric.change(after - before)),
         with_boundary=near[0] if near else "",
     )
 
