@@ -35,6 +35,13 @@ _IN_A_PART = re.compile(r"mantissa_bits\.(speed|learn)\..*")
 _NUM_NAMED = 3
 
 
+def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
+    """Return whether autocast leaves the same operations in fp32: on one kind of device, with the same software."""
+    sides = [side.fingerprint for side in (left, right)]
+    packages = [{name: side.packages.get(name) for name in SOFTWARE} for side in sides]
+    return packages[0] == packages[1] and bool(sides[0].gpus) == bool(sides[1].gpus)
+
+
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
     """Return the reasons for different bits of a part; empty where equal bits are due."""
     lines = [line for line in differences(left.fingerprint, right.fingerprint) if _counts(line)]

@@ -6,7 +6,7 @@ Without them, 3 of 216 names and 5 places are lost (ADR 0036).
 from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import has_equal_lists
+from plumbline.judge.native import has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -64,7 +64,7 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
     """
     left, right = pair.reference.record, pair.candidate.record
     ours, theirs = _kept(left, part), _kept(right, part)
-    is_alike = has_equal_lists(pair.reference, pair.candidate)
+    is_alike = has_equal_lists(pair.reference.record, pair.candidate.record)
     for name in (name for name in ours if name in theirs):
         bits, is_product = ours[name], name in _FACTORS
         is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
