@@ -275,6 +275,13 @@ class RunSpec(Model):
         return digest_json(self.to_json())
 
     @property
+    def speed_alone(self) -> RunSpec:
+        """Return the spec of a measurement of throughput, without windows, which need memory; itself without speed."""
+        if self.speed is None:
+            return self
+        return self.replace(probe=None, learn=None, speed=self.speed.replace(production_steps=0))
+
+    @property
     def parts(self) -> tuple[PartName, ...]:
         """Return the parts in order of execution."""
         chosen: list[PartName] = []

@@ -78,13 +78,14 @@ def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, flo
     """Return the maximum distance of each compiled tensor from fp64.
 
     Its kernels round at other places of the same formula: the distance of the same tensor without the compiler, or the
-    median of its stage where that happens to be smaller, shows the size of one such draw.
+    median of its stage where that happens to be smaller, shows the size of one such draw. Both may be zero by chance
+    where a tensor has very few numbers: no limit is below the rounding of fp32.
     """
-    typical = {
-        stage: statistics.median([each.eager or 0.0 for each in kernels if each.stage == stage] or [0.0])
-        for stage in ("forward", "gradient")
-    }
-    return [(each, limits.PRODUCTION_FACTOR * max(each.eager or 0.0, typical[each.stage])) for each in kernels]
+    least: dict[str, float] = {}
+    for stage in ("forward", "gradient"):
+        typical = statistics.median([each.eager or 0.0 for each in kernels if each.stage == stage] or [0.0])
+        least[stage] = max(limits.PRODUCTION_FACTOR * typical, floor_of(stage, "fp32"))
+    return [(each, max(limits.PRODUCTION_FACTOR * (each.eager or 0.0), least[each.stage])) for each in kernels]
 
 
 def relative(reference: float | None, candidate: float | None) -> float:

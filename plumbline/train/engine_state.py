@@ -57,7 +57,7 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
     groups = [
         {key: value for key, value in group.items() if key != "params"} for group in engine.optimizer.param_groups
     ]
-    schedule, scaler = dict(vars(engine.schedule)), engine.scaler.state_dict() if engine.scaler else None
+    schedule = dict(vars(engine.schedule))
     live, scales = (engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler), _scales(engine)
     modes = {module: module.training for module in engine.bare.modules()}
     try:
@@ -67,8 +67,8 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
             engine.scaler = None
             for value in tensors.values():
                 value.data, value.grad = value.data.double() if value.is_floating_point() else value.data, None
-        elif engine.scaler:
-            engine.scaler.load_state_dict({**(scaler or {}), "scale": _LOSS_SCALE})
+        elif engine.scaler:  # a new one, as an interrupted step leaves its state behind
+            engine.scaler = torch.amp.GradScaler(engine.ranks.device.type, init_scale=_LOSS_SCALE)
         yield
     finally:
         engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler = live
@@ -80,8 +80,6 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
         for group, saved in zip(engine.optimizer.param_groups, groups, strict=True):
             group.update(saved)
         vars(engine.schedule).update(schedule)
-        if engine.scaler and scaler is not None:
-            engine.scaler.load_state_dict(scaler)
         for module, mode in modes.items():
             module.training = mode
         drawn = {name for name, state in read_states().items() if state != generators.get(name)}

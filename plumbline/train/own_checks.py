@@ -9,7 +9,8 @@ modules prove themselves; both are measured against fp64.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +26,10 @@ from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.engine_state import Start, borrowed, without_dropout
-from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states
-from plumbline.train.proof import Prover
+from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.families import attention_of_double
+from plumbline.train.numerics import apply_settings
+from plumbline.train.proof import Prover, is_over
 from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compiled_form, make_engine
 from plumbline.train.taps import first_tensor, named_gradients
@@ -40,13 +43,14 @@ class _Values(Observer):
     """Observer that keeps loss, logits, gradients and, if asked, each module's outputs over the micro-batches."""
 
     engine: Engine
-    has_outputs: bool = False
     updates: bool = True
+    beside: Values | None = None
+    """Outputs, from which only the distances of these are kept."""
     gradients: Values = field(default_factory=dict)
+    apart: list[tuple[str, float | None]] = field(default_factory=list)
     loss_value: float = 0.0
     _outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
-    _handles: list[Any] = field(default_factory=list)
     _is_forward: bool = False
     _mask: torch.Tensor = field(default_factory=lambda: torch.ones(0))
 
@@ -54,33 +58,43 @@ class _Values(Observer):
         """Watch the forward pass that begins."""
         self._is_forward, self._mask = True, local["attention_mask"].bool()
         self._calls.clear()
-        if self.has_outputs and not self._handles:
-            self._handles = [
-                module.register_forward_hook(self._hook(name))
-                for name, module in self.engine.bare.named_modules()
-                if name
-            ]
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep each module's outputs, too."""
+        with contextlib.ExitStack() as stack:
+            for name, module in self.engine.bare.named_modules():
+                if name:
+                    stack.callback(module.register_forward_hook(self._hook(name)).remove)
+            yield
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _given: Any, output: Any) -> None:
             value = first_tensor(output)
             if value is not None and self._is_forward:
                 calls = self._calls[name] = self._calls.get(name, 0) + 1
-                self._outputs.setdefault(name if calls == 1 else f"{name}#{calls - 1}", []).append(value.detach())
+                self._keep(name if calls == 1 else f"{name}#{calls - 1}", value)
 
         return hook
 
+    def _keep(self, name: str, value: torch.Tensor) -> None:
+        """Keep an output on the host, of tokens only those that are no padding: what padding becomes is free."""
+        kept = value.detach()
+        if kept.dim() > self._mask.dim() and kept.shape[:2] == self._mask.shape:
+            kept = kept[self._mask]
+        if self.beside is None:
+            self._outputs.setdefault(name, []).append(kept.to("cpu", copy=True))
+        elif name == "logits" or (name in self.beside and self.beside[name].shape == kept.shape):
+            self.apart += _apart(self.beside, {name: kept})
+
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
-        """Keep the logits, of tokens only those that are no padding."""
-        self._is_forward, logits = False, self.engine.unpacked(outputs.logits).detach()
-        kept = logits[self._mask[:, : logits.shape[1]]] if logits.dim() > self._mask.dim() else logits.clone()
-        self._outputs.setdefault("logits", []).append(kept)
+        """Keep the logits."""
+        self._is_forward = False
+        self._keep("logits", self.engine.unpacked(outputs.logits))
 
     def backward_done(self) -> None:
         """Keep the gradients."""
         self.gradients = {name: value.detach().clone() for name, value in named_gradients(self.engine.bare).items()}
-        for handle in self._handles:
-            handle.remove()
 
     def update(self) -> bool:
         """Return whether the weights stay as they are."""
@@ -91,12 +105,10 @@ class _Values(Observer):
         self.loss_value = outcome.loss(self.engine.ranks)
 
     def outputs(self) -> Values:
-        """Return outputs in the order of execution, the logits last; pieces of different shapes are left out."""
-        ordered = {name: pieces for name, pieces in self._outputs.items() if name != "logits"}
-        ordered["logits"] = self._outputs["logits"]
+        """Return outputs in the order of execution; pieces of different shapes are left out."""
         return {
             name: torch.cat(pieces)
-            for name, pieces in ordered.items()
+            for name, pieces in self._outputs.items()
             if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
         }
 
@@ -115,27 +127,28 @@ class OwnChecks:
         `opened` gives an engine that one process trains by modules which prove themselves: the same one, as a rule.
         """
         lost: dict[str, str] = {}
-        found = ProductionEvidence()
-        with auxiliary("checks", self._context, lost):
+        found, num = ProductionEvidence(), len(self._proofs)
+        with auxiliary("checks", self._context, lost, MODULE_ERRORS):
             found = self._run(engine, opened(), at, batch)
-        ranks = self._context.ranks
-        everyone = ranks.gather(found.to_json())
-        others = (ProductionEvidence.model_validate(each) for each in everyone)
-        off = next((each for each in others if each.repeated is False), found)
-        return found.replace(repeated=off.repeated, unsteady=off.unsteady, lost=lost.get("checks", ""))
+        everyone = self._context.ranks.gather((found.to_json(), self._proofs[num:]))
+        if lost:
+            return ProductionEvidence(lost=lost["checks"])
+        for place, proofs in enumerate(zip(*(proofs for _, proofs in everyone), strict=True), num):
+            self._proofs[place] = next((proof for proof in proofs if is_over(proof)), self._proofs[place])
+        return _worst([ProductionEvidence.model_validate(checks) for checks, _ in everyone])
 
     def _run(self, engine: Engine, opened: Engine, at: int, batch: Batch) -> ProductionEvidence:
         engine = opened if engine.is_sharded else engine
         share = {name: values[self._context.ranks.slice(len(values))] for name, values in batch.items()}
         few, parts = few_rows(engine, 0, share), engine.spec.optimizer.accumulation_steps
         is_closed = engine.is_compiled or engine is not opened
-        if is_closed and len(share["labels"]) % len(few["labels"]):  # they could not be repeated to the share's shape
-            few = {name: values[:parts] for name, values in few.items()}
+        if is_closed:  # they are repeated to the share's shape
+            rows = range(parts, len(few["labels"]) + 1, parts)
+            most = max(num for num in rows if not len(share["labels"]) % num)
+            few = {name: values[:most] for name, values in few.items()}
         self._prove(engine, at, share)
         unsteady = self._first_different(engine, share)
-        # Packed rows are not those of the batch.
-        is_packed = engine.padding == "packed"
-        exact = self._trained(opened, few, self._start_of(is_double=True), has_outputs=not is_packed)
+        exact = self._trained(opened, few, self._start_of(is_double=True))
         formula = self._beside_plain(exact, few)
         tiled = {name: values[torch.arange(len(share[name])) % len(values)] for name, values in few.items()}
         kernels = self._kernels(engine, opened, at, tiled, exact) if is_closed else ()
@@ -147,14 +160,14 @@ class OwnChecks:
         return Start(self._start.weights, self._start.learning_rate, is_double)
 
     def _trained(
-        self, engine: Engine, batch: Batch, start: Start, *, has_outputs: bool = False, drops: bool = False,
+        self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False, beside: Values | None = None,
         compiled: nn.Module | None = None, proven: int | None = None,
     ) -> _Values:  # fmt: skip
-        """Train one step from `start` as a single process, and return its values.
+        """Train one step from `start` as a single process, and return its values, in fp64 with each module's outputs.
 
         `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
         """
-        values, was_compiled = _Values(engine, has_outputs, updates=not start.is_double), engine.is_compiled
+        values, was_compiled = _Values(engine, updates=not start.is_double, beside=beside), engine.is_compiled
         with contextlib.ExitStack() as stack:
             stack.enter_context(borrowed(engine, start, self._alone, values))
             stack.callback(setattr, engine, "is_compiled", was_compiled)
@@ -164,6 +177,9 @@ class OwnChecks:
                 stack.enter_context(without_dropout(engine.bare))
             if start.is_double:
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                stack.enter_context(attention_of_double(engine.bare))
+                if engine.padding != "packed":  # whose rows are not those of the batch
+                    stack.enter_context(values.watching())
             if proven is None:
                 engine.step(0, batch)
             else:
@@ -187,9 +203,8 @@ class OwnChecks:
 
     def _first_different(self, engine: Engine, batch: Batch) -> str | None:
         """Return the first tensor that differs between two equal steps of the training, with its dropout."""
-        states, compiled = pack_states(read_states()), self._compiled(engine)
+        compiled = self._compiled(engine)
         first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
-        restore_states(states)
         again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
         if _differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
             return "loss"
@@ -204,13 +219,12 @@ class OwnChecks:
         try:
             engine = make_engine(context, spec, plain, dropout=0.0, steps=1, ranks=self._alone)
             engine.part = "probe"  # whose formula it is
-            known = self._trained(engine, few, self._start_of(is_double=True), has_outputs=True)
+            known = self._trained(engine, few, self._start_of(is_double=True), beside=exact.outputs())
         finally:
             apply_settings(self._speed.precision, strict=False, part="speed", speed=self._speed)
-        ours, theirs = exact.outputs(), known.outputs()
         loss = abs(exact.loss_value - known.loss_value) / max(abs(known.loss_value), 1.0)
         found = [
-            *((f"forward {name}", each) for name, each in _apart(ours, theirs)),
+            *((f"forward {name}", each) for name, each in known.apart),
             ("loss loss", finite(loss)),
             *((f"gradient {name}", each) for name, each in _backwards(exact.gradients, known.gradients)),
         ]
@@ -232,23 +246,44 @@ class OwnChecks:
                 yield KernelError(stage=stage, name=name, error=error, eager=other)
 
 
+def _worst(everyone: Sequence[ProductionEvidence]) -> ProductionEvidence:
+    """Return the checks of all processes as one: the largest of each error, of which `None` is above all."""
+
+    def size(error: float | None) -> float:
+        return math.inf if error is None else error
+
+    formula: dict[str, float | None] = {}
+    kernels: dict[tuple[str, str], KernelError] = {}
+    for checks in everyone:
+        for name, error in checks.formula:
+            formula[name] = max(formula.get(name, 0.0), error, key=size)
+        for each in checks.kernels:
+            key = (each.stage, each.name)
+            kernels[key] = max(kernels.get(key, each), each, key=lambda each: size(each.error))
+    off = next((checks for checks in everyone if not checks.repeated), everyone[0])
+    return off.replace(formula=tuple(formula.items()), kernels=tuple(kernels.values()))
+
+
 def _differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return ours.shape != theirs.shape or not bool(torch.equal(ours, theirs))
 
 
 def _apart(ours: Values, theirs: Values, least: float = 0.0) -> list[tuple[str, float | None]]:
-    """Return the relative distance of each tensor that both sides have in one shape.
+    """Return the relative distance of each of `theirs`, `None` where `ours` lacks it.
 
     A tensor below the share `least` of the largest, such as a mathematical zero, is measured relative to the largest.
     """
     names = [name for name, value in theirs.items() if name in ours and ours[name].shape == value.shape]
     sizes = read_losses(torch.linalg.vector_norm(theirs[name].double()) for name in names)
-    gaps = read_losses(torch.linalg.vector_norm(ours[name].double() - theirs[name].double()) for name in names)
+    gaps = read_losses(
+        torch.linalg.vector_norm(ours[name].to(theirs[name].device).double() - theirs[name].double()) for name in names
+    )
     smallest = least * max(sizes, default=0.0)
-    return [
-        (name, finite(gap / max(size, smallest)) if max(size, smallest) else finite(gap))
+    found = {
+        name: finite(gap / max(size, smallest)) if max(size, smallest) else finite(gap)
         for name, gap, size in zip(names, gaps, sizes, strict=True)
-    ]
+    }
+    return [(name, found.get(name)) for name in theirs]
 
 
 def _backwards(ours: Values, theirs: Values) -> list[tuple[str, float | None]]:

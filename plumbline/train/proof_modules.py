@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.train.engine import Engine
+from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
 from plumbline.train.summaries import aside
 from plumbline.train.taps import first_tensor
@@ -205,8 +206,7 @@ class ModuleProofs:
         """Return what a module's definition gives in fp64, or nothing if its own code does not compute in it."""
         try:
             return compute()
-        # Each module's own code raises what it meets in fp64; a proof never ends a training.
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
+        except MODULE_ERRORS as error:
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
             return None
 

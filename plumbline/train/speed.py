@@ -36,7 +36,7 @@ from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
 from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
-from plumbline.train.numerics import apply_settings, seed_generators
+from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states, seed_generators
 from plumbline.train.own_checks import OwnChecks
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
@@ -177,10 +177,10 @@ class SpeedRun:
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         trail.weigh(engine, self._warmup + speed.steps)
-        self._behind(engine, prover, steps, first)
-        self._trail = trail.trail(engine, compiled=speed.compile)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+        self._behind(engine, prover, steps, first)
+        self._trail = trail.trail(engine, compiled=speed.compile)
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
         """Train a few steps behind the measured ones, and prove the last; then run the last window and the checks."""
@@ -193,20 +193,27 @@ class SpeedRun:
         prover.finish()
         at = self._run_window(engine, first, place=1)
         checks = OwnChecks(self.context, self.speed, self._start(), prover.proofs)
-        self._production = checks.run(engine, lambda: self._opened(engine), at, first)
+        self._production = checks.run(engine, lambda: self._opened(engine, 1), at, first)
         self._proofs = tuple(map(Proof.model_validate, prover.proofs))
 
     def _start(self) -> Start:
         return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
 
-    def _opened(self, engine: Engine) -> Engine:
-        """Return the engine, or one of a single process where shards or flash-attn have no portable form."""
+    def _opened(self, engine: Engine, place: int) -> Engine:
+        """Return the engine, or one of a single process where shards or flash-attn have no portable form.
+
+        DDP's static graph counts the gradients of its first backward pass, which no window may be.
+        """
         speed, ranks = self.speed, Ranks(device=self.context.ranks.device)
-        if not engine.is_sharded and speed.attention != "flash_attention_2":
+        is_counting = not place and speed.ddp_static_graph and self.context.ranks.world > 1
+        if not (engine.is_sharded or is_counting or speed.attention == "flash_attention_2"):
             return engine
+        generators = pack_states(read_states())
         keys = {"attention": "sdpa"} if speed.attention == "flash_attention_2" else {}
         plain = speed.replace(distributed="ddp", compile=False, compile_mode="default", **keys)
-        return make_engine(self.context, self.context.spec, plain, dropout=0.0, steps=speed.steps, ranks=ranks)
+        opened = make_engine(self.context, self.context.spec, plain, dropout=0.0, steps=speed.steps, ranks=ranks)
+        restore_states(generators)
+        return opened
 
     def _run_window(self, engine: Engine, batch: Batch, *, place: int) -> int:
         """Run a window on a few rows of the first batch, without dropout, and return its step."""
@@ -216,7 +223,8 @@ class SpeedRun:
         if self._windows is None:
             setting = WindowSetting("speed", self._start(), lambda engine, _: without_dropout(engine.bare))
             self._windows = WindowRunner(self.context, setting, [])
-        self._windows.run(lambda: self._opened(engine), places[place], batch)
+        self._windows.run(lambda: self._opened(engine, place), places[place], batch)
+        self.context.release()
         return places[place]
 
     def _measure_machine(self) -> dict[str, float]:

@@ -60,7 +60,7 @@ class Shop:
         compile_model(engine, speed)
         start = Start(context.weights, shown_rate(spec.optimizer))
         setting = WindowSetting("speed", start, lambda engine, _: without_dropout(engine.bare))
-        windows, prover = WindowRunner(context, setting, []), Prover(engine, (0,), draws=speed.dropout > 0)
+        windows, prover = WindowRunner(context, setting, []), Prover(engine, (0,))
         windows.run(lambda: engine, places[0], batch)
         prover.train(0, batch)
         windows.run(lambda: engine, places[1], batch)

@@ -14,6 +14,7 @@ from plumbline.judge.gates.trail import batch_difference, later_difference, star
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.portable import other_software
 from plumbline.judge.rungs.windows import window_findings, window_mismatch, windows_of
 from plumbline.judge.spec_precision import other_format
 from plumbline.records import LoadedRecord
@@ -49,9 +50,17 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
 
 
 def _lost(pair: Pair) -> Iterator[Finding]:
-    """Yield a finding if windows or checks were lost, and the training's bits do not prove what they would have."""
-    checks, windows = _checks(pair.candidate), windows_of(pair.candidate, "speed")
-    why = (checks.lost if checks is not None else "") or (windows.lost if windows is not None else "")
+    """Yield a finding if windows or checks were lost, and the training's bits do not prove what they would have.
+
+    An operation without a portable form ends the windows of both sides; of one, its machine is not shown to compute it.
+    """
+    sides = (pair.reference, pair.candidate)
+    windows = [legs for side in sides if (legs := windows_of(side, "speed")) is not None]
+    reasons = [checks.lost for side in sides if (checks := _checks(side)) is not None]
+    reasons += [legs.lost for legs in windows]
+    if not all(legs.unportable for legs in windows) and not other_software(pair):
+        reasons += [legs.unportable for legs in windows]
+    why = next(filter(None, reasons), "")
     if why and (trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None):
         detail = fact("production.lost", why=why)
         yield Finding(check="production.evidence", outcome="inconclusive", metric="checks", detail=detail)
@@ -160,12 +169,14 @@ def _checked(side: LoadedRecord) -> Iterator[Finding]:
     ratios += [
         ((each.error or 0.0) / limit, f"{each.stage} {each.name}", each.error, limit)
         for each, limit in kernel_limits(checks.kernels)
-        if limit
     ]
     _, key, error, limit = max(ratios, key=lambda each: each[0])
+    is_closed = bool(checks.kernels)  # of shards, one process checks the formula alone
     settings = fact(
-        "production.settings", precision=spec.precision, attention=spec.attention,
-        compiled="compiled" if spec.compile else "not compiled", fused="fused" if spec.fused_optimizer else "unfused",
+        "production.settings", precision=spec.precision,
+        attention=spec.attention if is_closed or spec.attention == "eager" else "sdpa",
+        compiled="compiled" if spec.compile and is_closed else "not compiled",
+        fused="fused" if spec.fused_optimizer else "unfused",
     )  # fmt: skip
     yield Finding(
         check="production.equality", outcome="pass", observed=error, limit=limit,

@@ -132,7 +132,7 @@ def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWind
     An evaluation may differ first: it has the biases of the step's update, where shipped weights have zeros.
     """
     stage, name = place
-    if not other_software(pair) or (stage == "evaluation" and name in _COUNTED):
+    if not other_software(pair) or stage == "batch" or (stage == "evaluation" and name in _COUNTED):
         return False
     spec = pair.reference.record.spec
     setting, found = (spec.speed if part == "speed" else spec.learn), sizes(ours.training, theirs.training, stage)
