@@ -11,6 +11,7 @@ from plumbline.judge import compare
 from plumbline.schema.verdict import Judgement
 from tests.said import said
 
+from .conftest import other_kernel
 from .made_records import Content, edit, in_spec, rounded, whole
 from .test_withheld import trail
 
@@ -124,8 +125,7 @@ def test_a_spec_that_switches_the_windows_of_speed_off_is_noted() -> None:
 
 
 def test_lost_checks_are_inconclusive_unless_the_bits_of_the_training_are_equal() -> None:
-    other: Change = lambda content: trail(content).update(losses=[0.25] * 14)  # noqa: E731
-    left, right = whole(), whole(other)
+    left, right = whole(), whole(apart)
     assert compare(left, left).verdict == "pass"
     assert compare(left, right).verdict == "inconclusive"
     assert any("out of memory" in said(note.text) for note in compare(left, left).notes if note.code == "remark")
@@ -146,3 +146,101 @@ def test_a_module_of_a_window_in_another_format_is_a_precision(isa: bool) -> Non
     right = in_format("bfloat16", "c")
     judgement = compare(whole(in_format("float16", "b")), (rounded if isa else whole)(right))
     assert of_speed(judgement) == (["precision"], "head")
+
+
+PROOF: Content = {"step": 0, "errors": [], "tensors": 1}
+
+
+def proven(content: Content) -> None:
+    content["evidence"]["speed"]["proofs"] = [PROOF]
+
+
+def apart(content: Content) -> None:
+    """Train with other losses, as behind other kernels."""
+    trail(content).update(losses=[0.25] * 14)
+
+
+def ended(**ending: str) -> Change:
+    """End the windows of the speed part before the first one."""
+    return lambda content: content["evidence"]["speed"].update(legs={"legs": [], **ending})
+
+
+def test_lost_checks_do_not_hide_what_the_windows_show() -> None:
+    """A candidate without memory for its checks has no proofs of speed, either."""
+
+    def lost(content: Content) -> None:
+        content["evidence"]["speed"]["production"] = {"lost": "out of memory"}
+
+    left, wrong = whole(checked_speed(), proven), checked_speed(*([{"loss": "0x1p-2"}] * 2))
+    assert of_speed(compare(left, rounded(wrong, lost))) == (["loss"], "loss")
+    for judgement in (compare(left, rounded(checked_speed(), lost, apart)), compare(left, whole(checked_speed()))):
+        assert judgement.verdict == "inconclusive"
+    assert compare(left, whole(checked_speed(), lost)).verdict == "pass"
+
+
+COMPILED = in_spec("speed", compile=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec"),
+    [
+        ({"repeated": None}, in_spec("speed")), ({}, COMPILED),
+        ({"formula": FORMULA[:-1]}, in_spec("speed")), ({"formula": FORMULA[1:2]}, in_spec("speed")),
+    ],
+)  # fmt: skip
+def test_a_check_that_is_missing_is_never_a_pass(changes: Content, spec: Change) -> None:
+    kernels = [{"stage": "gradient", "name": "head.weight", "error": 4e-3, "eager": 4e-3}]
+    has_kernels = {"kernels": kernels} if spec is COMPILED else {}
+    left = edit(whole(checked_speed(**has_kernels)), spec)
+    assert compare(left, left).verdict == "pass"
+    assert compare(left, edit(whole(checked_speed(**changes)), spec)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("distributed", ["ddp", "fsdp"])
+def test_a_pass_names_the_kernels_that_were_compared(distributed: str) -> None:
+    """Of shards, one process checks the formula without a compiler."""
+    kernels = [{"stage": "gradient", "name": "head.weight", "error": 4e-3, "eager": 4e-3}]
+    checked = checked_speed(kernels=kernels if distributed == "ddp" else [])
+    made = edit(whole(checked), in_spec("speed", compile=True, distributed=distributed))
+    (finding,) = (each for each in compare(made, made).findings if each.check == "production.equality")
+    assert ("not compiled" in said(finding.detail)) is (distributed == "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("sides", "verdict"),
+    [
+        (({"lost": "out of memory"}, {}), "inconclusive"), (({}, {"lost": "out of memory"}), "inconclusive"),
+        (({"unportable": "aten::fft"}, {}), "inconclusive"), (({}, {"unportable": "aten::fft"}), "inconclusive"),
+        (({"unportable": "aten::fft"}, {"unportable": "aten::fft"}), "pass"),
+    ],
+)  # fmt: skip
+def test_windows_that_one_side_lacks_prove_nothing(sides: tuple[Content, Content], verdict: str) -> None:
+    left, right = (ended(**side) if side else checked_speed() for side in sides)
+    assert compare(whole(checked_speed(), left), rounded(checked_speed(), right, apart)).verdict == verdict
+    # Another version of torch may have operations without a portable form.
+    upgraded = rounded(checked_speed(), right, apart, fingerprint=other_kernel() | {"packages": {"torch": "9.9"}})
+    is_lost = any("lost" in side for side in sides)
+    assert compare(whole(checked_speed(), left), upgraded).verdict == ("inconclusive" if is_lost else "pass")
+
+
+def test_no_version_of_a_package_excuses_a_different_batch() -> None:
+    """All tensors are within rounding."""
+
+    sketches = [[name, [1.0] * 8] for name in ("forward head", "gradient head.weight")]
+
+    def fed(digest: str) -> Change:
+        def change(content: Content) -> None:
+            checked_speed(*([{"sketches": sketches}] * 2))(content)
+            for window in content["evidence"]["speed"]["legs"]["legs"]:
+                window["fed"] = [["input_ids", digest * 16]]
+
+        return change
+
+    right = rounded(fed("e"), fingerprint=other_kernel() | {"packages": {"torch": "9.9"}})
+    assert compare(whole(fed("d")), right).verdict == "drift"
+
+
+def test_two_numbers_may_round_where_their_draw_without_the_compiler_happens_not_to() -> None:
+    kernels = [{"stage": "forward", "name": "logits", "error": 1e-7, "eager": 0.0}]
+    made = whole(checked_speed(kernels=kernels))
+    assert compare(made, made).verdict == "pass"
