@@ -107,6 +107,58 @@ def test_sharded_weights_train_as_whole_ones(
     assert ours.marks == whole.marks
 
 
+def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Path) -> None:
+    """DDP counts the gradients of its first backward pass; a window before it builds a model, which draws numbers."""
+    found = []
+    for asked in (0, 3):
+        settings = {"steps": 10, "ddp_static_graph": True, "production_steps": asked}
+        (tmp_path / str(asked)).mkdir()
+        codes, trained = trained_by_two(
+            workshop, workshop.spec(probe=None, speed=settings), tmp_path / str(asked), briefly
+        )
+        assert codes == [0, 0]
+        found.append(trained.record.evidence.speed)
+    off, on = found
+    for name in ("losses", "gradient_norms", "weights", "generators", "apart"):
+        assert getattr(off.trail, name) == getattr(on.trail, name), name
+    assert (on.legs.lost, on.legs.unportable, len(on.legs.legs), on.legs.ranks) == ("", "", 2, ())
+    assert on.production.repeated
+    assert max(error for _, error in on.production.formula) < 1e-12
+
+
+@contextlib.contextmanager
+def wrong_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
+    """Compute SDPA wrongly, and LayerNorm but in fp64, in the second process's speed part alone."""
+    functional = torch.nn.functional
+    plain, norm, attend = engine.Engine.step, functional.layer_norm, functional.scaled_dot_product_attention
+
+    def more(*given: Any, **named: Any) -> torch.Tensor:
+        return attend(*given, **named) * 1.01
+
+    def scaled(values: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        return norm(values, *given, **named) * (1.0 if values.dtype == torch.float64 else 1.01)
+
+    def step(self: engine.Engine, *given: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if rank and self.part == "speed":
+                patch.setattr(functional, "scaled_dot_product_attention", more)
+                patch.setattr(functional, "layer_norm", scaled)
+            return plain(self, *given)
+
+    engine.Engine.step = step  # type: ignore[method-assign]
+    speed.LONGEST_WARMUP = 16
+    yield
+
+
+def test_the_checks_of_each_process_count(workshop: Workshop, tmp_path: Path) -> None:
+    spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp32"})
+    codes, trained = trained_by_two(workshop, spec, tmp_path, wrong_on_the_second)
+    assert codes == [0, 0]
+    found = trained.record.evidence.speed
+    assert max(error for name, error in found.production.formula if name.startswith("forward")) > 1e-3
+    assert any(is_over(error) for error in found.proofs[-1].errors if error.kind == "LayerNorm")
+
+
 @contextlib.contextmanager
 def killed_in_forward(rank: int, folder: Path) -> Iterator[None]:
     """Kill the second process before its first gradients: the first one waits for them in its backward pass."""

@@ -22,6 +22,7 @@ from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import OptimizerSpec, RunSpec, SpeedSpec
 from plumbline.schema.verdict import Judgement
 from plumbline.train.context import Context
+from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.numerics import apply_settings, seed_generators
@@ -32,6 +33,7 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.update import UpdateCheck
 from plumbline.train.weights import make_weights
+from plumbline.train.window_digests import WindowObserver
 from plumbline.train.windows import WindowRunner, WindowSetting
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS
@@ -227,13 +229,56 @@ def test_a_compiled_model_is_measured_beside_the_same_without_its_compiler(
         if getattr(node.target, "__name__", "") == "gelu":
             node.target, node.kwargs = torch.relu, {}
 
-    clean, wrong = shown(lambda _: None), shown(relu)
+    def smoothed(node: Any) -> None:
+        if getattr(node.target, "__name__", "") == "cross_entropy":
+            node.args = (*node.args[:-1], 0.01)
+
+    clean, wrong, loss = shown(lambda _: None), shown(relu), shown(smoothed)
     assert judged(clean, clean).verdict == "pass"
     kernels = clean.record.evidence.speed.production.kernels
     assert {each.stage for each in kernels} == {"forward", "gradient"}
     for reference in (clean, wrong):
         judgement = judged(reference, wrong)
         assert (judgement.verdict, judgement.causes[0].code) == ("drift", "operator")
+    # The step that proves itself compares the compiled loss with its definition.
+    judgement = judged(loss, loss)
+    assert (judgement.verdict, judgement.causes[0].code) == ("drift", "loss"), judgement.causes
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), TypeError("no such operation")])
+def test_checks_that_fail_in_fp64_are_lost_and_leave_the_model_as_it_was(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    models, plain = list[torch.nn.Module](), Engine._backward
+
+    def backward(self: Engine, *given: Any) -> None:
+        models.append(self.bare)
+        if next(self.bare.parameters()).dtype == torch.float64:
+            raise error
+        plain(self, *given)
+
+    monkeypatch.setattr(Engine, "_backward", backward)
+    production = shop.shown().production
+    assert str(error) in production.lost
+    assert not production.formula
+    assert not any(module._forward_hooks for model in models for module in model.modules())
+    assert {value.dtype for value in models[0].parameters()} == {torch.float32}
+
+
+def test_a_window_that_lacks_memory_leaves_the_loss_scale_as_it_was(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends after its gradients were divided by the scale, and before the scale was updated."""
+
+    def full(_self: WindowObserver) -> None:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowObserver, "clipped", full)
+        shown = shop.shown(precision="fp16")
+    assert "no memory" in shown.legs.lost
+    assert shown.production.lost == ""
+    assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 
 
 def test_a_kernel_that_no_proof_opens_is_measured_beside_modules_that_prove_themselves(
