@@ -6,7 +6,7 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import production_notes
+from plumbline.judge.gates.production import production_gate, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
@@ -71,10 +71,11 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         findings += [*_lost_envelope(pair, walk), *_lost_portable(pair, walk), *precision_findings(pair)]
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
-    results, curve = [gate(pair, request) for gate in GATES], compared.curve
+    of_gate, curve = {gate: gate(pair, request) for gate in GATES}, compared.curve
+    results = [*of_gate.values()]
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
     named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
-    parts = tuple(part for part, found in (("speed", results[0].causes), ("learn", curve)) if not found)
+    parts = tuple(part for part, found in (("speed", of_gate[production_gate].causes), ("learn", curve)) if not found)
     own, stages = contradiction(pair.candidate.record, parts), {mismatch.at.stage for mismatch in mismatches}
     if own is not None and own.causes[0].code not in named and (own.at is None or own.at.stage not in stages):
         results.append(own)

@@ -252,7 +252,7 @@ class PortableWindow(Model):
     """One step of a running training in portable arithmetic, from weights and moments that are equal everywhere."""
 
     at: Step
-    """The step before which the window ran; behind the measured steps of `speed`, counted with the least warm-up."""
+    """The step before which the window ran; of the second one of `speed`, a step that no warm-up reaches."""
     fed: NamedDigests = ()
     """(field, digest) of the window's batch, by `BATCH_FIELDS`."""
     training: PortableStep
@@ -310,7 +310,7 @@ class SpeedEvidence(Model):
     """Of the process, from its start."""
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
-    `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
+    `host_gemm_flops`, each measured before the part (`name`) and after its measured steps (`name_after`)."""
     samples: dict[Label, Samples] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""

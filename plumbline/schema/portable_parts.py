@@ -1,4 +1,4 @@
-"""Portable legs: the steps at which they run, and the places at which two of them differ. Pure."""
+"""Portable legs and windows: the steps at which they run, and the places at which two of them differ. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST_BEHIND = 4
 _LATE, _LEAST_FOR_LATE = 2, 4
 """Of at least four portable steps of a probe, two are later ones, where a fault may be that comes only then."""
 _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
-"""A curve has two legs, and one more for each 250 steps up to ten, so that their cost stays a small share."""
+"""A curve has two windows, and one more for each 250 steps up to ten, so that their cost stays a small share."""
 
 
 def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
-    """Return the steps before which a leg runs. `epoch` is the number of steps of an epoch.
+    """Return the steps before which a window runs. `epoch` is the number of steps of an epoch.
 
     These are, as far as the curve's length allows: the first and the last step, the first step of the second epoch, the
     first step of the schedule's decay, and steps behind an evaluation.
@@ -40,6 +40,7 @@ def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
 
 
 LONGEST_WARMUP = 200
+"""Maximum number of steps of the warm-up of `speed`, which its second window counts as trained."""
 UNTIMED = 16
 """Number of first steps of `speed` that no timing includes: the shortest warm-up."""
 
