@@ -132,7 +132,9 @@ def test_lost_checks_are_no_silent_pass(doors: Doors, entry: Entry) -> None:
         (on_one_gpu(doors.other), on_one_gpu(found)),
     ):
         judgement = judged(reference, candidate)
-        assert judgement.verdict != "pass"
+        assert (judgement.verdict, codes(judgement)) == ("inconclusive", set())
+        lost = [finding.check for finding in judgement.findings if finding.outcome == "inconclusive"]
+        assert lost == ["production.evidence"]
 
 
 @pytest.mark.parametrize("entry", sampled(STATED, "evaluated-with-dropout", "late-updates-lost"), ids=named)
