@@ -245,6 +245,21 @@ def test_a_compiled_model_is_measured_beside_the_same_without_its_compiler(
     assert (judgement.verdict, judgement.causes[0].code) == ("drift", "loss"), judgement.causes
 
 
+def test_a_parameter_without_a_gradient_needs_no_reference(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, plain = "bert.pooler.dense.bias", make_engine
+
+    def frozen(*given: Any, **named: Any) -> Engine:
+        engine = plain(*given, **named)
+        engine.bare.get_parameter(name).requires_grad_(False)
+        return engine
+
+    monkeypatch.setitem(globals(), "make_engine", frozen)
+    wrong = shop.record(shop.shown())
+    judgement = judged(wrong, wrong)
+    assert (judgement.verdict, judgement.causes[0].code) == ("drift", "gradient")
+    assert judgement.first_divergence.at == name
+
+
 @pytest.mark.parametrize("error", [MemoryError("no memory"), TypeError("no such operation")])
 def test_checks_that_fail_in_fp64_are_lost_and_leave_the_model_as_it_was(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception

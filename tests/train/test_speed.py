@@ -24,10 +24,12 @@ from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
 from plumbline.train.microbench import flops_of, step_flops
+from plumbline.train.own_checks import OwnChecks
 from plumbline.train.rows import Rows
 from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
 from plumbline.train.speed_engine import make_engine
+from plumbline.train.windows import WindowRunner
 from tests.train.conftest import Trained, Workshop
 
 SPEED = {"steps": 12, "precision": "fp32"}
@@ -99,7 +101,7 @@ def test_activity_is_sampled_in_the_measured_steps_alone(workshop: Workshop, mon
     monkeypatch.setattr(Engine, "step", counted)
     monkeypatch.setattr(Sampler, "__enter__", noted)
     measured = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
-    assert begun == [measured.warmup_steps]
+    assert begun == [1 + measured.warmup_steps]  # the first step is a window's
 
 
 def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +124,20 @@ def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, mo
     record = workshop.train(workshop.spec(probe=None, speed=SPEED, learn=steps)).record
     assert peak == [1021]
     assert record.evidence.speed.peak_memory_bytes == 1010
+
+
+def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks behind them train in fp64: a machine that they heat is not the one that was timed."""
+    order = []
+
+    def noted(name: str, plain: Any) -> Any:
+        return lambda *given, **named: (order.append(name), plain(*given, **named))[1]
+
+    monkeypatch.setattr(speed, "microbenchmarks", noted("machine", speed.microbenchmarks))
+    monkeypatch.setattr(WindowRunner, "run", noted("window", WindowRunner.run))
+    monkeypatch.setattr(OwnChecks, "run", noted("checks", OwnChecks.run))
+    workshop.train(workshop.spec(probe=None, speed=SPEED))
+    assert order == ["machine", "window", "machine", "window", "checks"]
 
 
 def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:
