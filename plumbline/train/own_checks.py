@@ -11,20 +11,18 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plumbline.schema import limits
 from plumbline.schema.production import KernelError, ProductionEvidence
 from plumbline.schema.spec import SpeedSpec
 from plumbline.train.batches import Batch, in_parts
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, borrowed, without_dropout
 from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.families import attention_of_double
@@ -32,85 +30,8 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.proof import Prover, is_over
 from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compiled_form, make_engine
-from plumbline.train.taps import first_tensor, named_gradients
+from plumbline.train.step_values import StepValues, Values, apart, backwards, differ
 from plumbline.train.windows import few_rows
-
-Values = dict[str, torch.Tensor]
-
-
-@dataclass
-class _Values(Observer):
-    """Observer that keeps loss, logits, gradients and, if asked, each module's outputs over the micro-batches."""
-
-    engine: Engine
-    updates: bool = True
-    beside: Values | None = None
-    """Outputs, from which only the distances of these are kept."""
-    gradients: Values = field(default_factory=dict)
-    apart: list[tuple[str, float | None]] = field(default_factory=list)
-    loss_value: float = 0.0
-    _outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    _calls: dict[str, int] = field(default_factory=dict)
-    _is_forward: bool = False
-    _mask: torch.Tensor = field(default_factory=lambda: torch.ones(0))
-
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Watch the forward pass that begins."""
-        self._is_forward, self._mask = True, local["attention_mask"].bool()
-        self._calls.clear()
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Keep each module's outputs, too."""
-        with contextlib.ExitStack() as stack:
-            for name, module in self.engine.bare.named_modules():
-                if name:
-                    stack.callback(module.register_forward_hook(self._hook(name)).remove)
-            yield
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _given: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is not None and self._is_forward:
-                calls = self._calls[name] = self._calls.get(name, 0) + 1
-                self._keep(name if calls == 1 else f"{name}#{calls - 1}", value)
-
-        return hook
-
-    def _keep(self, name: str, value: torch.Tensor) -> None:
-        """Keep an output on the host, of tokens only those that are no padding: what padding becomes is free."""
-        kept = value.detach()
-        if kept.dim() > self._mask.dim() and kept.shape[:2] == self._mask.shape:
-            kept = kept[self._mask]
-        if self.beside is None:
-            self._outputs.setdefault(name, []).append(kept.to("cpu", copy=True))
-        elif name == "logits" or (name in self.beside and self.beside[name].shape == kept.shape):
-            self.apart += _apart(self.beside, {name: kept})
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
-        """Keep the logits."""
-        self._is_forward = False
-        self._keep("logits", self.engine.unpacked(outputs.logits))
-
-    def backward_done(self) -> None:
-        """Keep the gradients."""
-        self.gradients = {name: value.detach().clone() for name, value in named_gradients(self.engine.bare).items()}
-
-    def update(self) -> bool:
-        """Return whether the weights stay as they are."""
-        return not self.updates
-
-    def done(self, outcome: StepOutcome) -> None:
-        """Read the loss."""
-        self.loss_value = outcome.loss(self.engine.ranks)
-
-    def outputs(self) -> Values:
-        """Return outputs in the order of execution; pieces of different shapes are left out."""
-        return {
-            name: torch.cat(pieces)
-            for name, pieces in self._outputs.items()
-            if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
-        }
 
 
 class OwnChecks:
@@ -162,12 +83,12 @@ class OwnChecks:
     def _trained(
         self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False, beside: Values | None = None,
         compiled: nn.Module | None = None, proven: int | None = None,
-    ) -> _Values:  # fmt: skip
+    ) -> StepValues:  # fmt: skip
         """Train one step from `start` as a single process, and return its values, in fp64 with each module's outputs.
 
         `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
         """
-        values, was_compiled = _Values(engine, updates=not start.is_double, beside=beside), engine.is_compiled
+        values, was_compiled = StepValues(engine, updates=not start.is_double, beside=beside), engine.is_compiled
         with contextlib.ExitStack() as stack:
             stack.enter_context(borrowed(engine, start, self._alone, values))
             stack.callback(setattr, engine, "is_compiled", was_compiled)
@@ -206,12 +127,12 @@ class OwnChecks:
         compiled = self._compiled(engine)
         first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
         again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
-        if _differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
+        if differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
             return "loss"
         pairs = ((name, value, again.gradients[name]) for name, value in reversed(first.gradients.items()))
-        return next((name for name, ours, theirs in pairs if _differ(ours, theirs)), None)
+        return next((name for name, ours, theirs in pairs if differ(ours, theirs)), None)
 
-    def _beside_plain(self, exact: _Values, few: Batch) -> tuple[tuple[str, float | None], ...]:
+    def _beside_plain(self, exact: StepValues, few: Batch) -> tuple[tuple[str, float | None], ...]:
         """Return the distances from the plain model in fp64: of outputs, of the loss, and of gradients backwards."""
         spec, context = in_parts(self._context.spec, 1), self._context
         plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
@@ -224,13 +145,15 @@ class OwnChecks:
             apply_settings(self._speed.precision, strict=False, part="speed", speed=self._speed)
         loss = abs(exact.loss_value - known.loss_value) / max(abs(known.loss_value), 1.0)
         found = [
-            *((f"forward {name}", each) for name, each in known.apart),
+            *((f"forward {name}", each) for name, each in known.gaps),
             ("loss loss", finite(loss)),
-            *((f"gradient {name}", each) for name, each in _backwards(exact.gradients, known.gradients)),
+            *((f"gradient {name}", each) for name, each in backwards(exact.gradients, known.gradients)),
         ]
         return tuple(found)
 
-    def _kernels(self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: _Values) -> Iterator[KernelError]:
+    def _kernels(
+        self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: StepValues
+    ) -> Iterator[KernelError]:
         """Yield the distances from fp64 of kernels that no proof opens, and of the modules that prove themselves.
 
         The rows of `exact` are repeated to the shape that the training compiles for: the means are the same.
@@ -239,8 +162,8 @@ class OwnChecks:
         eager = self._trained(opened, tiled, self._start, proven=at + 1)
         logits, *others = (each.outputs()["logits"] for each in (exact, closed, eager))
         others = [each[: len(logits)] for each in others]
-        sizes = [_apart({"logits": each}, {"logits": logits}) for each in others]
-        slopes = [_backwards(each.gradients, exact.gradients) for each in (closed, eager)]
+        sizes = [apart({"logits": each}, {"logits": logits}) for each in others]
+        slopes = [backwards(each.gradients, exact.gradients) for each in (closed, eager)]
         for stage, found in (("forward", sizes), ("gradient", slopes)):
             for (name, error), (_, other) in zip(*found, strict=True):
                 yield KernelError(stage=stage, name=name, error=error, eager=other)
@@ -262,30 +185,3 @@ def _worst(everyone: Sequence[ProductionEvidence]) -> ProductionEvidence:
             kernels[key] = max(kernels.get(key, each), each, key=lambda each: size(each.error))
     off = next((checks for checks in everyone if not checks.repeated), everyone[0])
     return off.replace(formula=tuple(formula.items()), kernels=tuple(kernels.values()))
-
-
-def _differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    return ours.shape != theirs.shape or not bool(torch.equal(ours, theirs))
-
-
-def _apart(ours: Values, theirs: Values, least: float = 0.0) -> list[tuple[str, float | None]]:
-    """Return the relative distance of each of `theirs`, `None` where `ours` lacks it.
-
-    A tensor below the share `least` of the largest, such as a mathematical zero, is measured relative to the largest.
-    """
-    names = [name for name, value in theirs.items() if name in ours and ours[name].shape == value.shape]
-    sizes = read_losses(torch.linalg.vector_norm(theirs[name].double()) for name in names)
-    gaps = read_losses(
-        torch.linalg.vector_norm(ours[name].to(theirs[name].device).double() - theirs[name].double()) for name in names
-    )
-    smallest = least * max(sizes, default=0.0)
-    found = {
-        name: finite(gap / max(size, smallest)) if max(size, smallest) else finite(gap)
-        for name, gap, size in zip(names, gaps, sizes, strict=True)
-    }
-    return [(name, found.get(name)) for name in theirs]
-
-
-def _backwards(ours: Values, theirs: Values) -> list[tuple[str, float | None]]:
-    """Return the distances of gradients, from the loss backwards."""
-    return _apart(ours, theirs, limits.SMALL_GRADIENT)[::-1]
