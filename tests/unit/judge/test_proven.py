@@ -13,6 +13,7 @@ from plumbline.schema.verdict import Judgement
 
 from .conftest import other_kernel
 from .made_records import codes, whole
+from .test_speed_windows import checked_speed
 
 HONEST = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "terms": 16, "error": 4.0}
 
@@ -22,7 +23,7 @@ def proof(step: int = 0, draws: tuple[dict[str, Any], ...] = (), **error: Any) -
 
 
 def record(part: str, *proofs: dict[str, Any]) -> LoadedRecord:
-    return whole(lambda content: content["evidence"][part].update(proofs=list(proofs)))
+    return whole(checked_speed(), lambda content: content["evidence"][part].update(proofs=list(proofs)))
 
 
 def judged(part: str, *proofs: dict[str, Any]) -> Judgement:
