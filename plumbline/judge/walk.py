@@ -141,13 +141,15 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
                 return
     exact = evaluation_bits(pair)
     if exact is not None and "evaluation" not in pair.imposed:
-        beyond = evaluation_numbers(pair) or (None if is_excused else exact)
+        numbers = evaluation_numbers(pair, has_limits=pair.has_limits or not is_excused)
+        beyond = numbers or (None if is_excused else exact)
         yield Standing("evaluation", None, "within" if beyond is None else "beyond", exact.at.at, beyond)
 
 
 def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
     """Classify one rung at one step."""
-    number, place = _number(pair, step, rung), _place(pair, step, rung)
+    place = _place(pair, step, rung)
+    number = _number(pair, step, rung) if rung == "rng" or pair.has_limits or not is_excused else None
     if number is not None:
         found = _proven(_first_formula(pair, number, formula), step, proven)
         return Standing(rung, step, "beyond", place or number.at.at, found)

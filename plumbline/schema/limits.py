@@ -26,8 +26,7 @@ within 3% for twelve."""
 # Rounding of tensors.
 
 FACTOR = 8.0
-"""Limit of a rounding error in units of the measured envelope. Few seeds measure the envelope, and a sketch its errors
-within 1.5 times; kernels of another machine reached 0.36 of the limit, TF32 100 times."""
+"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only."""
 
 DOUBLING_STEPS = 9.0
 """Steps in which rounding differences double."""
@@ -53,10 +52,6 @@ MOST_IN_PRODUCTION = {"forward": 0.25, "loss": 0.5, "gradient": 1.0}
 """Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
 output that is a quarter wrong is not rounded (bf16: 0.005 was measured), nor is a gradient as wrong as one that is
 zero."""
-
-HEAD = 8
-"""Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to
-hundreds of features, which are enough to measure an envelope; a head narrows to a few classes."""
 
 # Proofs of native steps.
 
@@ -121,7 +116,7 @@ VANISHED = 0.01
 """Maximum share of a rounding difference that fp64 leaves. Rounding shrinks a million times."""
 
 CLOSER = 0.25
-"""A difference below the envelope has disappeared if at most this share is left."""
+"""A difference within its limit has disappeared if at most this share is left."""
 
 MOST_LOST = 1
 """Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
