@@ -44,7 +44,7 @@ MODEL = {
 RECIPE: dict[str, Any] = {
     "seed": 7,
     "batch_size": 8,
-    "probe": {"steps": 6, "evaluation_rows": 24, "envelope_seeds": 1, "portable_steps": 2},
+    "probe": {"steps": 6, "evaluation_rows": 24, "portable_steps": 2},
 }
 
 

@@ -21,7 +21,7 @@ TONIGHT, LAST = "20261122-020000-7f3a01", "20261115-020000-55d2c4"
 
 
 def spec_of(workshop: Workshop) -> RunSpec:
-    return workshop.spec(probe={"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 2})
+    return workshop.spec(probe={"steps": 3, "evaluation_rows": 8, "portable_steps": 2})
 
 
 def train(workshop: Workshop, night: str, platform: str) -> Trained:
@@ -118,7 +118,7 @@ def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Traine
 
 
 def test_a_task_whose_tokens_are_labelled_answers_too(masked: Workshop) -> None:
-    spec = masked.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1})
+    spec = masked.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     answers = [drawn(masked.train(spec, round_id=night)) for night in (TONIGHT, LAST, TONIGHT)]
     assert None not in answers
     assert answers[0] == answers[2] != answers[1]

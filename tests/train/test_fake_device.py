@@ -42,7 +42,7 @@ from tests.train.conftest import Workshop
 DEVICE = torch.device("meta")
 STEPS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64
 PARTS: dict[str, Any] = {
-    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0], "portable_steps": 1},
+    "probe": {"steps": STEPS, "evaluation_rows": 8, "tap_steps": [0], "portable_steps": 1},
     "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
 }
 SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}

@@ -26,7 +26,7 @@ def hidden(masked: Workshop) -> Trained:
 
 
 def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None:
-    probe = {"steps": 24, "evaluation_rows": 8, "envelope_seeds": 0}
+    probe = {"steps": 24, "evaluation_rows": 8}
     result = masked.train(masked.spec(probe=probe, data={**masked.spec().data.to_json(), "mask_probability": 0.4}))
     batches = result.arrays("batches")
     labels, ids = batches["labels"], batches["input_ids"]
@@ -44,7 +44,7 @@ def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None
 
 
 def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
-    probe = {"steps": 13, "evaluation_rows": 8, "envelope_seeds": 0}
+    probe = {"steps": 13, "evaluation_rows": 8}
     result = masked.train(masked.spec(probe=probe, batch_size=16))
     batches = result.arrays("batches")
     first = dict(zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True))
@@ -79,7 +79,7 @@ def test_without_labels_rows_carry_the_text_alone(hidden: Trained) -> None:
 
 def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: Workshop) -> None:
     spec = masked.spec(
-        batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12, "envelope_seeds": 0},
+        batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12},
         data={**masked.spec().data.to_json(), "mask_probability": 0.05},
     )  # fmt: skip
     result = masked.train(spec)
@@ -127,7 +127,7 @@ def test_packed_rows_are_replayed(masked: Workshop, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Context, "batches", short)
     trained = masked.train(masked.spec(
         speed={"steps": 10, "padding": "packed", "production_steps": 1}, optimizer={"accumulation_steps": 2},
-        probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1},
+        probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1},
     )).record.evidence.speed.production  # fmt: skip
     assert (trained.lost, trained.trials, trained.repeated) == ("", (), True)
     assert trained.steps[0].loss == pytest.approx(trained.steps[0].loss_reference, rel=2e-3)

@@ -265,7 +265,7 @@ def test_a_training_that_a_round_ordered_checks_its_machine_first(
     """A training without such an order pays nothing for it."""
     if fault:
         monkeypatch.setattr(functional, "softmax", lambda *args, **kwargs: torch.softmax(*args, **kwargs) * (1 + 1e-7))
-    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "portable_steps": 1})
     check = workshop.train(spec, expected=Expected(accelerator="cpu")).record.evidence.selfcheck
     assert check is not None
     expected = ("drift", "outputs of step 0: bert.encoder.layer.0.attention.self") if fault else ("pass", "")
@@ -290,7 +290,7 @@ def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(
     """A perturbation that changes nothing stands for perturbations that are close together by chance."""
     monkeypatch.setattr("plumbline.train.envelope.perturbed", lambda weights, _seed: weights)
     leg = {"portable_steps": 1, "portable_slices": slices}
-    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 1, **leg})
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, **leg})
     probe = workshop.train(spec).record.evidence.probe
     assert probe is not None
     assert probe.envelope is not None
@@ -340,7 +340,7 @@ def _scaled_from(patch: pytest.MonkeyPatch, first: int) -> None:
 def test_a_fault_below_rounding_that_comes_late_is_named_on_a_different_machine(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, plant: Any, first: int, code: str
 ) -> None:
-    spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 4})
+    spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "portable_steps": 4})
     reference = load_record(workshop.train(spec).folder)
     assert [step.step for step in reference.record.evidence.probe.portable.steps] == [0, 1, 2, 7]
     with monkeypatch.context() as patch:

@@ -178,7 +178,7 @@ def test_a_wrong_operator_leaves_the_envelope_at_its_module(
     [("fp32", 23, "float32"), ("bf16", 7, "bfloat16"), ("fp16", 10, "float16"), ("fp64", 52, "float64")],
 )
 def test_precisions_are_in_force_and_recorded(workshop: Workshop, precision: str, linear: int, dtype: str) -> None:
-    probe = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 0, "precision": precision}
+    probe = {"steps": 3, "evaluation_rows": 8, "precision": precision}
     result = workshop.train(workshop.spec(probe=probe))
     assert result.record.fingerprint.mantissa_bits["linear"] == linear
     assert result.probe.steps[0].logits_dtype == dtype
@@ -192,7 +192,7 @@ def test_precisions_are_in_force_and_recorded(workshop: Workshop, precision: str
 
 
 def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
-    probe = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "precision": "tf32"}
+    probe = {"steps": 2, "evaluation_rows": 8, "precision": "tf32"}
     result = workshop.train(workshop.spec(probe=probe))
     numerics = result.record.fingerprint.numerics
     assert different_precision(load_record(result.folder)) is None
@@ -210,12 +210,12 @@ def test_fresh_memory_is_filled_at_the_first_step_alone(workshop: Workshop, monk
         return plain(self, *given)
 
     monkeypatch.setattr(Engine, "step", noted)
-    workshop.train(workshop.spec(probe={"steps": 3, "envelope_seeds": 0, "portable_steps": 0}))
+    workshop.train(workshop.spec(probe={"steps": 3, "portable_steps": 0}))
     assert filled == [True, False, False]
     forward = torch.nn.LayerNorm.forward
     monkeypatch.setattr(torch.nn.LayerNorm, "forward", lambda self, x: forward(self, x) + torch.empty_like(x) * 0)
     with pytest.raises(TrainingFailedError, match="loss is nan"):
-        workshop.train(workshop.spec(probe={"steps": 3, "envelope_seeds": 0, "portable_steps": 0}))
+        workshop.train(workshop.spec(probe={"steps": 3, "portable_steps": 0}))
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
@@ -234,7 +234,7 @@ def test_each_model_of_a_run_has_the_device_to_itself(
         made.extend((weakref.ref(model), weakref.ref(self.optimizer)))
 
     monkeypatch.setattr(Engine, "__init__", build)
-    probe = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 2}
+    probe = {"steps": 2, "evaluation_rows": 8}
     learn = {"steps": 2, "evaluate_every": 2, "checkpoint_every": 100, "evaluation_rows": 8}
     gc.disable()  # what the collector would find by chance does not count
     try:

@@ -158,23 +158,6 @@ def test_a_norm_that_cancels_keeps_the_rounding_of_its_terms(reference: LoadedRe
     assert ratio == pytest.approx(max(norms) / min(norms) * 2.0 ** ((least - largest) / 9), rel=1e-6)
 
 
-@pytest.mark.parametrize("wide", ["reference", "candidate"])
-def test_of_two_envelopes_the_smaller_counts(wide: str) -> None:
-    sides = []
-    for side in ("reference", "candidate"):
-        made = make_record(fingerprint=other_kernel() if side == "candidate" else {})
-        probe = made.record.evidence.probe
-        assert probe is not None
-        assert probe.envelope is not None
-        size = 1e-2 if side == wide else 1e-5
-        envelope = probe.envelope.replace(errors=[size] * len(probe.taps), loss=[size] * STEPS)
-        evidence = made.record.evidence.replace(probe=probe.replace(envelope=envelope.to_json()).to_json())
-        sides.append(LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays))
-    pair = Pair(sides[0], sides[1])
-    assert {tap.limit for tap in pair.errors(0, "forward")} == {8e-5}
-    assert pair.loss_limit(0) == 8e-5
-
-
 def test_logits_of_the_evaluation_have_a_limit(reference: LoadedRecord) -> None:
     """Without taps in the evaluation, its logits are held by the gradient's floor, grown by the steps."""
     size = floor_of("gradient", "fp32") * 2.0 ** (STEPS / 9)

@@ -15,7 +15,7 @@ from tests.kept_results import keep, kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
-from .made_records import Change, checked, edit, evaluation, in_spec, named, old, probe, whole
+from .made_records import Change, checked, edit, evaluation, in_spec, named, old, whole
 
 compare = kept(compare)
 judge_round = kept(judge_round)
@@ -107,10 +107,7 @@ def test_a_rerun_on_a_different_machine_neither_confirms_nor_refutes() -> None:
 )
 def test_a_single_different_platform_is_named_from_three_on(off: str, count: int, noted: list[str]) -> None:
     names = "abcd"[:count]
-    bare: Change = lambda content: probe(content).update(  # noqa: E731
-        envelope=None, lost_legs={"envelope": "out of memory"}
-    )
-    records = {name: edit(named(name, **({"gradient_factor": 1.25} if name in off else {})), bare) for name in names}
+    records = {name: named(name, **({"gradient_factor": 1.25} if name in off else {})) for name in names}
     result = judge_round(records, "a", {})
     for name in names:
         assert [note.code for note in result[name].notes if note.code in ("odd-one-out", "reference")] == noted

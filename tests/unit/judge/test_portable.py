@@ -47,7 +47,7 @@ def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: Load
         ("1/weights/embed.weight", "optimizer", "optimizer", "embed.weight"),
     ],
 )
-def test_one_other_bit_is_drift_where_the_envelope_alone_passes(
+def test_one_other_portable_bit_is_drift_whatever_the_kernels(
     reference: LoadedRecord, place: str, stage: str, code: str, at: str
 ) -> None:
     judgement = judge(reference, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())

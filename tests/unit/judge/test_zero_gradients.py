@@ -17,7 +17,7 @@ from plumbline.schema.tolerance import least_gradient
 from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
-from .made_records import Change, Content, codes, edit, in_spec
+from .made_records import Change, Content, codes, edit
 from .made_records import probe as probe_of
 
 compare = kept(compare)
@@ -87,27 +87,12 @@ def test_a_gradient_of_zero_that_is_not_finite_never_passes() -> None:
     assert compare(zero_gradient(1e-12), candidate).verdict == "drift"
 
 
-def no_envelope(content: Content) -> None:
-    probe_of(content)["envelope"] = None
-    in_spec("probe", envelope_seeds=0)(content)
-
-
-def lost_envelope(content: Content) -> None:
-    probe_of(content)["envelope"] = None
-    probe_of(content)["lost_legs"] = {"envelope": "out of memory"}
-
-
 def lost_leg(content: Content) -> None:
-    """Keep an envelope, whose perturbations are close together by chance."""
     probe_of(content)["portable"] = None
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [(no_envelope,), (lost_envelope,), (with_leg(1), lost_envelope), (lost_leg,), (no_envelope, lost_leg)],
-    ids=["no envelope", "lost envelope", "lost envelope, one slice", "lost leg", "neither"],
-)
-def test_a_gradient_of_zero_says_nothing_without_an_envelope_or_a_leg(changes: tuple[Change, ...]) -> None:
+@pytest.mark.parametrize("changes", [(), (with_leg(1),), (lost_leg,)], ids=["leg", "one slice", "lost leg"])
+def test_a_gradient_of_zero_says_nothing_without_a_leg(changes: tuple[Change, ...]) -> None:
     def judged(size: float, leg: Change | None = None, **more: Any) -> list[str]:
         reference, candidate = zero_gradient(1e-12), zero_gradient(size, leg=leg, fingerprint=other_kernel(), **more)
         return codes(compare(edit(reference, *changes), edit(candidate, *changes)))
@@ -128,7 +113,7 @@ def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
 
     candidate = edit(zero_gradient(1e-10, fingerprint=other_kernel()), moved)
     assert codes(compare(zero_gradient(1e-12), candidate)) == ["optimizer"]
-    assert codes(compare(*(edit(each, no_envelope, lost_leg) for each in (zero_gradient(1e-12), candidate)))) == []
+    assert codes(compare(*(edit(each, lost_leg) for each in (zero_gradient(1e-12), candidate)))) == []
 
 
 def test_a_leg_measures_up_to_its_first_step_with_one_slice() -> None:
@@ -140,13 +125,13 @@ def test_a_leg_measures_up_to_its_first_step_with_one_slice() -> None:
         probe_of(content)["portable"]["unportable"] = "aten.cdist"
 
     def distances(*changes: Change) -> list[float | None]:
-        own = OwnDistances(edit(make_record(), with_leg(2), no_envelope, *changes))
+        own = OwnDistances(edit(make_record(), with_leg(2), *changes))
         taps = own.loaded.record.evidence.probe.taps  # type: ignore[union-attr]
         return [own.distance(place) for place, tap in enumerate(taps) if (tap.step, tap.stage) == (0, "forward")]
 
     assert set(distances()) == {0.0}
     assert set(distances(no_outputs)) == set(distances(unportable)) == {None}
-    own = OwnDistances(edit(make_record(), with_leg(2), no_envelope))
+    own = OwnDistances(edit(make_record(), with_leg(2)))
     assert [own.distance(place) for place in (-1, 99)] == [None, None]
 
 
@@ -159,7 +144,7 @@ def test_half_precision_has_the_least_gradient_of_fp32() -> None:
 def test_a_gradient_is_small_beside_the_largest_of_its_step(share: float, over: bool) -> None:
     largest = max(tap.norm or 0.0 for tap in make_record().record.evidence.probe.taps  # type: ignore[union-attr]
                   if (tap.step, tap.stage) == (0, "gradient"))  # fmt: skip
-    sides = [edit(zero_gradient(share * largest * factor), no_envelope, lost_leg) for factor in (0.5, 1.0)]
+    sides = [edit(zero_gradient(share * largest * factor), lost_leg) for factor in (0.5, 1.0)]
     for pair in (Pair(*sides), Pair(*reversed(sides))):
         found = [error.over for error in pair.errors(0, "gradient") if error.reference.name == "embed.weight"]
         assert found == [over]
