@@ -10,7 +10,7 @@ from plumbline.judge.gates.production import explains_curve, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
-from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
+from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.spec_precision import precision_findings
@@ -140,11 +140,11 @@ def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
-    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
-    if not lost or walk.equal or walk.mismatches:
+    """Return a finding if only bits differ, and no portable legs show that the formulas are equal."""
+    if walk.equal or walk.mismatches or portable_legs(pair) is not None:
         return []
-    detail = fact("comparison.lost-leg", why=lost[0])
+    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
+    detail = fact("comparison.lost-leg", why=lost[0]) if lost else fact("comparison.no-leg")
     return [
         Finding(check="probe.portable", outcome="inconclusive", metric=fact("comparison.portable-leg"), detail=detail)
     ]

@@ -63,7 +63,8 @@ class Pair:
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
     scale: float = 1.0
-    """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's."""
+    """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's, and
+    infinite where kernels round differently: only numbers that are not finite count there."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
@@ -77,11 +78,6 @@ class Pair:
         spec, experiment = self.reference.record.spec, self.reference.record.experiment
         part = spec.learn if experiment is not None and experiment.part == "learn" else spec.probe
         return part.precision if part else "fp32"
-
-    @property
-    def has_limits(self) -> bool:
-        """Return whether numbers are judged though kernels round differently: an experiment asks what a change left."""
-        return self.candidate.record.experiment is not None
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:

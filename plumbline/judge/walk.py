@@ -28,6 +28,7 @@ from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.proven import unproven_step
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.rungs.traced import between_steps
+from plumbline.judge.spec_precision import other_format
 from plumbline.schema.fact import Statement
 
 RUNGS = (
@@ -106,7 +107,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
     known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
     whole = {
         "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
-        "settings": settings(pair), "device": device(pair),
+        "settings": settings(pair), "device": device(pair), "format": other_format(pair, "probe"),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     if (shown := unproven_step(pair.candidate.record)) is not None and shown.rung not in pair.imposed:
@@ -129,8 +130,14 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
 
 
 def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:
-    """Yield the classes of the rungs that follow from one another, up to the first that is beyond."""
+    """Yield the classes of the rungs that follow from one another, up to the first that is beyond.
+
+    Between kernels numbers have no limits: portable bits decide, and each run proves its own steps. An experiment asks
+    what a change has left of a difference, and so for its size.
+    """
     formula = portable(pair)
+    if is_excused and pair.candidate.record.experiment is None:
+        pair = replace(pair, scale=math.inf)
     for step in range(len(pair.common)):
         for rung in ("rng", *BITS):
             if rung in pair.imposed:
@@ -141,15 +148,13 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
                 return
     exact = evaluation_bits(pair)
     if exact is not None and "evaluation" not in pair.imposed:
-        numbers = evaluation_numbers(pair, has_limits=pair.has_limits or not is_excused)
-        beyond = numbers or (None if is_excused else exact)
+        beyond = evaluation_numbers(pair) or (None if is_excused else exact)
         yield Standing("evaluation", None, "within" if beyond is None else "beyond", exact.at.at, beyond)
 
 
 def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
     """Classify one rung at one step."""
-    place = _place(pair, step, rung)
-    number = _number(pair, step, rung) if rung == "rng" or pair.has_limits or not is_excused else None
+    number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
         found = _proven(_first_formula(pair, number, formula), step, proven)
         return Standing(rung, step, "beyond", place or number.at.at, found)

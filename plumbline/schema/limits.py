@@ -228,8 +228,5 @@ PART_SD = 1e-2
 CANARY_DROP = 1.2
 """Slowdown, in units of the smallest drop that the gate can call drift."""
 
-CANARY_OUTPUT = 2.0
-"""Minimum change of a LayerNorm's output, in units of its limit: sketches are off by up to 1.5 times."""
-
 CANARY_EPS = 5e-3
 """Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""

@@ -130,15 +130,15 @@ def evaluation(pair: Pair) -> Mismatch | None:
     return None
 
 
-def evaluation_numbers(pair: Pair, *, has_limits: bool) -> Mismatch | None:
-    """Return a mismatch of logits, if they have limits, or of numbers that differ by more than their logits explain."""
+def evaluation_numbers(pair: Pair) -> Mismatch | None:
+    """Return a mismatch of logits, or of numbers that differ by more than their logits explain."""
     both = _both(pair)
     if both is None:
         return None
     left, right = both
     if left.logits_sha256 != right.logits_sha256:
         gap, limit = distance(pair.reference, pair.candidate), limit_of("gradient", pair.precision, left.step)
-        if has_limits and gap > limit:
+        if gap > limit * max(pair.scale, 1.0) or math.isinf(gap):
             why = fact("evaluation.logits")
             return _break(pair, "relative error of the logits", gap, limit, why, basis="computed")
         # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.

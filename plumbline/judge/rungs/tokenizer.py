@@ -105,7 +105,7 @@ def _evaluated_otherwise(pair: Pair) -> bool:
     if last is not None and last[0].weights_sha256 == last[1].weights_sha256:
         return True
     alike = all(relative(a.loss, b.loss) <= pair.loss_limit(step) for step, (a, b) in enumerate(pair.common))
-    return alike and evaluation_numbers(pair, has_limits=True) is not None
+    return alike and evaluation_numbers(pair) is not None
 
 
 def _same_curve(pair: Pair) -> bool:

@@ -56,7 +56,7 @@ class Plan:
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
     tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
-    leg: bool = False
+    leg: bool = True
     """Whether the probe has a portable leg."""
     portable: dict[str, str | None] = field(default_factory=dict)
     """Portable digests by `step/kind/name` that are not the reference's."""
@@ -83,7 +83,7 @@ def spec() -> RunSpec:
         data={"name": "unit", "manifest_sha256": "c" * 64, "sequence_length": LENGTH},
         seed=1,
         batch_size=BATCH,
-        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS, "portable_steps": 0},
+        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS, "portable_steps": 2},
     )  # fmt: skip
 
 
