@@ -85,6 +85,8 @@ def walk(pair: Pair) -> Walk:
     standings = tuple(_computed(pair, is_excused=bool(rounding), proven=proven))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
     causes = _with_first(sorted(_given(pair), key=position), _first_beyond(pair, standings, apart))
+    if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
+        causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
         causes[0] = replace(causes[0], is_certain=True)
     return Walk(tuple(_distinct(causes)), rounding, standings, proven)
@@ -107,7 +109,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
     known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
     whole = {
         "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
-        "settings": settings(pair), "device": device(pair), "format": other_format(pair, "probe"),
+        "settings": settings(pair), "device": device(pair),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     if (shown := unproven_step(pair.candidate.record)) is not None and shown.rung not in pair.imposed:

@@ -83,7 +83,7 @@ def spec() -> RunSpec:
         data={"name": "unit", "manifest_sha256": "c" * 64, "sequence_length": LENGTH},
         seed=1,
         batch_size=BATCH,
-        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS, "portable_steps": 2},
+        probe={"steps": STEPS, "tap_steps": (0, 2), "evaluation_rows": EVALUATION_ROWS, "portable_steps": 0},
     )  # fmt: skip
 
 
@@ -107,7 +107,8 @@ def _portable(plan: Plan) -> dict[str, Any]:
 
     steps = [
         {
-            "step": step, "sketches": sketches(step), "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1"),
+            "step": step, "sketches": sketches(step),
+            "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1" if plan.loss_factor == 1 else plan.loss_factor.hex()),
             "outputs": digests(step, "outputs", [name for name, _ in MODULES]) if step == 0 else [],
             "gradients": digests(step, "gradients", list(PARAMETERS)),
             "weights": digests(step, "weights", list(PARAMETERS)),

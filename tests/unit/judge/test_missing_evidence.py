@@ -54,6 +54,10 @@ def leg(steps: int, **fields: Any) -> Change:
     return lambda content: probe(content).update(portable={**made, "steps": made["steps"][:steps], **fields})
 
 
+def no_leg(content: Content) -> None:
+    probe(content)["portable"] = None
+
+
 def shards(*sizes: int) -> Change:
     def change(content: Content) -> None:
         trained = list(content["evidence"]["data"]["shards"])[:3]
@@ -82,13 +86,13 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     ),
     "a portable leg that was not asked for": ((leg(1),), []),
     "a portable leg": (
-        (in_spec("probe", portable_steps=2),), [("probe.portable", "inconclusive", None, None)],
+        (in_spec("probe", portable_steps=2), no_leg), [("probe.portable", "inconclusive", None, None)],
     ),
     "a lost portable leg": (
         (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"portable": "memory"})), [],
     ),
     "another lost leg": (
-        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"other": "memory"})),
+        (in_spec("probe", portable_steps=2), no_leg, lambda c: probe(c).update(lost_legs={"other": "memory"})),
         [("probe.portable", "inconclusive", None, None)],
     ),
     "a whole portable leg": ((in_spec("probe", portable_steps=2), leg(2)), []),
@@ -261,9 +265,9 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
     assert lacks(edit(whole(), experiment(part="learn", steps=8, trace=1)))[0] == ("probe.steps", "invalid", 6, 7)
     # An experiment records a portable leg and an evaluation where it is asked for them.
-    gone = in_spec("probe", portable_steps=2)
-    assert lacks(edit(whole(), experiment(), gone)) == []
-    assert lacks(edit(whole(), experiment(portable=True), gone)) == [("probe.portable", "inconclusive", None, None)]
+    gone = (in_spec("probe", portable_steps=2), no_leg)
+    assert lacks(edit(whole(), experiment(), *gone)) == []
+    assert lacks(edit(whole(), experiment(portable=True), *gone)) == [("probe.portable", "inconclusive", None, None)]
     unevaluated: Change = lambda content: probe(content).update(evaluation=None)  # noqa: E731
     assert lacks(edit(whole(), experiment(), unevaluated)) == [("probe.evaluation", "inconclusive", None, None)]
     assert lacks(edit(whole(), experiment(part="learn", steps=6, trace=0), unevaluated))[:1] == [

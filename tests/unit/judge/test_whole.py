@@ -214,7 +214,7 @@ def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof
     rounded = compare(*pair(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
     assert rounded.verdict == "inconclusive"
     assert any("out of memory" in said(finding.detail) for finding in rounded.findings)
-    assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"
+    assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "inconclusive"
 
 
 def test_a_parameter_that_gets_no_gradient_in_one_of_the_two_is_a_drift_of_the_gradient() -> None:
