@@ -20,7 +20,7 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
 from plumbline.schema.suite_file import with_tuples
-from plumbline.train import envelope, probe
+from plumbline.train import probe
 from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.model import build_model
@@ -99,7 +99,7 @@ def faulty(monkeypatch, name):
         return model
 
     with monkeypatch.context() as patch:
-        for module in (probe, envelope, leg):
+        for module in (probe, leg):
             patch.setattr(module, "build_model", build)
         yield
 

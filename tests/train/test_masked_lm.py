@@ -17,7 +17,7 @@ from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.taps import named_gradients
-from tests.train.conftest import Trained, Workshop, differing_steps, within_envelope
+from tests.train.conftest import Trained, Workshop, differing_steps, within_limits
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_uneven_micro_batches_weigh_their_tokens(masked: Workshop, hidden: Train
     """The mean over the global batch, not the mean of the micro-batches' means."""
     parts = masked.train(masked.spec(optimizer={"accumulation_steps": 8}))
     assert not differing_steps(hidden, parts, "batch")
-    assert within_envelope(hidden, parts)
+    assert within_limits(hidden, parts)
     for step in parts.probe.steps:
         assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
 

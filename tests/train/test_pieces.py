@@ -26,7 +26,6 @@ from plumbline.schema.errors import ConfigurationError, InvalidInputError, Train
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import ScheduleSpec, write_spec
 from plumbline.train.batches import of_probe
-from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.numerics import (
     apply_settings,
@@ -202,16 +201,6 @@ def test_every_leaf_of_fp32_precision_in_this_torch_is_covered() -> None:
             if owner is not None and hasattr(owner, "fp32_precision"):
                 leaves.add(".".join(filter(None, ("backends", path, name, "fp32_precision"))))
     assert leaves <= set(read_settings())
-
-
-def test_one_unit_in_the_last_place_is_just_that() -> None:
-    weights = {"w": torch.tensor([1.0, -2.0, 0.0, 1e-3] * 64)}
-    moved = perturbed(weights, 0)["w"]
-    steps = (moved.view(torch.int32) - weights["w"].view(torch.int32)).abs()
-    zero = weights["w"] == 0
-    assert (steps[~zero] == 1).all()
-    assert (moved[zero] == 0).all()
-    assert not torch.equal(moved, perturbed(weights, 1)["w"])
 
 
 def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

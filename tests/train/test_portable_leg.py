@@ -19,6 +19,7 @@ from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
 from plumbline.judge import compare
+from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import reordered
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import digest_json
@@ -284,22 +285,13 @@ def test_versions_that_the_release_does_not_know_are_unknown_if_their_bits_diffe
 
 
 @pytest.mark.parametrize("slices", [1, 2])
-def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, slices: int
-) -> None:
-    """A perturbation that changes nothing stands for perturbations that are close together by chance."""
-    monkeypatch.setattr("plumbline.train.envelope.perturbed", lambda weights, _seed: weights)
+def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(workshop: Workshop, slices: int) -> None:
     leg = {"portable_steps": 1, "portable_slices": slices}
     spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, **leg})
-    probe = workshop.train(spec).record.evidence.probe
-    assert probe is not None
-    assert probe.envelope is not None
-    found = {
-        tap.name
-        for tap, error in zip(probe.taps, probe.envelope.errors, strict=True)
-        if error is not None and error >= 1
-    }
-    names = {tap.name for tap in probe.taps if tap.name.endswith("attention.self.key.bias")}
+    trained = workshop.train(spec)
+    record = load_record(trained.folder)
+    found = {name for stage, name in Pair(record, record).rounding_only if stage == "gradient"}
+    names = {tap.name for tap in trained.probe.taps if tap.name.endswith("attention.self.key.bias")}
     assert names
     assert found == names
 

@@ -184,7 +184,6 @@ def test_a_leg_that_one_process_has_no_memory_for_costs_the_leg(workshop: Worksh
     assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
     assert list(trained.probe.lost_legs) == ["portable"]
     assert trained.probe.portable is None
-    assert trained.probe.envelope is not None
 
 
 def test_a_training_that_fails_leaves_no_error_to_the_next(workshop: Workshop, tmp_path: Path) -> None:

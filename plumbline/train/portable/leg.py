@@ -163,14 +163,6 @@ class PortableLeg:
         return 0 if self.evidence is None or self.evidence.unportable else self._num_exact
 
     @property
-    def comparable_steps(self) -> int:
-        """Return the number of first steps that show whether a tensor is pure rounding.
-
-        One slice suffices: the leg's own rounding is then as far from fp32's as fp32's is from fp64.
-        """
-        return 0 if self.evidence is None or self.evidence.unportable else self._num_tapped
-
-    @property
     def _num_exact(self) -> int:
         return 0 if self._probe.portable_slices == 1 else self._num_tapped
 
