@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
@@ -109,27 +108,20 @@ class Pair:
     @cached_property
     def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
         grouped: dict[tuple[int, str], list[TapError]] = {}
-        kept: dict[str, float] = {}
         taps = enumerate(self.probes[0].taps if self.probes else ())
         for index, tap in sorted(taps, key=lambda item: item[1].step):
             other = self._places.get((tap.step, tap.stage, tap.name))
             if other is None:
                 continue
-            error = self._error(index, other, kept.get(tap.name, 0.0) if tap.stage == "weight" else 0.0)
-            grouped.setdefault((tap.step, tap.stage), []).append(error)
-            if tap.stage == "weight" and tap.norm and not error.over:
-                kept[tap.name] = max(kept.get(tap.name, 0.0), error.error * tap.norm)
+            grouped.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
         return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
         """Return the error of each tensor sketched by both, in execution order."""
         return self._errors.get((step, stage), ())
 
-    def _error(self, left: int, right: int, kept: float) -> TapError:
-        """Return the error of one tensor.
-
-        `kept` is a weight's absolute difference after an earlier step, which was rounding there: it is still there.
-        """
+    def _error(self, left: int, right: int) -> TapError:
+        """Return the error of one tensor."""
         assert self.probes is not None  # noqa: S101 - only reached with both
         left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
         same = left_tap.sha256 == right_tap.sha256 and self._is_finite(0, left) == self._is_finite(1, right)
@@ -138,7 +130,7 @@ class Pair:
             reference=left_tap,
             candidate=right_tap,
             error=error,
-            limit=self._limit(left_tap) + (kept / left_tap.norm if left_tap.norm else 0.0),
+            limit=self._limit(left_tap),
             places=(left, right),
         )
 
@@ -193,16 +185,8 @@ class Pair:
         return self.scale * limit("loss", self.precision, step)
 
     def norm_limit(self, step: int) -> float:
-        """Return the maximum rounding error of a gradient's norm at `step`.
-
-        A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum. The
-        largest norm of the run stands for the terms. Cancellation explains at most half of a norm.
-        """
-        norms = [left.gradient_norm for left, _ in self.common if left.gradient_norm]
-        here = self.common[step][0].gradient_norm
-        cancelled = max(norms, default=1.0) / here if here else 1.0
-        own = max(self.scale * limit("norm", self.precision, step), self.loss_limit(step))
-        return max(own, min(own * max(cancelled, 1.0), limits.ROUNDING_ONLY))
+        """Return the maximum rounding error of a gradient's norm at `step`."""
+        return self.scale * limit("norm", self.precision, step)
 
 
 def _places_of(probe: ProbeEvidence | None) -> dict[tuple[int, str, str], int]:

@@ -146,14 +146,6 @@ def test_learning_rates_are_equal_to_a_trillionth(reference: LoadedRecord, rate:
 # Scalars of untapped steps: norms, losses and the evaluation.
 
 
-def test_a_norm_that_cancels_keeps_the_rounding_of_its_terms(reference: LoadedRecord) -> None:
-    pair = Pair(reference, make_record(fingerprint=other_kernel()))
-    norms = [left.gradient_norm for left, _ in pair.common]
-    least, largest = norms.index(min(norms)), norms.index(max(norms))
-    ratio = pair.norm_limit(least) / pair.norm_limit(largest)
-    assert ratio == pytest.approx(max(norms) / min(norms) * 2.0 ** ((least - largest) / 9), rel=1e-6)
-
-
 # Accuracy: margin, standard error, both sides.
 
 

@@ -14,11 +14,10 @@ from plumbline.schema.evidence import Tap
 from plumbline.schema.tolerance import floor_of, growth, limit, relative
 from tests.kept_results import kept
 
-from .conftest import make_record, other_kernel
+from .conftest import make_record
 from .made_records import (
     Change,
     Content,
-    at_step,
     edit,
     experiment,
     in_spec,
@@ -127,39 +126,3 @@ def test_a_limit_grows_from_the_first_step_and_noise_has_none() -> None:
     quiet = errors_of(pair.reference, pair.candidate, noise=noise)
     assert [name for name, item in quiet.items() if math.isinf(item.limit)] == ["layer.norm"]
     assert quiet["layer.norm"].places == (2, 2)
-
-
-def test_a_weights_earlier_rounding_still_counts_later() -> None:
-    name, places = "head.weight", {}
-    left = make_record(fingerprint=other_kernel())
-    taps = left.record.evidence.probe.taps  # type: ignore[union-attr]
-    places = {tap.step: index for index, tap in enumerate(taps) if (tap.stage, tap.name) == ("weight", name)}
-    right = edit(left, *(tapped(step, "weight", name, sha256="e" * 64) for step in (0, 2)))
-    right.arrays["sketches"]["sketch"] = left.arrays["sketches"]["sketch"].copy()
-    norm = taps[places[0]].norm or 0.0
-    right.arrays["sketches"]["sketch"][places[0]][0] += 1e-5 * norm
-    pair = Pair(left, right)
-    by_step = {
-        step: next(item for item in pair.errors(step, "weight") if item.reference.name == name) for step in places
-    }
-    assert by_step[0].error == pytest.approx(1e-5)
-    floor = floor_of("weight", "fp32")
-    assert by_step[0].limit == pytest.approx(floor)
-    for step in (2, 5):
-        wanted = floor * growth(step) + 1e-5 * norm / (taps[places[step]].norm or 1.0)
-        assert by_step[step].limit == pytest.approx(wanted)
-    # An error beyond rounding excuses nothing later.
-    right.arrays["sketches"]["sketch"][places[0]][0] += norm
-    found = [item.limit for item in Pair(left, right).errors(2, "weight") if item.reference.name != "embed.weight"]
-    assert found == pytest.approx([floor * growth(2)] * 2)
-
-
-def test_the_limit_of_a_norm_follows_the_largest_norm_and_the_loss() -> None:
-    made = edit(make_record(), *(at_step(step, gradient_norm=norm) for step, norm in enumerate((2.0, 8.0, 4.0, None))))
-    made = edit(made, at_step(4, gradient_norm=16.0), at_step(5, gradient_norm=0.0))
-    pair, own = Pair(made, make_record()), floor_of("norm", "fp32")
-    wanted = [own * 2 ** (step / 9) * factor for step, factor in enumerate((8, 2, 4, 1, 1, 1))]
-    assert [pair.norm_limit(step) for step in range(6)] == pytest.approx(wanted)
-    # Cancellation explains at most half of a norm: a spike at one step hides nothing at the others.
-    spiked = edit(made, at_step(4, gradient_norm=1e9))
-    assert [Pair(spiked, made).norm_limit(step) for step in (0, 4)] == [0.5, pytest.approx(own * 2 ** (4 / 9))]
