@@ -26,7 +26,8 @@ within 3% for twelve."""
 # Rounding of tensors.
 
 FACTOR = 8.0
-"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only."""
+"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only; in
+fp32, `PRODUCTION_FACTOR`."""
 
 DOUBLING_STEPS = 9.0
 """Steps in which rounding differences double."""
