@@ -81,7 +81,9 @@ def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str], marked: frozense
         return None
     over = {name: sum(error.over for error in errors) for name, errors in errors_of.items()}
     counts = {
-        name: f"{count} of {len(errors_of[name])} over the limit" if name in marked else "other kernels"
+        name: f"{count} of {len(errors_of[name])} over the limit"
+        if name in marked
+        else ("other kernels" if any(error.error for error in errors_of[name]) else "equal bits")
         for name, count in over.items()
     }
     title = f"How far each tensor is from the reference, step {step}"
