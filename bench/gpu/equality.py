@@ -47,7 +47,7 @@ _CHOICES: tuple[dict[str, Any], ...] = (
     {"precision": "tf32"},
     {"precision": "fp32"},
 )
-_PROBE = {"steps": 6, "envelope_seeds": 1, "portable_steps": 2, "evaluation_rows": 16}
+_PROBE = {"steps": 6, "portable_steps": 2, "evaluation_rows": 16}
 
 
 def dropout(place: Place) -> Found:

@@ -28,7 +28,6 @@ from plumbline.judge.curves import (
     machine_changes,
     trace_problem,
     was_interrupted,
-    with_envelope,
 )
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -207,7 +206,7 @@ class WindowSearch:
     def _begun(self, own: LoadedRecord, other: LoadedRecord) -> WindowSearch | Confirmation:
         """Return the tests of two complete traces; the candidate's is its own unchanged rerun."""
         tests = Confirmation.of_traces(
-            with_envelope(other, self.reference), own, self.base, self.tried, window=self.window, budget=self.budget,
+            other, own, self.base, self.tried, window=self.window, budget=self.budget,
             spent=self.spent, lost=self.lost, subject=self.candidate.record.record_id,
             beside=self._others(),
         )  # fmt: skip

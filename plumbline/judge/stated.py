@@ -33,7 +33,7 @@ def _losses(record: RunRecord) -> Iterator[GateResult]:
     probe, spec = record.evidence.probe, record.spec.probe
     if probe is None or spec is None:
         return
-    most = limit(next(iter(probe.envelope.loss), None) if probe.envelope else None, "loss", spec.precision)
+    most = limit("loss", spec.precision)
     for step in probe.steps:
         # A batch without a label has no loss.
         if step.loss_reference is not None and (off := relative(step.loss_reference, step.loss)) > most:

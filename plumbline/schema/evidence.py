@@ -140,18 +140,6 @@ class Tap(Model):
     leaf: bool = True
 
 
-class EnvelopeSample(Model):
-    """Effect of rounding alone: relative errors after perturbing the weights by one ulp.
-
-    `errors[i]` belongs to `taps[i]`, the worst over the envelope's seeds; `None` where none was measured.
-    """
-
-    seeds: int = Field(ge=0, le=1000)
-    errors: tuple[Number | None, ...] = Field(max_length=_MANY, fail_fast=True)
-    loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
-    """Worst relative error of the loss, step by step."""
-
-
 Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
 """Native steps of a part beside their definitions; none in experiments, of which each asks for what it needs."""
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -240,7 +228,6 @@ class ProbeEvidence(Model):
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
-    envelope: EnvelopeSample | None = None
     evaluation: EvaluationEvidence | None = None
     portable: PortableEvidence | None = None
     proofs: Proofs = ()

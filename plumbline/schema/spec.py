@@ -135,9 +135,6 @@ class ProbeSpec(Model):
     """Counted from 0: steps at which every module's output and every gradient is sketched; the last step always is."""
     evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
     """Rows evaluated at the end."""
-    envelope_seeds: int = Field(default=3, ge=0, le=16)
-    """How often the first step is repeated from weights perturbed by one unit in the last place, to measure what
-    rounding alone does."""
     portable_steps: int = Field(default=8, ge=0, le=200)
     """Maximum number of steps of the portable leg, of which two are later ones if it has four; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)

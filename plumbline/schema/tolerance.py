@@ -1,7 +1,6 @@
 """Limits of rounding differences between two runs. `docs/MATH.md` derives every number.
 
-A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that depends on
-the precision and doubles every `DOUBLING_STEPS`.
+A limit depends on the precision, and doubles every `DOUBLING_STEPS`.
 """
 
 from __future__ import annotations
@@ -49,11 +48,6 @@ def least_gradient(precision: Precision) -> float:
     return limits.FACTOR * min(UNIT[precision], UNIT["fp32"])
 
 
-def is_head(width: int, input_width: int) -> bool:
-    """Return whether an output with `width` features is a head's, read from `input_width` features."""
-    return input_width >= limits.HEAD * width
-
-
 def is_rounding_only(own_error: float) -> bool:
     """Return whether a tensor's relative error against fp64 means pure rounding."""
     return own_error >= limits.ROUNDING_ONLY
@@ -64,14 +58,9 @@ def growth(steps: int) -> float:
     return float(2.0 ** (max(steps, 0) / limits.DOUBLING_STEPS))
 
 
-def limit(envelope: float | None, stage: str, precision: Precision, step: int = 0) -> float:
-    """Return the maximum rounding error at `step`. `envelope` was measured there.
-
-    The floor grows also beside an envelope: in half precision one unit of fp32 moves hardly a number, and SDPA instead
-    of eager attention reached 1.5 times the limit after twelve steps.
-    """
-    measured = envelope if envelope is not None and math.isfinite(envelope) else 0.0
-    return max(limits.FACTOR * measured, floor_of(stage, precision) * growth(step))
+def limit(stage: str, precision: Precision, step: int = 0) -> float:
+    """Return the maximum rounding error of a stage at `step`."""
+    return floor_of(stage, precision) * growth(step)
 
 
 def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, float]]:

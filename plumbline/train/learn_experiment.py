@@ -77,7 +77,7 @@ class TraceRun(ExperimentRun):
         count = until - first
         probe = ProbeSpec(
             steps=count, precision=learn.precision, attention=learn.attention, tap_steps=tuple(range(count)),
-            envelope_seeds=0, portable_steps=0,
+            portable_steps=0,
         )  # fmt: skip
         super().__init__(context, probe, bundle)
         self.steps, self._first = count, first

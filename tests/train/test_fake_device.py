@@ -42,7 +42,7 @@ from tests.train.conftest import Workshop
 DEVICE = torch.device("meta")
 STEPS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64
 PARTS: dict[str, Any] = {
-    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0], "portable_steps": 1},
+    "probe": {"steps": STEPS, "evaluation_rows": 8, "tap_steps": [0], "portable_steps": 1},
     "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
 }
 SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}
@@ -145,9 +145,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.whole_table)])
-def test_the_probe_with_its_envelope_and_fp64_run(
-    task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = request.getfixturevalue(task)
     with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
         probe = ProbeRun(context, context.spec.probe)
@@ -156,7 +154,6 @@ def test_the_probe_with_its_envelope_and_fp64_run(
     assert len(evidence.steps) == STEPS
     assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "weight"}
     assert evidence.evaluation.num_rows == 8
-    assert len(evidence.envelope.errors) == len(evidence.taps)
 
 
 def test_learning_with_portable_dropout_waits_for_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
 from plumbline.schema.suite_file import with_tuples
-from plumbline.train import envelope, probe, speed
+from plumbline.train import probe, speed
 from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.model import build_model
@@ -29,7 +29,7 @@ from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-PROBE = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1}
+PROBE = {"steps": 3, "evaluation_rows": 8, "portable_steps": 1}
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 
 
@@ -99,7 +99,7 @@ def faulty(monkeypatch, name):
         return model
 
     with monkeypatch.context() as patch:
-        for module in (probe, envelope, leg):
+        for module in (probe, leg):
             patch.setattr(module, "build_model", build)
         yield
 

@@ -30,7 +30,7 @@ from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_ranks
 
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
-PROBE = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1}
+PROBE = {"steps": 2, "evaluation_rows": 8, "portable_steps": 1}
 
 
 def trained_by_two(
@@ -236,14 +236,13 @@ def test_a_leg_that_one_process_has_no_memory_for_costs_the_leg(workshop: Worksh
     assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
     assert list(trained.probe.lost_legs) == ["portable"]
     assert trained.probe.portable is None
-    assert trained.probe.envelope is not None
 
 
 def test_a_training_that_fails_leaves_no_error_to_the_next(workshop: Workshop, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "exit-1.json").write_text(Exit(status="failed", code="labels").model_dump_json())
-    workshop.train(workshop.spec(probe={"steps": 1, "envelope_seeds": 0, "portable_steps": 0}), out=out)
+    workshop.train(workshop.spec(probe={"steps": 1, "portable_steps": 0}), out=out)
     assert not list(out.glob("exit-*"))
 
 
@@ -259,7 +258,7 @@ def _second(folder: Path) -> int:
 
 @pytest.mark.timeout(240)
 def test_a_training_of_which_the_system_kills_one_process_was_not_judged(workshop: Workshop, tmp_path: Path) -> None:
-    spec = workshop.spec(probe={"steps": 200, "envelope_seeds": 0, "portable_steps": 0})
+    spec = workshop.spec(probe={"steps": 200, "portable_steps": 0})
     write_spec(spec, tmp_path / "spec.json")
     expected, killed = Expected(accelerator="cpu", gpus=2), []
 

@@ -83,7 +83,7 @@ LENGTH = 64
 
 def _spec(workshop: Workshop, **changes: Any) -> RunSpec:
     """Return a spec whose batches are padded and whose gradients are clipped."""
-    probe = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 2}
+    probe = {"steps": 3, "evaluation_rows": 8, "portable_steps": 2}
     spec = workshop.spec(speed=SPEED | changes, optimizer={"max_grad_norm": 0.1}, probe=probe)
     return spec.replace(data=spec.data.replace(sequence_length=LENGTH))
 

@@ -266,7 +266,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     workshop: Workshop, team: Path, tmp_path: Path
 ) -> None:
-    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     write_spec(spec, tmp_path / "spec.json")
     command = [
         sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
@@ -356,7 +356,7 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
     workshop: Workshop, team: Path, tmp_path: Path, fault: str, words: str
 ) -> None:
     python = _unfit(fault, team, tmp_path / "env")
-    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0})
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8})
     write_spec(spec, tmp_path / "spec.json")
     command = [
         sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),

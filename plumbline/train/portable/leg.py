@@ -160,22 +160,8 @@ class PortableLeg:
     @property
     def exact_steps(self) -> int:
         """Return the number of first steps precise enough to replace fp64."""
-        return 0 if self.evidence is None or self.evidence.unportable else self._num_exact
-
-    @property
-    def comparable_steps(self) -> int:
-        """Return the number of first steps that show whether a tensor is pure rounding.
-
-        One slice suffices: the leg's own rounding is then as far from fp32's as fp32's is from fp64.
-        """
-        return 0 if self.evidence is None or self.evidence.unportable else self._num_tapped
-
-    @property
-    def _num_exact(self) -> int:
-        return 0 if self._probe.portable_slices == 1 else self._num_tapped
-
-    @property
-    def _num_tapped(self) -> int:
+        if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
+            return 0
         return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
 
     def _train(

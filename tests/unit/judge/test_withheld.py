@@ -15,7 +15,7 @@ from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
 
-from .conftest import GENERATORS, STEPS, make_record
+from .conftest import GENERATORS, make_record
 from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole
 from .test_wrong_reference import NAMES, make_round
 
@@ -53,7 +53,6 @@ def sketched_twice(content: Content) -> None:
     sketches = content["arrays"]["sketches"]["sketch"]
     other = make_record().arrays["sketches"]["sketch"][place : place + 1]
     content["arrays"]["sketches"] = {"sketch": np.concatenate([sketches, other])}
-    probe(content)["envelope"]["errors"] = [*probe(content)["envelope"]["errors"], 2e-7]
 
 
 TAPS: dict[str, tuple[Change, dict[str, Any]]] = {
@@ -198,13 +197,6 @@ BOTH: dict[str, tuple[Change, str]] = {
     "sketches that are not finite": (not_a_number, "invalid"),
     "no norms": (of_taps(norm=None), "invalid"),
     "no gradient norm, beside a loss scale": (of_steps(gradient_norm=None, loss_scale=1.0), "inconclusive"),
-    "no envelope": (lambda c: probe(c).update(envelope=None), "inconclusive"),
-    "an envelope of no seeds": (
-        lambda c: probe(c)["envelope"].update(seeds=0, errors=[None] * 30), "invalid",
-    ),
-    "an envelope without errors": (
-        lambda c: probe(c)["envelope"].update(errors=[None] * 30), "inconclusive",
-    ),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
     "no trail": (lambda c: c["evidence"]["speed"].update(trail=None), "inconclusive"),
     "an empty trail": (lambda c: trail(c).update(EMPTY_TRAIL), "invalid"),
@@ -248,21 +240,6 @@ def test_a_setting_that_one_optimizer_lacks_is_a_drift(key: str) -> None:
 def _settings(record: LoadedRecord) -> dict[str, Any]:
     assert record.record.evidence.probe is not None
     return record.record.evidence.probe.optimizer[0].settings
-
-
-def lost_envelope(content: Content) -> None:
-    probe(content).update(envelope=None, lost_legs={"envelope": "out of memory"})
-
-
-def test_a_candidates_envelope_alone_raises_no_limit() -> None:
-    def wide(content: Content) -> None:
-        envelope = probe(content)["envelope"]
-        envelope.update(errors=[1e3] * len(envelope["errors"]), loss=[1e3] * STEPS)
-
-    assert verdict(wide, noise={"head": 1e-2}) == "drift"
-    drifted = rounded(wide, noise={"head": 1e-2})
-    assert compare(whole(lost_envelope), drifted).verdict == "drift"
-    assert compare(whole(lost_envelope), rounded(wide)).verdict == "inconclusive"
 
 
 # A reference that withholds evidence.
