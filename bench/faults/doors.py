@@ -1,7 +1,7 @@
 """Spec that the faults behind five doors are planted in, and records that name one GPU.
 
 Door 1: two records of one GPU were not compared bit by bit. Door 2: late faults of `speed` on a machine that rounds
-otherwise, which still pass. Door 3: native kernels that compute wrongly were `precision`. Door 4: a replay that was
+otherwise, which still pass. Door 3: native kernels that compute wrongly were `precision`. Door 4: checks that were
 lost. Door 5: a record that contradicts itself, on every platform alike.
 """
 

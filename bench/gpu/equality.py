@@ -21,12 +21,8 @@ from bench.gpu.place import ROOT, Found, Place, judged
 from bench.train.workload import Workload
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InconclusiveError
-from plumbline.schema.production import ProductionEvidence
-from plumbline.schema.spec import SpeedSpec, write_spec
-from plumbline.schema.tolerance import production_limit
+from plumbline.schema.spec import write_spec
 from plumbline.train.dropout import keep_mask
-from plumbline.train.portable.leg import PortableLeg
-from plumbline.train.production.leg import ProductionLeg
 
 _SETTINGS: Mapping[str, dict[str, str]] = {
     "plain": {},
@@ -51,7 +47,7 @@ _CHOICES: tuple[dict[str, Any], ...] = (
     {"precision": "tf32"},
     {"precision": "fp32"},
 )
-_PROBE = {"steps": 6, "envelope_seeds": 1, "portable_steps": 2, "evaluation_rows": 16}
+_PROBE = {"steps": 6, "portable_steps": 2, "evaluation_rows": 16}
 
 
 def dropout(place: Place) -> Found:
@@ -136,37 +132,27 @@ def parts(place: Place) -> Found:
     }  # fmt: skip
 
 
-def _worst(replay: ProductionEvidence, speed: SpeedSpec) -> Found:
-    shares = []
-    for tap in replay.taps:
-        limit = production_limit(tap.envelope, tap.stage, speed.precision)
-        shares.append(((math.inf if tap.error is None else tap.error) / limit, f"{tap.stage} {tap.name}"))
-    share, at = max(shares, default=(0.0, ""))
-    update = [step.update_excess for step in replay.steps]
+def _worst(record: LoadedRecord) -> Found:
+    speed = record.record.evidence.speed
+    checks, windows = speed.production, speed.legs
+    errors = [(math.inf if error is None else error, name) for name, error in checks.formula]
     return {
-        "share_of_limit": share, "at": at, "repeated": replay.repeated, "update_excess": update,
-        "trials": [trial.to_json() for trial in replay.trials], "operators": list(replay.operators),
+        "farthest_from_the_plain_model": max(errors, default=(0.0, "")), "repeated": checks.repeated,
+        "kernels": [each.to_json() for each in checks.kernels], "lost": checks.lost or windows.lost,
+        "unportable": windows.unportable, **judged(record, record),
     }  # fmt: skip
 
 
 def production(place: Place) -> Found:
-    """Replay `speed` at each choice of precision, attention, compiler and optimizer, against the portable leg."""
+    """Train `speed` at each choice of precision, attention, compiler and optimizer, beside its own definitions."""
     rows: dict[str, Found] = {}
     for size, length in ((place.size, 32),) if place.size else (("mini", 64), ("base", 128)):
         workload = Workload(place.folder / f"production-{size}", size, length)
-        spec = workload.spec(8, probe=_PROBE, optimizer={"max_grad_norm": 0.1})
-        with workload.context(spec) as context:
-            portable = PortableLeg(context, spec.probe)
-            portable.run()
-            for choice in _CHOICES if place.judges else _CHOICES[:1]:
-                speed = SpeedSpec.model_validate({"steps": 10, **choice})
-                leg = ProductionLeg(context, speed, spec.probe, portable)
-                try:
-                    leg.run()
-                    rows[f"{size} {choice}"] = _worst(leg.evidence, speed)
-                except Exception as error:  # noqa: BLE001 - time on a GPU is dear: the other choices still run
-                    rows[f"{size} {choice}"] = {"failed": f"{type(error).__name__}: {error}"[:2000]}
-    honest = all("failed" not in row and not row["trials"] for row in rows.values())
+        for number, choice in enumerate(_CHOICES if place.judges else _CHOICES[:1]):
+            speed = {"steps": 10, **choice}
+            spec = workload.spec(8, probe=_PROBE, speed=speed, optimizer={"max_grad_norm": 0.1})
+            rows[f"{size} {choice}"] = _worst(place.train(workload, spec, f"production-{size}-{number}"))
+    honest = all(row["verdict"] == "pass" and not row["lost"] for row in rows.values())
     return {"asked": {"honest_kernels_are_within_their_limits": honest}, "holds": honest, "choices": rows}
 
 

@@ -72,7 +72,8 @@ def choices(place: Place, size: str, batch: int, length: int, *names: str) -> Fo
             continue
         before, after = (found.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
         flops = found.mfu * before
-        timed = {key: value for key, value in found.to_json().items() if key not in ("samples", "trail", "production")}
+        untimed = ("samples", "trail", "legs", "production")
+        timed = {key: value for key, value in found.to_json().items() if key not in untimed}
         readings = {key: values for key, values in found.samples.items() if key.startswith("gpu_")}
         shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
         rows[name] = {**shares, "speed": timed, "readings": readings}

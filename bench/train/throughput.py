@@ -35,8 +35,8 @@ from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.numerics import apply_settings
-from plumbline.train.production.choices import Choices, compile_model, make_engine
 from plumbline.train.sampler import Sampler
+from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.trail import TrailObserver
 
 WARMUP = 8
@@ -59,9 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engine, Any]:
     spec, speed = context.spec, context.spec.speed
     context.prepare(speed.steps)
-    engine = make_engine(
-        context, spec, Choices(speed), dropout=speed.dropout, steps=total, ranks=context.ranks, clock=clock
-    )
+    engine = make_engine(context, spec, speed, dropout=speed.dropout, steps=total, ranks=context.ranks, clock=clock)
     compile_model(engine, speed)
     return engine, enumerate(
         context.batches(

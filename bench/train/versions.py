@@ -138,7 +138,7 @@ def _native(record: LoadedRecord) -> str:
 
 
 def _production(production: Any) -> str:
-    return "not measured" if production is None else f"lost: {production.lost}" if production.lost else "replayed"
+    return "not measured" if production is None else f"lost: {production.lost}" if production.lost else "checked"
 
 
 def _judged(reference: LoadedRecord, candidate: LoadedRecord) -> dict[str, Any]:

@@ -63,7 +63,6 @@ sequence_length = 16
 [workloads.reviews.probe]
 steps = 2
 evaluation_rows = 8
-envelope_seeds = 1
 [workloads.reviews.learn]
 steps = 4
 evaluate_every = 4

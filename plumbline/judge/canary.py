@@ -10,13 +10,12 @@ import numpy as np
 
 from plumbline.judge.comparison import compare
 from plumbline.judge.gates.throughput import noise_of
-from plumbline.judge.pair import Pair
 from plumbline.judge.spec_precision import different_precision
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import Evidence, ProbeEvidence, SpeedEvidence, StepEvidence
+from plumbline.schema.evidence import Evidence, PortableEvidence, ProbeEvidence, SpeedEvidence, StepEvidence
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Gates
@@ -124,8 +123,9 @@ def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
     yield "weights", record, _with(record, _probe(evidence, steps=_other_weights(probe))), None
     if len(probe.steps) > 1 and probe.steps[0].batch != probe.steps[1].batch:
         yield "batches", record, _swapped(record, evidence, probe), None
-    if any(_is_norm(tap.kind, tap.stage) for tap in probe.taps):
-        yield "layer-norm-eps", record, _other_eps(record, evidence, probe), None
+    leg, norms = probe.portable, {tap.name for tap in probe.taps if tap.stage == "forward" and "LayerNorm" in tap.kind}
+    if leg is not None and not leg.unportable and any(name in norms for step in leg.steps for name, _ in step.outputs):
+        yield "layer-norm-eps", record, _other_eps(record, leg, norms), None
 
 
 def _with(record: LoadedRecord, evidence: Evidence, **arrays: dict[str, np.ndarray]) -> LoadedRecord:
@@ -183,21 +183,19 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
     return _with(record, _probe(evidence, steps=steps), batches=batches)
 
 
-def _is_norm(kind: str, stage: str) -> bool:
-    return stage == "forward" and "LayerNorm" in kind
-
-
-def _other_eps(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
-    """Change all LayerNorm outputs, beyond their limits, on a CPU whose rounding differs."""
-    sketch = record.sketches["sketch"].copy()
-    taps, pair = list(probe.taps), Pair(record, record)
-    allowed = {error.places[0]: error.limit for step in pair.tap_steps for error in pair.errors(step, "forward")}
-    for place, tap in enumerate(taps):
-        if _is_norm(tap.kind, tap.stage):
-            beyond = limits.CANARY_OUTPUT * allowed[place]
-            sketch[place] *= 1 + max(limits.CANARY_EPS, beyond if math.isfinite(beyond) else 0.0)
-            taps[place] = tap.model_copy(update={"sha256": digest_json(["canary", tap.sha256])})
-    copy = _with(record, _probe(evidence, taps=tuple(taps)), sketches={"sketch": sketch})
+def _other_eps(record: LoadedRecord, leg: PortableEvidence, norms: set[str]) -> LoadedRecord:
+    """Change the LayerNorm outputs of the portable leg, on a CPU whose rounding differs."""
+    steps = []
+    for step in leg.steps:
+        outputs = [(name, digest_json(["canary", bits])[:16] if name in norms else bits) for name, bits in step.outputs]
+        keys, factor = {f"forward {name}" for name in norms}, 1 + limits.CANARY_EPS
+        sketches = [
+            (key, tuple(number * factor for number in numbers) if key in keys else numbers)
+            for key, numbers in step.sketches
+        ]
+        steps.append(step.model_copy(update={"outputs": tuple(outputs), "sketches": tuple(sketches)}))
+    portable = leg.model_copy(update={"steps": tuple(steps)})
+    copy = _with(record, _probe(record.record.evidence, portable=portable))
     cpu = copy.record.fingerprint.cpu
     fingerprint = copy.record.fingerprint.model_copy(update={"cpu": cpu.model_copy(update={"isa": f"not {cpu.isa}"})})
     return LoadedRecord(copy.record.model_copy(update={"fingerprint": fingerprint}), copy.folder, copy.arrays)

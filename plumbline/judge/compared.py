@@ -8,8 +8,8 @@ from functools import cached_property
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.curve_legs import curve_legs, own_state, with_legs
 from plumbline.judge.rungs.learning import evaluating, learning, logged, miscounted
+from plumbline.judge.rungs.windows import own_state, window_mismatch, with_windows
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.suspects import differences
@@ -81,7 +81,7 @@ class Compared:
         bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
         if not is_explained:
-            apart = with_legs(apart, curve_formula(self.pair))
+            apart = with_windows(apart, curve_formula(self.pair))
         evaluated = evaluating(self.pair, apart) if bits else None
         evaluated = evaluated or miscounted(self.pair, loss=apart is None and not is_explained)
         found = [mismatch for mismatch in (apart, evaluated) if mismatch is not None]
@@ -89,8 +89,9 @@ class Compared:
 
 
 def curve_formula(pair: Pair) -> Mismatch | None:
-    """Return what a curve shows whatever its rounding: its own state, a number format, or a part of a leg."""
-    return own_state(pair) or other_format(pair, "learn") or curve_legs(pair) or own_state(pair, parted=True)
+    """Return what a curve shows whatever its rounding: its own state, a number format, or a part of a window."""
+    formula = own_state(pair) or other_format(pair, "learn") or window_mismatch(pair, "learn")
+    return formula or own_state(pair, parted=True)
 
 
 class Comparisons:

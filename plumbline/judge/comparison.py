@@ -6,13 +6,13 @@ from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import explains_curve, production_notes
+from plumbline.judge.gates.production import production_gate, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.curve_legs import leg_findings, leg_notes
-from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.selfcheck import selfcheck
+from plumbline.judge.rungs.windows import window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
@@ -68,21 +68,21 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         findings += _probe_findings(pair, walk)
         mismatches += walk.mismatches
         findings += [] if mismatches else draw_findings(pair)
-        findings += [*_lost_envelope(pair, walk), *_lost_portable(pair, walk), *precision_findings(pair)]
+        findings += [*_lost_portable(pair, walk), *precision_findings(pair)]
     causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
     findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
-    results, curve = [gate(pair, request) for gate in GATES], compared.curve
-    if any(explains_curve(pair, result) for result in results):
-        curve = tuple(each for each in curve if each.at.step != 0 or each.suspicions[0].code != "unattributed")
+    of_gate, curve = {gate: gate(pair, request) for gate in GATES}, compared.curve
+    results = [*of_gate.values()]
     causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
     named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
-    own, stages = contradiction(pair.candidate.record), {mismatch.at.stage for mismatch in mismatches}
+    parts = tuple(part for part, found in (("speed", of_gate[production_gate].causes), ("learn", curve)) if not found)
+    own, stages = contradiction(pair.candidate.record, parts), {mismatch.at.stage for mismatch in mismatches}
     if own is not None and own.causes[0].code not in named and (own.at is None or own.at.stage not in stages):
         results.append(own)
     elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
         results.append(drawn)
     if not compared.curve:
-        findings += leg_findings(pair)
+        findings += window_findings(pair, "learn")
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
     if checked is not None:
@@ -97,7 +97,12 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         first_divergence=next(iter(places), None),
         causes=tuple(_with_guess(explained, open_ones)),
         suspects=suspects,
-        notes=(*(_notes(pair, walk) if walk is not None else ()), *leg_notes(pair), *production_notes(pair)),
+        notes=(
+            *(_notes(pair, walk) if walk is not None else ()),
+            *window_notes(pair, "learn"),
+            *window_notes(pair, "speed"),
+            *production_notes(pair),
+        ),
     )
 
 
@@ -136,49 +141,18 @@ def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
         observed=steps,
         limit=steps,
     )
-    findings = [exact, *portable_findings(pair)]
-    worst_tap = _closest(pair)
-    if worst_tap is not None:
-        findings.append(
-            Finding(
-                check=f"probe.{worst_tap.reference.stage}",
-                outcome="pass",
-                metric=fact("comparison.error", name=worst_tap.reference.name, step=worst_tap.reference.step),
-                observed=worst_tap.error,
-                limit=worst_tap.finite_limit,
-                detail=fact("comparison.closest"),
-            )
-        )
-    return findings
-
-
-def _lost_envelope(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return an inconclusive finding if bits differ and no envelope was measured."""
-    probe, probes = pair.reference.record.spec.probe, pair.probes or ()
-    # A candidate's own envelope does not vouch for it.
-    measured = probe is None or not probe.envelope_seeds or not probes or probes[0].envelope is not None
-    if measured or walk.equal or walk.mismatches or pair.reference.record.experiment is not None:
-        return []
-    reasons = "; ".join(dict.fromkeys(why for recorded in probes for why in recorded.lost_legs.values()))
-    detail = fact("comparison.no-envelope", why=fact("comparison.reasons", reasons=reasons) if reasons else "")
-    return [Finding(check="probe.envelope", outcome="inconclusive", metric="envelope", detail=detail)]
+    return [exact, *portable_findings(pair)]
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return a finding if only bits differ, and the portable leg that could explain them was lost."""
-    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
-    if not lost or walk.equal or walk.mismatches:
+    """Return a finding if only bits differ, and no portable legs show that the formulas are equal."""
+    if walk.equal or walk.mismatches or portable_legs(pair) is not None:
         return []
-    detail = fact("comparison.lost-leg", why=lost[0])
+    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
+    detail = fact("comparison.lost-leg", why=lost[0]) if lost else fact("comparison.no-leg")
     return [
         Finding(check="probe.portable", outcome="inconclusive", metric=fact("comparison.portable-leg"), detail=detail)
     ]
-
-
-def _closest(pair: Pair) -> TapError | None:
-    stages = ("forward", "gradient", "weight")
-    errors = [error for step in sorted(pair.tap_steps) for stage in stages for error in pair.errors(step, stage)]  # type: ignore[arg-type]
-    return max(errors, key=lambda error: error.ratio, default=None)
 
 
 def _notes(pair: Pair, walk: Walk) -> list[Note]:
@@ -207,9 +181,4 @@ def _notes(pair: Pair, walk: Walk) -> list[Note]:
         text = fact("comparison.portable-order", place=place, largest=largest)
         notes.append(Note(code="portable-order", text=text))
     reasons, more = joined(walk.rounding[:3]), "; …" if len(walk.rounding) > 3 else ""
-    closest = _closest(pair)
-    size = fact("comparison.largest", error=closest.error, limit=closest.limit) if closest else ""
-    return [
-        *notes,
-        Note(code="rounding", text=fact("comparison.rounding", size=size, reasons=reasons, more=more)),
-    ]
+    return [*notes, Note(code="rounding", text=fact("comparison.rounding", reasons=reasons, more=more))]

@@ -28,12 +28,11 @@ from plumbline.judge.curves import (
     machine_changes,
     trace_problem,
     was_interrupted,
-    with_envelope,
 )
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.curve_legs import with_legs
 from plumbline.judge.rungs.learning import evaluating, learning
+from plumbline.judge.rungs.windows import with_windows
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -207,7 +206,7 @@ class WindowSearch:
     def _begun(self, own: LoadedRecord, other: LoadedRecord) -> WindowSearch | Confirmation:
         """Return the tests of two complete traces; the candidate's is its own unchanged rerun."""
         tests = Confirmation.of_traces(
-            with_envelope(other, self.reference), own, self.base, self.tried, window=self.window, budget=self.budget,
+            other, own, self.base, self.tried, window=self.window, budget=self.budget,
             spent=self.spent, lost=self.lost, subject=self.candidate.record.record_id,
             beside=self._others(),
         )  # fmt: skip
@@ -272,9 +271,9 @@ class WindowSearch:
 
 
 def _named(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of two curves, named by their legs if these name a part of the training."""
+    """Return the mismatch of two curves, named by their windows if these name a part of the training."""
     bits = learning(pair)
-    named = with_legs(bits, curve_formula(pair)) if bits is not None else None
+    named = with_windows(bits, curve_formula(pair)) if bits is not None else None
     return bits if named is None or named.suspicions[0].code == "evaluation" else named
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.rungs.learning import first_logged_difference
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.evidence import EnvelopeSample, LearnEvidence
+from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import limit, relative
 
@@ -33,7 +33,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
     if learn.weights_sha256 is None or learn.weights_sha256 != other.weights_sha256:
         return False
     spec = side.record.spec.learn
-    most = limit(None, "loss", spec.precision if spec else "fp32")
+    most = limit("loss", spec.precision if spec else "fp32")
     same = (
         (ours.step, ours.num_rows, ours.rows_sha256, ours.training_mode, ours.accuracy)
         == (theirs.step, theirs.num_rows, theirs.rows_sha256, theirs.training_mode, theirs.accuracy)
@@ -110,22 +110,3 @@ def trace_problem(record: LoadedRecord, window: Window) -> Statement:
     if len(evidence.trace.weights) <= window.first:
         return fact("trace.checksums")
     return next((finding.detail for finding in missing_evidence(record, "trace")), "")
-
-
-def with_envelope(trace: LoadedRecord, trained: LoadedRecord) -> LoadedRecord:
-    """Return a trace with the rounding errors that its training's probe measured for the same tensors.
-
-    A trace measures none. The gradient of an attention's key bias, for example, is zero by mathematics: it contains
-    rounding only, which the probe's envelope shows.
-    """
-    probe, traced = trained.record.evidence.probe, trace.record.evidence.probe
-    if probe is None or probe.envelope is None or traced is None:
-        return trace
-    worst: dict[tuple[str, str], float] = {}
-    for tap, error in zip(probe.taps, probe.envelope.errors, strict=False):
-        if error is not None:
-            worst[tap.stage, tap.name] = max(error, worst.get((tap.stage, tap.name), error))
-    errors = tuple(worst.get((tap.stage, tap.name)) for tap in traced.taps)
-    envelope = EnvelopeSample(seeds=probe.envelope.seeds, errors=errors)
-    evidence = trace.record.evidence.replace(probe=traced.replace(envelope=envelope))
-    return replace(trace, record=trace.record.replace(evidence=evidence))

@@ -26,13 +26,18 @@ _IDENTITY = re.compile(r"hostname|gpus\.\d+\.(uuid|pci)")
 """Fields that name a machine: equal machines differ in them."""
 _MACHINE = re.compile(
     r"cpu\.(model|isa|num_threads)|gpus\..*|driver|cuda|cudnn|nccl|num_processes|topology\..*|numerics\..*"
-    r"|mantissa_bits\.[^.]+"
 )
 """Fields of a machine, without its variables: they excuse rounding where a record has no digests of operations."""
 _COMPILER = r"|os|container_image|environment\.(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TRITON)_(?!CACHE).*"
 """Fields by which a compiled model's kernels are chosen: the C++ compiler is the system's."""
-_IN_A_PART = re.compile(r"mantissa_bits\.(speed|learn)\..*")
 _NUM_NAMED = 3
+
+
+def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
+    """Return whether autocast leaves the same operations in fp32: on one kind of device, with the same software."""
+    sides = [side.fingerprint for side in (left, right)]
+    packages = [{name: side.packages.get(name) for name in SOFTWARE} for side in sides]
+    return packages[0] == packages[1] and bool(sides[0].gpus) == bool(sides[1].gpus)
 
 
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
@@ -64,9 +69,9 @@ def _name(line: str) -> str:
 def _counts(line: str) -> bool:
     """Return whether a difference is more than a machine's name, and measured on both sides, as experiments do not."""
     name, _, values = line.partition(": ")
-    if _IN_A_PART.fullmatch(name):
+    if name.startswith("mantissa_bits."):
         return False  # a number format is a cause of its own, and excuses nothing
-    if name.startswith(("mantissa_bits.", "numerics.")) and "absent" in values.split(" → "):
+    if name.startswith("numerics.") and "absent" in values.split(" → "):
         return False
     return not _IDENTITY.fullmatch(name)
 

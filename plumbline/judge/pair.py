@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +12,11 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import Precision
-from plumbline.schema.tolerance import is_head, limit, relative
+from plumbline.schema.tolerance import limit, relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,8 @@ class Pair:
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
     scale: float = 1.0
-    """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's."""
+    """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's, and
+    infinite where kernels round differently: only numbers that are not finite count there."""
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
@@ -110,30 +108,20 @@ class Pair:
     @cached_property
     def _errors(self) -> dict[tuple[int, str], tuple[TapError, ...]]:
         grouped: dict[tuple[int, str], list[TapError]] = {}
-        kept: dict[str, float] = {}
-        inputs: dict[int, _Widths] = {}
         taps = enumerate(self.probes[0].taps if self.probes else ())
         for index, tap in sorted(taps, key=lambda item: item[1].step):
             other = self._places.get((tap.step, tap.stage, tap.name))
             if other is None:
                 continue
-            error = self._error(index, other, kept.get(tap.name, 0.0) if tap.stage == "weight" else 0.0)
-            if tap.stage == "forward":
-                error = inputs.setdefault(tap.step, _Widths()).as_head(error)
-            grouped.setdefault((tap.step, tap.stage), []).append(error)
-            if tap.stage == "weight" and tap.norm and not error.over:
-                kept[tap.name] = max(kept.get(tap.name, 0.0), error.error * tap.norm)
+            grouped.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
         return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
         """Return the error of each tensor sketched by both, in execution order."""
         return self._errors.get((step, stage), ())
 
-    def _error(self, left: int, right: int, kept: float) -> TapError:
-        """Return the error of one tensor.
-
-        `kept` is a weight's absolute difference after an earlier step, which was rounding there: it is still there.
-        """
+    def _error(self, left: int, right: int) -> TapError:
+        """Return the error of one tensor."""
         assert self.probes is not None  # noqa: S101 - only reached with both
         left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
         same = left_tap.sha256 == right_tap.sha256 and self._is_finite(0, left) == self._is_finite(1, right)
@@ -142,7 +130,7 @@ class Pair:
             reference=left_tap,
             candidate=right_tap,
             error=error,
-            limit=self._limit(left, right) + (kept / left_tap.norm if left_tap.norm else 0.0),
+            limit=self._limit(left_tap),
             places=(left, right),
         )
 
@@ -168,17 +156,10 @@ class Pair:
         # Equal sketches of different bytes: the norms may differ.
         return math.inf if error is None else error or relative(left_tap.norm, right_tap.norm)
 
-    def _limit(self, left: int, right: int) -> float:
-        assert self.probes is not None  # noqa: S101 - only reached with both
-        tap = self.probes[0].taps[left]
-        places = list(zip(self.probes, (left, right), strict=True))
-        # A candidate alone must not vouch for itself.
-        is_known = _at(self.probes[0], "errors", left) is not None
-        known = [value for probe, at in places if is_known and (value := _at(probe, "errors", at)) is not None]
+    def _limit(self, tap: Tap) -> float:
         if (tap.stage, tap.name) in self.noise | self._without_signal:
             return math.inf
-        # The smaller of both: a broken run must not raise its own limit.
-        return self.scale * limit(min(known, default=None), tap.stage, self.precision, tap.step)
+        return self.scale * limit(tap.stage, self.precision, tap.step)
 
     @cached_property
     def _own(self) -> tuple[OwnDistances, OwnDistances]:
@@ -201,56 +182,12 @@ class Pair:
 
     def loss_limit(self, step: int) -> float:
         """Return the maximum rounding error of the loss at `step`."""
-        envelopes = [probe.envelope for probe in self.probes or ()]
-        curves = [
-            envelope.loss[step] for envelope in envelopes if envelope and envelopes[0] and step < len(envelope.loss)
-        ]
-        return self.scale * limit(min(curves, default=None), "loss", self.precision, step)
+        return self.scale * limit("loss", self.precision, step)
 
     def norm_limit(self, step: int) -> float:
-        """Return the maximum rounding error of a gradient's norm at `step`.
-
-        A gradient that is small because the batch's terms cancel keeps the rounding of the terms, not of their sum. The
-        largest norm of the run stands for the terms. Cancellation explains at most half of a norm.
-        """
-        norms = [left.gradient_norm for left, _ in self.common if left.gradient_norm]
-        here = self.common[step][0].gradient_norm
-        cancelled = max(norms, default=1.0) / here if here else 1.0
-        own = max(self.scale * limit(None, "norm", self.precision, step), self.loss_limit(step))
-        return max(own, min(own * max(cancelled, 1.0), limits.ROUNDING_ONLY))
+        """Return the maximum rounding error of a gradient's norm at `step`."""
+        return self.scale * limit("norm", self.precision, step)
 
 
 def _places_of(probe: ProbeEvidence | None) -> dict[tuple[int, str, str], int]:
     return {(tap.step, tap.stage, tap.name): index for index, tap in enumerate(probe.taps if probe else ())}
-
-
-class _Widths:
-    """Outputs of one step so far: the nearest of each width, without those behind a nearer and wider one."""
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[int, float]] = []
-        """(width, limit), narrower with each entry."""
-
-    def as_head(self, error: TapError) -> TapError:
-        """Return a head's output with no smaller limit than its input's, the nearest output that is wide enough.
-
-        Its few numbers show the input's rounding by luck: two runs measured envelopes of them that were ten times
-        apart.
-        """
-        shape = error.reference.shape
-        if not shape:
-            return error
-        # The widths fall, so that the last one wide enough is the nearest.
-        num_wide = bisect_left(self._kept, 1, key=lambda kept: 0 if is_head(shape[-1], kept[0]) else 1)
-        least = self._kept[num_wide - 1][1] if num_wide else 0.0
-        if math.isfinite(least):
-            error = replace(error, limit=max(error.limit, least))
-        while self._kept and self._kept[-1][0] <= shape[-1]:
-            self._kept.pop()
-        self._kept.append((shape[-1], error.limit))
-        return error
-
-
-def _at(probe: ProbeEvidence, name: str, index: int) -> float | None:
-    values: Any = getattr(probe.envelope, name) if probe.envelope else ()
-    return values[index] if 0 <= index < len(values) else None

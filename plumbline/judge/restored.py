@@ -96,7 +96,7 @@ def check_restored(
 
 
 def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
-    """Return whether differences below the envelope shrank clearly since `before`."""
+    """Return whether differences within their limits shrank clearly since `before`."""
     sides = (before, pair.candidate)
     was, now = (_distances(Pair(pair.reference, side, steps, noise=pair.noise, scale=pair.scale)) for side in sides)
     common = was.keys() & now.keys()

@@ -6,7 +6,7 @@ Without them, 3 of 216 names and 5 places are lost (ADR 0036).
 from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import has_equal_lists
+from plumbline.judge.native import has_equal_lists
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -57,14 +57,14 @@ def precision_findings(pair: Pair) -> list[Finding]:
 
 
 def other_format(pair: Pair, part: str) -> Mismatch | None:
-    """Return the mismatch of an operator that keeps other bits than the reference's in the settings of a part.
+    """Return the mismatch of an operator that keeps other bits than the reference's in a part.
 
     TF32 is a permission here, too: a device without it keeps the bits of fp32. Which operations autocast leaves in fp32
     varies by device and by release of torch, but for products.
     """
     left, right = pair.reference.record, pair.candidate.record
     ours, theirs = _kept(left, part), _kept(right, part)
-    is_alike = has_equal_lists(pair.reference, pair.candidate)
+    is_alike = has_equal_lists(pair.reference.record, pair.candidate.record)
     for name in (name for name in ours if name in theirs):
         bits, is_product = ours[name], name in _FACTORS
         is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
@@ -75,7 +75,8 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
                 observed=theirs[name], limit=bits,
             )  # fmt: skip
             at = Divergence(stage="learn" if part == "learn" else "forward", step=0, at=name)
-            return Mismatch(part, at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
+            rung = "forward" if part == "probe" else part
+            return Mismatch(rung, at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
     return None
 
 
@@ -83,13 +84,11 @@ _TF32 = MANTISSA_BITS["tf32"]
 
 
 def _kept(record: RunRecord, part: str) -> dict[str, int]:
-    """Return the bits that each operator kept in the settings of `speed` or `learn`."""
-    bits = record.fingerprint.mantissa_bits
-    return {name.removeprefix(f"{part}."): num for name, num in bits.items() if name.startswith(f"{part}.")}
+    """Return the bits that each operator kept in a part; the probe's names have no prefix."""
+    named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
+    return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 
 
 def _permits_tf32(record: RunRecord, part: str) -> bool:
-    speed, learn = record.spec.speed, record.spec.learn
-    if part == "speed":
-        return speed is not None and (speed.tf32 or speed.precision == "tf32")
-    return learn is not None and learn.precision == "tf32"
+    found = getattr(record.spec, part)
+    return found is not None and (found.precision == "tf32" or getattr(found, "tf32", False))

@@ -10,18 +10,22 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 
 from plumbline.judge.gates.gate import GateResult
-from plumbline.judge.rungs.proven import unproven_part
+from plumbline.judge.rungs.proven import PARTS, unproven_part
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.tolerance import limit, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
 
 
-def contradiction(record: RunRecord) -> GateResult | None:
-    """Return the first contradiction of a record, whatever any other record says."""
+def contradiction(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
+    """Return the first contradiction of a record, whatever any other record says.
+
+    `parts` are those in which nothing else differs: what their own steps show would follow from it.
+    """
     if record.experiment is not None:
         return None
-    return next(chain(_losses(record), _dropout(record), _proofs(record), _updates(record), _modes(record)), None)
+    found = (_losses(record), _dropout(record), _proofs(record, parts), _updates(record), _modes(record))
+    return next(chain(*found), None)
 
 
 def _losses(record: RunRecord) -> Iterator[GateResult]:
@@ -29,7 +33,7 @@ def _losses(record: RunRecord) -> Iterator[GateResult]:
     probe, spec = record.evidence.probe, record.spec.probe
     if probe is None or spec is None:
         return
-    most = limit(next(iter(probe.envelope.loss), None) if probe.envelope else None, "loss", spec.precision)
+    most = limit("loss", spec.precision)
     for step in probe.steps:
         # A batch without a label has no loss.
         if step.loss_reference is not None and (off := relative(step.loss_reference, step.loss)) > most:
@@ -50,9 +54,9 @@ def _dropout(record: RunRecord) -> Iterator[GateResult]:
             yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
 
 
-def _proofs(record: RunRecord) -> Iterator[GateResult]:
+def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
     """Yield the first tensor that contradicts its definition in its own record."""
-    found = unproven_part(record)
+    found = unproven_part(record, parts)
     if found is not None:
         yield found
 
@@ -63,9 +67,6 @@ def _updates(record: RunRecord) -> Iterator[GateResult]:
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
             yield _lost("probe", step.step)
-    for replayed in speed.production.steps if speed is not None and speed.production is not None else ():
-        if replayed.skipped and replayed.gradient_norm:  # loss scaling skips gradients that are not finite
-            yield _lost("speed", replayed.step)
     if speed is not None and speed.trail is not None:
         marks = dict(speed.trail.weights)
         for at, (rate, norm) in enumerate(zip(speed.trail.learning_rates, speed.trail.gradient_norms, strict=False)):

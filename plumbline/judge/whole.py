@@ -16,8 +16,10 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, SpeedEvidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import speed_places
 from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import SpeedSpec
 from plumbline.schema.verdict import Finding, Outcome
 
 _ALWAYS_MARKED = ("input_ids", "labels")
@@ -108,20 +110,20 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
         yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"))
     elif speed.trail is not None and speed.steps == record.spec.speed.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
-    probe, asked = record.spec.probe, record.spec.speed.production_steps
-    if is_whole and probe is not None and asked and probe.portable_steps and speed.production is None:
-        yield lacks("production.evidence", "inconclusive", "replay", fact("gap.production"))
-    if speed.production is not None and not speed.production.lost:
-        yield from _replay(speed.production, asked)
+    if is_whole and record.spec.speed.production_steps:
+        if speed.production is None or not (speed.production.lost or _is_checked(speed.production, record.spec.speed)):
+            yield lacks("production.evidence", "inconclusive", "checks", fact("gap.production"))
+        ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
+        places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
+        if not ended and not {*speed_places(record.spec)} <= places:
+            yield lacks("speed.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="speed"))
 
 
-def _replay(replay: ProductionEvidence, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for missing steps of the replay, and for a missing number that only its first step gives."""
-    if len(replay.steps) != num_steps:
-        yield counts("production.steps", fact("gap.replayed-steps"), len(replay.steps), num_steps)
-    has_loss = any(step.loss is not None for step in replay.steps[:1])
-    if not replay.taps or replay.repeated is None or (has_loss and replay.loss_error is None):
-        yield lacks("production.numbers", "invalid", "replay", fact("gap.production-numbers"))
+def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
+    """Return whether all checks of these settings ran; shards have no kernels of a compiler, or of flash-attn."""
+    is_closed = spec.compile or spec.attention == "flash_attention_2"
+    has_kernels = bool(checks.kernels) or not is_closed or spec.distributed == "fsdp"
+    return bool(checks.formula) and checks.repeated is not None and has_kernels
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
@@ -178,15 +180,29 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     yield from unequal_taps(left, right)
     yield from unequal_rows(reference, candidate)
     if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
-        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs"))
+        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="learn"))
         yield "candidate", gap.finding("candidate")
-    for part in ("probe", "speed", "learn"):
+    checked = [_named_checks(each.speed) for each in (left, right)]
+    lost = right.speed.production.lost if right.speed and right.speed.production else ""
+    if right.speed and not lost and not checked[0] <= checked[1]:
+        gap = lacks("production.evidence", "inconclusive", "checks", fact("gap.checks"))
+        yield "candidate", gap.finding("candidate")
+    for part in ("probe", "learn") if lost else ("probe", "speed", "learn"):
         proven = [len(found.proofs) if (found := getattr(each, part)) else 0 for each in (left, right)]
         stages = [_proven_stages(getattr(each, part)) for each in (left, right)]
         # Which steps these are, each night draws anew.
         if getattr(right, part) and (proven[1] < proven[0] or not stages[0] <= stages[1]):
             gap = lacks("proof.steps", "inconclusive", fact("gap.proven-steps"), fact("gap.proofs", part=part), *proven)
             yield "candidate", gap.finding("candidate")
+
+
+def _named_checks(speed: SpeedEvidence | None) -> set[str]:
+    """Return what a record's own checks compare, whatever its software calls the modules between."""
+    checks = speed.production if speed is not None else None
+    if checks is None:
+        return set()
+    names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}
+    return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels}
 
 
 def _proven_stages(found: ProbeEvidence | SpeedEvidence | LearnEvidence | None) -> set[str]:

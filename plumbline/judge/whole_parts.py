@@ -52,8 +52,6 @@ def missing_probe(loaded: LoadedRecord, probe: ProbeEvidence) -> Iterator[Gap]:
         )
     if spec is None or (experiment is not None and experiment.part != "probe"):
         return
-    if experiment is None:
-        yield from _envelope(probe, spec)
     if experiment is None or experiment.portable:
         yield from _portable(probe, spec, record.spec.seed)
     if probe.evaluation is None:
@@ -80,21 +78,6 @@ def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: Prob
     if not (finite or is_empty) or not np.isfinite(logits).all():
         text = fact("gap.evaluation-not-finite")
         yield lacks("probe.evaluation", "invalid", "evaluation", text, role="reference")
-
-
-def _envelope(probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield a gap if a requested envelope is missing or incomplete; one that memory did not suffice for may be."""
-    envelope = probe.envelope
-    if envelope is None:
-        if spec.envelope_seeds and "envelope" not in probe.lost_legs:
-            yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.envelope"))
-        return
-    if len(envelope.errors) != len(probe.taps):
-        yield counts("probe.envelope", fact("gap.envelope-errors"), len(envelope.errors), len(probe.taps))
-    elif envelope.seeds != spec.envelope_seeds:
-        yield counts("probe.envelope", fact("gap.envelope-seeds"), envelope.seeds, spec.envelope_seeds)
-    elif all(error is None for error in envelope.errors):
-        yield lacks("probe.envelope", "inconclusive", "envelope", fact("gap.empty-envelope"))
 
 
 def _portable(probe: ProbeEvidence, spec: ProbeSpec, seed: int) -> Iterator[Gap]:

@@ -138,12 +138,13 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
 
 def _proven(findings: Sequence[Finding]) -> list[str]:
     """Return what was proven of the production settings and of the learning curves, by the weakest proof of each."""
-    replays = [finding for finding in findings if finding.check == "production.equality" and finding.outcome == "pass"]
-    legs = [finding.observed for finding in findings if finding.check == "learn.portable" and finding.outcome == "pass"]
-    places = [int(observed) for observed in legs if isinstance(observed, float)]
+    passed = [finding for finding in findings if finding.outcome == "pass"]
+    checks = [finding for finding in passed if finding.check == "production.equality"]
+    windows = [finding.observed for finding in passed if finding.check == "learn.portable"]
+    places = [int(observed) for observed in windows if isinstance(observed, float)]
     parts = []
-    if replays:
-        parts.append(clean(max(replays, key=_share_of_limit).detail, 160))
+    if checks:
+        parts.append(clean(max(checks, key=_share_of_limit).detail, 160))
     elif any(finding.check.startswith("speed.") for finding in findings):
         parts.append("production settings were timed, and not judged")
     if places:

@@ -61,31 +61,41 @@ class _Plot:
         return round(self.frame.left + 6 + gap + (index + 0.5) * room / self.count, 1)
 
 
-def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str]) -> Chart | None:
+def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str], marked: frozenset[str]) -> Chart | None:
     """Draw all errors of outputs and gradients at one step.
 
-    It is the first tapped step. Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
+    It is the first tapped step. Only tensors of the platforms `marked` have limits.
+    Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
     """
     step = min((step for pair in pairs.values() for step in pair.tap_steps), default=None)
     if step is None:
         return None
     errors_of = {name: (*pair.errors(step, "forward"), *pair.errors(step, "gradient")) for name, pair in pairs.items()}
-    errors_of = {name: errors for name, errors in errors_of.items() if errors}
+    errors_of = {
+        name: errors if name in marked else tuple(replace(error, limit=math.inf) for error in errors)
+        for name, errors in errors_of.items()
+        if errors
+    }
     everything = [error for errors in errors_of.values() for error in errors]
     if not everything or all(error.error == 0 for error in everything):
         return None
     over = {name: sum(error.over for error in errors) for name, errors in errors_of.items()}
-    counts = {name: f"{count} of {len(errors_of[name])} over the limit" for name, count in over.items()}
+    counts = {
+        name: f"{count} of {len(errors_of[name])} over the limit"
+        if name in marked
+        else ("other kernels" if any(error.error for error in errors_of[name]) else "equal bits")
+        for name, count in over.items()
+    }
     title = f"How far each tensor is from the reference, step {step}"
-    note = "The shaded region shows what rounding alone explains."
+    note = "The shaded region shows what rounding alone explains." if marked & errors_of.keys() else ""
     if len(errors_of) >= MOST_TOGETHER:  # the reference has a colour too
         names = sorted(errors_of, key=lambda name: (-over[name], order.index(name)))
         panels = [_panel(name, errors_of[name], everything, counts[name]) for name in names]
-        return Chart(title, f"{note} One panel for each platform.", "relative error", panels=tuple(panels))
+        return Chart(title, f"{note} One panel for each platform.".strip(), "relative error", panels=tuple(panels))
     said = "; ".join(f"{name}: {count}" for name, count in counts.items())
     charts = [
         replace(
-            _drawn(errors_of, everything, _tall(size, _TALL), order.index), title=title, note=f"{note} {said}.",
+            _drawn(errors_of, everything, _tall(size, _TALL), order.index), title=title, note=f"{note} {said}.".strip(),
             y_label="relative error",
         )
         for size in (WIDE, NARROW)
@@ -110,7 +120,7 @@ def _tall(size: ChartSize, height: float) -> ChartSize:
 def _drawn(
     errors_of: Mapping[str, _Errors], everything: _Errors, size: ChartSize, series: Callable[[str], int]
 ) -> Chart:
-    longest = max(errors_of.values(), key=len)
+    longest = max(errors_of.values(), key=lambda errors: (len(errors), _has_limits(errors)))
     frame = Chart("", "", height=size.height, width=size.width, margins=size.margins)
     known = [error.error for error in everything] + [error.limit for error in everything]
     # One decade of extra room: the names of the first modules over the limit are drawn there.
@@ -131,7 +141,7 @@ def _drawn(
         lines=tuple(leaders),
         marks=tuple(_marks(errors_of, plot, series)),
         labels=tuple(notes),
-        bands=tuple(_band(longest[a:b], a, plot) for a, b in sections if b > a),
+        bands=tuple(_band(longest[a:b], a, plot) for a, b in sections if b > a and _has_limits(longest)),
         rules=tuple(Rule(plot.x(i), start=below) for i in ([split] if 0 < split < len(longest) else [])),
         legend=tuple(Series(name, series(name)) for name in errors_of),
     )
@@ -148,7 +158,8 @@ def _marks(errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str]
 def _title(platform: str, error: TapError) -> str:
     text = "output" if error.reference.stage == "forward" else "gradient"
     name = clean(error.reference.name or "the model", 120)
-    return f"{platform}: {text} of {name}: {number(error.error)} (limit {number(error.limit)})"
+    limit = f" (limit {number(error.limit)})" if math.isfinite(error.limit) else ""
+    return f"{platform}: {text} of {name}: {number(error.error)}{limit}"
 
 
 def _first_ones(
@@ -174,6 +185,10 @@ def _first_ones(
         ends = (y + 4, plot.axis.at(errors[first].error) - 6)
         leaders.append(Line(" ".join(f"{x},{round(end, 1)}" for end in ends), series(name)))
     return notes, leaders
+
+
+def _has_limits(errors: _Errors) -> bool:
+    return any(math.isfinite(error.limit) for error in errors)
 
 
 def _band(errors: _Errors, start: int, plot: _Plot) -> str:

@@ -88,7 +88,7 @@ def workload_view(
     """Return the evidence of one workload. `records` has its platforms in the order of `order`."""
     base = records.get(reference)
     pairs = {name: Pair(base, record) for name, record in records.items() if base is not None and name != reference}
-    taps = taps_chart(pairs, order)
+    taps = taps_chart(pairs, order, marked)
     equal = {name: _equal(pair) for name, pair in pairs.items()}
     return WorkloadView(
         name=clean(workload, 63),

@@ -140,18 +140,6 @@ class Tap(Model):
     leaf: bool = True
 
 
-class EnvelopeSample(Model):
-    """Effect of rounding alone: relative errors after perturbing the weights by one ulp.
-
-    `errors[i]` belongs to `taps[i]`, the worst over the envelope's seeds; `None` where none was measured.
-    """
-
-    seeds: int = Field(ge=0, le=1000)
-    errors: tuple[Number | None, ...] = Field(max_length=_MANY, fail_fast=True)
-    loss: tuple[Number, ...] = Field(default=(), max_length=_MAX_PROBE_STEPS, fail_fast=True)
-    """Worst relative error of the loss, step by step."""
-
-
 Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
 """Native steps of a part beside their definitions; none in experiments, of which each asks for what it needs."""
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -198,7 +186,7 @@ class PortableStep(Model):
     gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
     clipped: NamedDigests = ()
-    """The same after clipping; empty in legs of a learning curve."""
+    """The same after clipping; empty in windows."""
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
@@ -240,12 +228,43 @@ class ProbeEvidence(Model):
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
-    envelope: EnvelopeSample | None = None
     evaluation: EvaluationEvidence | None = None
     portable: PortableEvidence | None = None
     proofs: Proofs = ()
     lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
     """Reason of each auxiliary leg that could not run, by name."""
+
+
+class PortableWindow(Model):
+    """One step of a running training in portable arithmetic, from weights and moments that are equal everywhere."""
+
+    at: Step
+    """The step before which the window ran; of the second one of `speed`, a step that no warm-up reaches."""
+    fed: NamedDigests = ()
+    """(field, digest) of the window's batch, by `BATCH_FIELDS`."""
+    training: PortableStep
+    """The training step, `step` 0; its loss is that of the window's rows."""
+    clipped: NamedDigests
+    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
+    evaluation: EvaluationEvidence | None
+    """The curve's evaluation of the first rows, with the weights after the window's step; `None` in `speed`.
+
+    Each row's logits are reduced by the opposite row's."""
+    evaluated: NamedDigests
+    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
+    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
+    """Number format of each output of the training step that is not in fp32, by name."""
+
+
+class PortableWindows(Model):
+    """Windows of a running training."""
+
+    legs: tuple[PortableWindow, ...] = Field(max_length=64, fail_fast=True)
+    unportable: Text = ""
+    """The operation without a portable form at which the windows ended."""
+    lost: Text = ""
+    """Reason why the windows ended early, such as too little memory."""
+    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
 
 
 class SpeedEvidence(Model):
@@ -278,36 +297,17 @@ class SpeedEvidence(Model):
     """Of the process, from its start."""
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
-    `host_gemm_flops`, each measured before (`name`) and after (`name_after`) the part."""
+    `host_gemm_flops`, each measured before the part (`name`) and after its measured steps (`name_after`)."""
     samples: dict[Label, Samples] = Field(default={}, max_length=200)
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
     proofs: Proofs = ()
     trail: SpeedTrail | None = None
     """What the part trained."""
+    legs: PortableWindows | None = None
+    """Windows before the first step and behind the last one; `None` if the spec asks for none."""
     production: ProductionEvidence | None = None
-    """Replay of the first steps; `None` if the spec asks for none, or has no portable leg."""
-
-
-class CurveLeg(Model):
-    """One step of the learning curve in portable arithmetic, from weights and moments that are equal everywhere."""
-
-    at: Step
-    """The step of the curve before which the leg ran."""
-    fed: NamedDigests = ()
-    """(field, digest) of the leg's batch, by `BATCH_FIELDS`."""
-    training: PortableStep
-    """The training step, `step` 0; its loss is that of the leg's rows."""
-    clipped: NamedDigests
-    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
-    evaluation: EvaluationEvidence
-    """The curve's evaluation of the first rows, with the weights after the leg's step."""
-    evaluated: NamedDigests
-    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
-    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
-    """Number format of each output of the training step that is not in fp32, by name."""
-    is_mirrored: bool = False
-    """Whether each row's logits were reduced by the opposite row's in `evaluation`."""
+    """Checks behind the measured steps; `None` if the spec asks for none."""
 
 
 class Inconsistency(Model):
@@ -320,17 +320,6 @@ class Inconsistency(Model):
     event: Literal["evaluation", "checkpoint", "step", "processes"]
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
     `processes`: weights that are not those of the first process."""
-
-
-class CurveLegs(Model):
-    """Legs of a learning curve."""
-
-    legs: tuple[CurveLeg, ...] = Field(max_length=64, fail_fast=True)
-    unportable: Text = ""
-    """The operation without a portable form at which the legs ended."""
-    lost: Text = ""
-    """Reason why the legs ended early, such as too little memory."""
-    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
 
 
 class LearnEvidence(Model):
@@ -364,7 +353,7 @@ class LearnEvidence(Model):
     recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
     proofs: Proofs = ()
-    legs: CurveLegs | None = None
+    legs: PortableWindows | None = None
     """`None` in experiments."""
 
 

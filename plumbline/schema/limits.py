@@ -26,8 +26,8 @@ within 3% for twelve."""
 # Rounding of tensors.
 
 FACTOR = 8.0
-"""Limit of a rounding error in units of the measured envelope. Few seeds measure the envelope, and a sketch its errors
-within 1.5 times; kernels of another machine reached 0.36 of the limit, TF32 100 times."""
+"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only; in
+fp32, `PRODUCTION_FACTOR`."""
 
 DOUBLING_STEPS = 9.0
 """Steps in which rounding differences double."""
@@ -45,18 +45,9 @@ attention's key bias is zero by mathematics: two kernels differ there by any fac
 real tensor by half of its size (bf16 rounds one operation by 2^-8)."""
 
 PRODUCTION_FACTOR = 4.0
-"""Limit of an error at production settings in units of the error of the plain model rounded to the same format, and of
-a clipped norm in units of its floor in fp32. Kernels round at up to three times as many places (a factor of 1.7), and
-sketches add up to 1.5 on each side."""
-
-MOST_IN_PRODUCTION = {"forward": 0.25, "loss": 0.5, "gradient": 1.0}
-"""Maximum limits at production settings: a fault that also reaches the rounded model must not vouch for itself. An
-output that is a quarter wrong is not rounded (bf16: 0.005 was measured), nor is a gradient as wrong as one that is
-zero."""
-
-HEAD = 8
-"""Minimum ratio of the width of a head's input to that of its output. A feed-forward layer narrows 4 times, to
-hundreds of features, which are enough to measure an envelope; a head narrows to a few classes."""
+"""Limit of a compiled tensor's distance from fp64 in units of the same without the compiler, and of a clipped norm in
+units of its floor in fp32. Both round the same formula at up to three times as many places (a factor of 1.7), and are
+single draws of it."""
 
 # Proofs of native steps.
 
@@ -121,7 +112,7 @@ VANISHED = 0.01
 """Maximum share of a rounding difference that fp64 leaves. Rounding shrinks a million times."""
 
 CLOSER = 0.25
-"""A difference below the envelope has disappeared if at most this share is left."""
+"""A difference within its limit has disappeared if at most this share is left."""
 
 MOST_LOST = 1
 """Maximum number of experiments of one drift that are repeated after an infrastructure failure."""
@@ -232,9 +223,6 @@ PART_SD = 1e-2
 
 CANARY_DROP = 1.2
 """Slowdown, in units of the smallest drop that the gate can call drift."""
-
-CANARY_OUTPUT = 2.0
-"""Minimum change of a LayerNorm's output, in units of its limit: sketches are off by up to 1.5 times."""
 
 CANARY_EPS = 5e-3
 """Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""

@@ -1,11 +1,11 @@
-"""Portable legs: the steps at which they run, and the places at which two of them differ. Pure."""
+"""Portable legs and windows: the steps at which they run, and the places at which two of them differ. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep
+from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.verdict import Stage
 
@@ -19,11 +19,11 @@ MOST_BEHIND = 4
 _LATE, _LEAST_FOR_LATE = 2, 4
 """Of at least four portable steps of a probe, two are later ones, where a fault may be that comes only then."""
 _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
-"""A curve has two legs, and one more for each 250 steps up to ten, so that their cost stays a small share."""
+"""A curve has two windows, and one more for each 250 steps up to ten, so that their cost stays a small share."""
 
 
 def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
-    """Return the steps before which a leg runs. `epoch` is the number of steps of an epoch.
+    """Return the steps before which a window runs. `epoch` is the number of steps of an epoch.
 
     These are, as far as the curve's length allows: the first and the last step, the first step of the second epoch, the
     first step of the schedule's decay, and steps behind an evaluation.
@@ -39,6 +39,8 @@ def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
     return tuple(sorted(list(places)[:room]))
 
 
+LONGEST_WARMUP = 200
+"""Maximum number of steps of the warm-up of `speed`, which its second window counts as trained."""
 UNTIMED = 16
 """Number of first steps of `speed` that no timing includes: the shortest warm-up."""
 
@@ -59,6 +61,12 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
         num = min(_LEAST - 1 + length // _STEPS_PER_LEG, _MOST)
     drawn = (1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1)
     return tuple(sorted({*range(min(length, 1)), *drawn}))
+
+
+def speed_places(spec: RunSpec) -> tuple[int, ...]:
+    """Return the steps before which a window of `speed` runs: the first one, and one beyond all that it trains."""
+    speed = spec.speed
+    return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.production_steps else ()
 
 
 def steps_behind(draw: str) -> int:
@@ -102,19 +110,19 @@ def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...
     yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
 
 
-def curve_leg_parts(ours: CurveLeg, theirs: CurveLeg) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference of two legs of a learning curve, with their evaluations."""
+def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple[Stage, str]]:
+    """Yield (stage, name) of each difference of two windows, with their evaluations."""
     if ours.fed and theirs.fed:
         yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
     clipped = tuple(differing(ours.clipped, theirs.clipped))
     yield from step_parts(ours.training, theirs.training, clipped)
     yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
-    if ours.evaluation != theirs.evaluation and ours.is_mirrored == theirs.is_mirrored:
+    if ours.evaluation != theirs.evaluation:
         yield "evaluation", "evaluation"
 
 
-def other_formats(ours: CurveLeg, theirs: CurveLeg, stage: Stage, name: str) -> tuple[str, str] | None:
-    """Return both number formats of an output that both legs have, if they differ."""
+def other_formats(ours: PortableWindow, theirs: PortableWindow, stage: Stage, name: str) -> tuple[str, str] | None:
+    """Return both number formats of an output that both windows have, if they differ."""
     if stage != "forward" or any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
         return None
     left, right = (leg.formats.get(name, "float32") for leg in (ours, theirs))

@@ -135,9 +135,6 @@ class ProbeSpec(Model):
     """Counted from 0: steps at which every module's output and every gradient is sketched; the last step always is."""
     evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
     """Rows evaluated at the end."""
-    envelope_seeds: int = Field(default=3, ge=0, le=16)
-    """How often the first step is repeated from weights perturbed by one unit in the last place, to measure what
-    rounding alone does."""
     portable_steps: int = Field(default=8, ge=0, le=200)
     """Maximum number of steps of the portable leg, of which two are later ones if it has four; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
@@ -164,7 +161,7 @@ class SpeedSpec(Model):
     """The fused kernel of AdamW."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     production_steps: int = Field(default=3, ge=0, le=20)
-    """Steps of the production leg, which judges these settings module by module; 0 switches it off."""
+    """0 switches off the windows, checks and proofs that judge these settings."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """The mode of `torch.compile`; needs `compile = true`."""
     sdpa_kernels: tuple[SdpaKernel, ...] = Field(default=SDPA_KERNELS, min_length=1, max_length=4, fail_fast=True)
@@ -235,7 +232,7 @@ class LearnSpec(Model):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Portable: the same masks on every device."""
     compile: bool = False
-    """`torch.compile` for the steps; evaluations and legs run the plain model, and a compiled curve is not traced."""
+    """`torch.compile` for the steps; evaluations and windows run the plain model. A compiled curve is not traced."""
     evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
     """Steps between evaluations; the last step is always evaluated."""
     checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
@@ -273,6 +270,13 @@ class RunSpec(Model):
     def digest(self) -> str:
         """Return the SHA-256 of the canonical JSON, the task's identity."""
         return digest_json(self.to_json())
+
+    @property
+    def speed_alone(self) -> RunSpec:
+        """Return the spec of a measurement of throughput, without windows, which need memory; itself without speed."""
+        if self.speed is None:
+            return self
+        return self.replace(probe=None, learn=None, speed=self.speed.replace(production_steps=0))
 
     @property
     def parts(self) -> tuple[PartName, ...]:

@@ -1,14 +1,16 @@
 """Limits of rounding differences between two runs. `docs/MATH.md` derives every number.
 
-A limit is the envelope that the runs measured of themselves, times `FACTOR`, and never below a floor that depends on
-the precision and doubles every `DOUBLING_STEPS`.
+A limit depends on the precision, and doubles every `DOUBLING_STEPS`.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
 from plumbline.schema import limits
+from plumbline.schema.production import KernelError
 from plumbline.schema.proof import ProofError
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 
@@ -46,11 +48,6 @@ def least_gradient(precision: Precision) -> float:
     return limits.FACTOR * min(UNIT[precision], UNIT["fp32"])
 
 
-def is_head(width: int, input_width: int) -> bool:
-    """Return whether an output with `width` features is a head's, read from `input_width` features."""
-    return input_width >= limits.HEAD * width
-
-
 def is_rounding_only(own_error: float) -> bool:
     """Return whether a tensor's relative error against fp64 means pure rounding."""
     return own_error >= limits.ROUNDING_ONLY
@@ -61,26 +58,23 @@ def growth(steps: int) -> float:
     return float(2.0 ** (max(steps, 0) / limits.DOUBLING_STEPS))
 
 
-def limit(envelope: float | None, stage: str, precision: Precision, step: int = 0) -> float:
-    """Return the maximum rounding error at `step`. `envelope` was measured there.
+def limit(stage: str, precision: Precision, step: int = 0) -> float:
+    """Return the maximum rounding error of a stage at `step`."""
+    return floor_of(stage, precision) * growth(step)
 
-    The floor grows also beside an envelope: in half precision one unit of fp32 moves hardly a number, and SDPA instead
-    of eager attention reached 1.5 times the limit after twelve steps.
+
+def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, float]]:
+    """Return the maximum distance of each compiled tensor from fp64.
+
+    Its kernels round at other places of the same formula: the distance of the same tensor without the compiler, or the
+    median of its stage where that happens to be smaller, shows the size of one such draw. Both may be zero by chance
+    where a tensor has very few numbers: no limit is below the rounding of fp32.
     """
-    measured = envelope if envelope is not None and math.isfinite(envelope) else 0.0
-    return max(limits.FACTOR * measured, floor_of(stage, precision) * growth(step))
-
-
-def production_limit(envelope: float | None, stage: str, precision: Precision) -> float:
-    """Return the maximum error of a tensor at production settings against the portable leg.
-
-    `envelope` is the error of the plain model in fp32 whose values are rounded to the format of `precision`.
-    """
-    most = limits.MOST_IN_PRODUCTION[stage]
-    if envelope is None or not math.isfinite(envelope):
-        return most
-    factor = limits.FACTOR if precision in ("fp32", "fp64") else limits.PRODUCTION_FACTOR
-    return min(max(factor * envelope, floor_of(stage, "fp32")), most)
+    least: dict[str, float] = {}
+    for stage in ("forward", "gradient"):
+        typical = statistics.median([each.eager or 0.0 for each in kernels if each.stage == stage] or [0.0])
+        least[stage] = max(limits.PRODUCTION_FACTOR * typical, floor_of(stage, "fp32"))
+    return [(each, max(limits.PRODUCTION_FACTOR * (each.eager or 0.0), least[each.stage])) for each in kernels]
 
 
 def relative(reference: float | None, candidate: float | None) -> float:

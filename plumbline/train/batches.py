@@ -106,15 +106,16 @@ def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:
         return spec
     rows = spec.batch_size // world
     parts = next(parts for parts in range(-(-rows // most), rows + 1) if rows % parts == 0)
-    return _in_parts(spec, parts)
+    return in_parts(spec, parts)
 
 
 def of_one_process(spec: RunSpec, world: int) -> RunSpec:
     """Return the spec with the micro-batches of `world` processes for one."""
-    return _in_parts(spec, spec.optimizer.accumulation_steps * world)
+    return in_parts(spec, spec.optimizer.accumulation_steps * world)
 
 
-def _in_parts(spec: RunSpec, parts: int) -> RunSpec:
+def in_parts(spec: RunSpec, parts: int) -> RunSpec:
+    """Return the spec with this number of micro-batches."""
     # Not validated: the parts of several processes may be more than a suite may ask for.
     optimizer = spec.optimizer.model_copy(update={"accumulation_steps": parts})
     return spec.model_copy(update={"optimizer": optimizer})

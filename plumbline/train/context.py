@@ -22,7 +22,7 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader, of_probe
 from plumbline.train.compat.transformers import attention_function
 from plumbline.train.engine import Engine
-from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
+from plumbline.train.failure import OUT_OF_MEMORY, is_out_of_memory
 from plumbline.train.mantissa import measure_attention, measure_mantissa_bits
 from plumbline.train.native_operations import layer_shapes, measure_operations
 from plumbline.train.portable.products import training_products
@@ -108,7 +108,7 @@ class Context:
             self.ranks.device, engine.precision, training_products(of_probe(self.spec)),
             [(inner, columns) for inner, columns in layer_shapes(engine.bare)[0].values()], compiled=compiled,
         )  # fmt: skip
-        attend = attention_function(engine.bare) if part != "learn" else None  # its legs measure it
+        attend = attention_function(engine.bare) if part != "learn" else None  # its windows measure it
         if attend is not None:
             found |= measure_attention(attend, self.ranks.device, engine.precision)
         self.keep_bits(part, found)
@@ -127,16 +127,19 @@ class Context:
 
 
 @contextlib.contextmanager
-def auxiliary(name: str, context: Context, lost: dict[str, str]) -> Iterator[None]:
+def auxiliary(
+    name: str, context: Context, lost: dict[str, str], caught: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Run one leg; if a process has not enough memory, keep the reason in every process's `lost[name]`.
 
-    The leg may contain no collective operation: a process that has lost its leg takes part in none of them.
+    The reason may also be one of the errors `caught`. The leg may contain no collective operation: a process that has
+    lost its leg takes part in none of them.
     """
     place, reason = context.place, ""
     try:
         yield
-    except (RuntimeError, MemoryError, TrainingFailedError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        if not (is_out_of_memory(error) or isinstance(error, caught)):
             raise
         reason = str(error)[:500] or OUT_OF_MEMORY
         context.place = place

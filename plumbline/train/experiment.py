@@ -30,14 +30,13 @@ MAX_CAPTURE_BYTES = 512 << 20
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
-    """Return the experiment's probe: without envelope, with taps for captures, and the portable leg only on request."""
+    """Return the experiment's probe: with taps for captures, and the portable leg only on request."""
     experiment = bundle.experiment
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
         precision=experiment.precision or probe.precision,
         attention=experiment.attention or probe.attention,
         tap_steps=tuple(steps),
-        envelope_seeds=0,
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )
 

@@ -13,6 +13,8 @@ from plumbline.schema.errors import DISK_FULL, WRONG_PATH, DiskFullError, Traini
 from plumbline.train.compat.torch import device_error_code
 
 OUT_OF_MEMORY = "out-of-memory"
+MODULE_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError)
+"""Errors of a module's own code where it does not compute in fp64; a check or proof never ends a training."""
 
 _CUDA_OUT_OF_MEMORY = 2
 _DEVICE_LOST = frozenset({

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,13 +46,27 @@ def build_family(spec: ModelSpec, task: str, attention: str, dropout: float) -> 
     return model
 
 
-def in_double(model: nn.Module) -> nn.Module:
-    """Return the whole model in fp64.
+_ONLY_IN_SINGLE = ("modernbert",)
+"""Families whose eager attention takes its softmax in fp32: the mask of fp64 becomes minus infinity there, and a row
+whose window contains only padding becomes NaN."""
 
-    ModernBERT's eager attention takes its softmax in fp32: the mask of fp64 becomes minus infinity there, and a row
-    whose window contains only padding becomes NaN. The formula in fp64 avoids both.
-    """
-    if getattr(model.config, "model_type", "") == "modernbert":
+
+@contextlib.contextmanager
+def attention_of_double(model: nn.Module) -> Iterator[None]:
+    """Replace eager attention by SDPA where the family has no form of it in fp64."""
+    config: Any = model.config
+    name = config._attn_implementation  # noqa: SLF001 - it has no other name
+    if name == "eager" and config.model_type in _ONLY_IN_SINGLE:
+        config._attn_implementation = "sdpa"  # noqa: SLF001
+    try:
+        yield
+    finally:
+        config._attn_implementation = name  # noqa: SLF001
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """Return the whole model in fp64, with attention by its formula where the family's eager one has none."""
+    if getattr(model.config, "model_type", "") in _ONLY_IN_SINGLE:
         from plumbline.train.dropout import use_plain_attention
 
         use_plain_attention(model)

@@ -108,8 +108,6 @@ def _run_parts(findings: RunResults, context: Context, source: DataSource) -> No
         findings.speed = SpeedRun(context, spec.speed)
         with findings.timed("speed"):
             findings.speed.run()
-        with findings.timed("production"):
-            findings.speed.replay(findings.probe)
         if spec.learn:
             context.release()
     if spec.learn:

@@ -30,10 +30,10 @@ from plumbline.train.checkpoint import (
 from plumbline.train.compat.torch import default_compiler
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
-from plumbline.train.curve_legs import LegRunner, LegSetting, leg_rows
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.families import PORTABLE_DROPOUT
@@ -42,6 +42,7 @@ from plumbline.train.numerics import apply_settings, digest_states, read_states,
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
 from plumbline.train.state_watch import Event, StateWatch
+from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
 _READ_EVERY = 50
 _LOGGED_STEPS = 10_000
@@ -100,7 +101,7 @@ class LearnRun:
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
         self._setter: DropoutSetter | None = None
-        self._legs: LegRunner | None = None
+        self._windows: WindowRunner | None = None
         self._watch: StateWatch | None = None
         self._prover: Prover | None = None
         self._start_sha256: str | None = None
@@ -140,7 +141,7 @@ class LearnRun:
         apply_settings(learn.precision, strict=True, part="learn")
         if learn.compile:
             engine.is_compiled = True
-            engine.model = torch.compile(engine.model)  # legs and evaluations run the plain model
+            engine.model = torch.compile(engine.model)  # windows and evaluations run the plain model
         return engine
 
     def _check_dropout(self) -> None:
@@ -184,9 +185,10 @@ class LearnRun:
         )  # fmt: skip
 
     def _evaluated_few(self, engine: Engine, step: int) -> Any:
-        """Evaluate a few of the first rows, for a leg."""
+        """Evaluate a few of the first rows, for a window."""
         rows = self.context.evaluation_rows(min(self.learn.evaluation_rows, _ROWS_TO_CHOOSE_FROM))
-        chosen = leg_rows(rows.__getitems__(list(range(len(rows))))["attention_mask"], (self.context.spec.seed, step))
+        masks = rows.__getitems__(list(range(len(rows))))["attention_mask"]
+        chosen = window_rows(masks, (self.context.spec.seed, step))
         return self._evaluated(engine, step, Subset(rows, chosen))
 
     def _evaluator(self) -> Callable[..., Any]:
@@ -228,7 +230,7 @@ class LearnRun:
             self._progress.resumed_at.append(loaded.step)
             saved, found = loaded.state, _state_digests(engine)
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
-        self._legs, self._watch = self._make_legs(), self._make_watch(engine)
+        self._windows, self._watch = self._make_windows(), self._make_watch(engine)
         prover = self._prover = Prover(engine, self._proven(), self._progress.proofs)
         start = self._progress.step
         if self._watch:
@@ -236,8 +238,8 @@ class LearnRun:
         context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
             self._starts(engine, step)
-            if self._legs:
-                self._legs.before(engine, step, batch)
+            if self._windows and step in self._places:
+                self._windows.run(lambda: engine, step, batch)
             if self._watch:
                 self._watch.released(step)
             outcome = prover.train(step, batch)
@@ -254,17 +256,21 @@ class LearnRun:
         """Return the steps that prove themselves; an experiment has none."""
         return proof_places(self.context.spec, "learn", self.context.draw)
 
-    def _make_legs(self) -> LegRunner | None:
-        """Return the legs of this curve; an experiment has none."""
-        if self._setter is None:
+    def _make_windows(self) -> WindowRunner | None:
+        """Return the windows of this curve; an experiment has none."""
+        setter = self._setter
+        if setter is None:
             return None
+        setting = WindowSetting(
+            "learn", Start(self.context.weights), lambda _, ranks: setter.alone(ranks), self._evaluated_few
+        )
+        return WindowRunner(self.context, setting, self._progress.legs)
+
+    @cached_property
+    def _places(self) -> frozenset[int]:
+        """Return the steps before which a window runs."""
         context = self.context
-        epoch = -(-context.plan.order.num_rows // context.spec.batch_size)
-        setting = LegSetting(
-            weights=context.weights, places=frozenset(curve_places(context.spec, epoch)), evaluate=self._evaluated_few,
-            alone=self._setter.alone,
-        )  # fmt: skip
-        return LegRunner(context, setting, self._progress.legs)
+        return frozenset(curve_places(context.spec, -(-context.plan.order.num_rows // context.spec.batch_size)))
 
     def _make_watch(self, engine: Engine) -> StateWatch | None:
         """Return the watch over the state between steps; an experiment has none."""
@@ -314,7 +320,7 @@ class LearnRun:
             recounted=tuple((loss, accuracy) for loss, accuracy in progress.recounted),
             inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
             proofs=tuple(Proof.model_validate(each) for each in progress.proofs),
-            legs=self._legs.evidence() if self._legs else None,
+            legs=self._windows.evidence() if self._windows else None,
         )
 
     def trace(self) -> TraceEvidence | None:

@@ -77,7 +77,7 @@ class TraceRun(ExperimentRun):
         count = until - first
         probe = ProbeSpec(
             steps=count, precision=learn.precision, attention=learn.attention, tap_steps=tuple(range(count)),
-            envelope_seeds=0, portable_steps=0,
+            portable_steps=0,
         )  # fmt: skip
         super().__init__(context, probe, bundle)
         self.steps, self._first = count, first
@@ -140,8 +140,8 @@ class LearnExperiment(LearnRun):
     def _proven(self) -> tuple[int, ...]:
         return ()
 
-    def _make_legs(self) -> None:
-        """Return no legs: an experiment has the bits of its training, and shows them step by step."""
+    def _make_windows(self) -> None:
+        """Return no windows: an experiment has the bits of its training, and shows them step by step."""
 
     def _make_watch(self, engine: Engine) -> None:
         """Return no watch: an experiment changes the state, and its trace shows it."""

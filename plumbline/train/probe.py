@@ -21,7 +21,6 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, StepOutcome
-from plumbline.train.envelope import measure_envelope
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
@@ -156,7 +155,7 @@ class ProbeRun:
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self.leg: PortableLeg | None = None
-        self._found: dict[str, Any] = {"optimizer": (), "envelope": None, "evaluation": None, "portable": None}
+        self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
         self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
@@ -197,7 +196,7 @@ class ProbeRun:
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate
 
-    def _train(self) -> list[StepEvidence]:
+    def _train(self) -> None:
         """Build, train and evaluate, and free the model."""
         context, probe = self.context, self.probe
         engine = self._engine()
@@ -215,15 +214,14 @@ class ProbeRun:
         if context.ranks.is_first:
             self._evaluate(engine)
         self.observer.close()
-        return self.observer.evidence
 
     def _proven(self) -> tuple[int, ...]:
         """Return the steps that prove themselves; an experiment has none."""
         return proof_places(self.context.spec, "probe", self.context.draw)
 
     def run(self) -> None:
-        """Train, run the portable leg, then measure the envelope."""
-        evidence = self._train()
+        """Train, then run the portable leg."""
+        self._train()
         leg = PortableLeg(self.context, self.probe)
         if self.probe.portable_steps:
             with auxiliary("portable", self.context, self._lost):
@@ -234,14 +232,6 @@ class ProbeRun:
                 leg.compare_processes()
                 self.leg = leg
             self._found["portable"] = leg.evidence
-        if self.probe.envelope_seeds:
-            with auxiliary("envelope", self.context, self._lost):
-                self._measure(evidence, leg)
-
-    def _measure(self, evidence: list[StepEvidence], leg: PortableLeg) -> None:
-        """Measure the envelope in the process that writes the record."""
-        if self.context.ranks.is_first:
-            self._found["envelope"] = measure_envelope(self.context, self.probe, self.book, evidence, leg)
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence so far."""

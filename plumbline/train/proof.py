@@ -8,7 +8,7 @@ to be known of how errors grow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -219,6 +219,11 @@ def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
     over = [place for place, each in enumerate(errors) if not _ratio(each) <= 1][:_MOST]
     kept = [errors[place] for place in sorted({*largest.values(), *over})]
     return tuple(sorted(kept, key=lambda each: ORDER.index(each.stage)))
+
+
+def is_over(proof: Mapping[str, Any]) -> bool:
+    """Return whether a proof lists a tensor beyond its limit."""
+    return any(not _ratio(each) <= 1 for each in Proof.model_validate(proof).errors)
 
 
 def _ratio(each: ProofError) -> float:

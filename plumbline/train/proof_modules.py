@@ -19,12 +19,14 @@ from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.train.engine import Engine
+from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
 from plumbline.train.summaries import aside
 from plumbline.train.taps import first_tensor
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TINY = 1e-300
+_KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 _SMALLEST_HALF = 2.0**-25
@@ -205,8 +207,7 @@ class ModuleProofs:
         """Return what a module's definition gives in fp64, or nothing if its own code does not compute in it."""
         try:
             return compute()
-        # Each module's own code raises what it meets in fp64; a proof never ends a training.
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError) as error:
+        except MODULE_ERRORS as error:
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
             return None
 
@@ -260,7 +261,12 @@ class ModuleProofs:
                 alias.register_hook(partial(self._reached, call, place))
 
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
-        """Add the gradients that a module's definition gives its parameters, and keep those of its inputs."""
+        """Add the gradients that a module's definition gives its parameters, and keep those of its inputs.
+
+        Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
+        """
+        if call.level != "leaf" and any(isinstance(each, _KINKED) for each in call.module.modules()):
+            return
         wanted: list[torch.Tensor] = []
 
         def leaf(value: torch.Tensor) -> torch.Tensor:

@@ -93,14 +93,14 @@ class _Quiet(Context):
         """Do nothing."""
 
 
-class _WithoutLegs(LearnRun):
-    """Curve without legs, whose formulas the selfcheck's portable training shows."""
+class _WithoutWindows(LearnRun):
+    """Curve without windows, whose formulas the selfcheck's portable training shows."""
 
     def _proven(self) -> tuple[int, ...]:
         return ()
 
-    def _make_legs(self) -> None:
-        """Return no legs."""
+    def _make_windows(self) -> None:
+        """Return no windows."""
 
 
 def learn_difference(device: torch.device) -> str:
@@ -117,7 +117,7 @@ def learn_difference(device: torch.device) -> str:
                 spec, Ranks(device=device), folder, plan, Rows(spec, source, plan.wanted), weights, threading.Event()
             )
             assert spec.learn is not None  # noqa: S101 - just made
-            run = _WithoutLegs(context, spec.learn)
+            run = _WithoutWindows(context, spec.learn)
             run.run()
             order = plan.order.rows(np.arange(_STEPS * _BATCH))
         return next(_differences(run, rows, order, vocabulary), "")

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from plumbline.environments.launch import MICROBENCHMARKS
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.evidence import SpeedEvidence
-from plumbline.schema.portable_parts import MOST_BEHIND, UNTIMED, proof_places, steps_behind
+from plumbline.schema.portable_parts import (
+    LONGEST_WARMUP,
+    MOST_BEHIND,
+    UNTIMED,
+    proof_places,
+    speed_places,
+    steps_behind,
+)
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import RunSpec, SpeedSpec
@@ -25,20 +32,21 @@ from plumbline.schema.variables import variable
 from plumbline.train.batches import Batch
 from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.context import Context, auxiliary
+from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer
+from plumbline.train.engine_state import Start, shown_rate, without_dropout
 from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
-from plumbline.train.numerics import apply_settings, seed_generators
-from plumbline.train.probe import ProbeRun
-from plumbline.train.production.choices import Choices, compile_model, make_engine
-from plumbline.train.production.leg import ProductionLeg
+from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states, seed_generators
+from plumbline.train.own_checks import OwnChecks
 from plumbline.train.proof import Prover
+from plumbline.train.ranks import Ranks
 from plumbline.train.sampler import Sampler
+from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.trail import TrailObserver
+from plumbline.train.windows import WindowRunner, WindowSetting
 
 WINDOW = 8
 _STEADY = 0.05
-_LONGEST_WARMUP = 200
 _WEIGHED = UNTIMED
 """Number of steps after each of which the weights are summed: those of the shortest warm-up, which no timing includes.
 
@@ -84,14 +92,15 @@ class SpeedRun:
         self._sampler = Sampler(context.ranks.device)
         self._losses: list[torch.Tensor] = []
         self._trail: SpeedTrail | None = None
+        self._windows: WindowRunner | None = None
         self._production: ProductionEvidence | None = None
         self._proofs: tuple[Proof, ...] = ()
 
-    def _engine(self, trail: TrailObserver) -> Engine:
+    def _engine(self) -> Engine:
         context, speed = self.context, self.speed
         settings = apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         engine = make_engine(
-            context, context.spec, Choices(speed), dropout=speed.dropout, steps=speed.steps + _LONGEST_WARMUP,
+            context, context.spec, speed, dropout=speed.dropout, steps=speed.steps + LONGEST_WARMUP,
             ranks=context.ranks, clock=self._clock,
         )  # fmt: skip
         context.note(
@@ -101,7 +110,6 @@ class SpeedRun:
         context.measure("speed", engine, compiled=speed.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(speed.precision, strict=False, part="speed", speed=speed)
-        engine.observer = trail
         self._clock.watch(engine.model)
         compile_model(engine, speed)
         return engine
@@ -110,7 +118,7 @@ class SpeedRun:
         """Yield batches; start the clock before each request."""
         speed = self.speed
         batches = self.context.batches(
-            first=0, count=speed.steps + _LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps,
+            first=0, count=speed.steps + LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps,
             num_workers=speed.data_workers, prefetch_factor=speed.prefetch_factor, pin_memory=speed.pin_memory,
         )  # fmt: skip
         step = 0
@@ -132,9 +140,12 @@ class SpeedRun:
         # An earlier part left its own settings: without this call, matrix products would use that precision.
         apply_settings(speed.precision, strict=False, part="speed", speed=speed)
         self._microbenchmarks = self._measure_machine()
+        first = next(iter(context.batches(first=0, count=1, cycle=speed.steps)))
         seed_generators(context.spec.seed)
         trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
-        engine = self._engine(trail)
+        engine = self._engine()
+        self._run_window(engine, first, place=0)
+        engine.observer = trail
         prover = Prover(engine, proof_places(context.spec, "speed", context.draw))
         trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
@@ -149,7 +160,7 @@ class SpeedRun:
                 self._clock.stop()
                 if step + 1 == _WEIGHED or (step < _WEIGHED and not engine.is_sharded):
                     trail.weigh(engine, step + 1)
-                if measured is None and (step + 1 >= _LONGEST_WARMUP or self._all_warm()):
+                if measured is None and (step + 1 >= LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
                     sampling.enter_context(self._sampler)
@@ -166,46 +177,55 @@ class SpeedRun:
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
         trail.weigh(engine, self._warmup + speed.steps)
-        self._proofs = self._behind(engine, prover, steps)
-        self._trail = trail.trail(engine, compiled=speed.compile)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
+        self._behind(engine, prover, steps, first)
+        self._trail = trail.trail(engine, compiled=speed.compile)
 
-    def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]]) -> tuple[Proof, ...]:
-        """Train a few steps behind the measured ones, and prove the last."""
+    def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
+        """Train a few steps behind the measured ones, and prove the last; then run the last window and the checks."""
         if not self.speed.production_steps:
-            return ()
+            return
         engine.observer, ahead = Observer(), steps_behind(self.context.draw)
         for step, batch in itertools.islice(steps, ahead):
             prover.add(self._warmup + self.speed.steps + ahead - 1)
             prover.train(step, batch)
         prover.finish()
-        return tuple(map(Proof.model_validate, prover.proofs))
+        at = self._run_window(engine, first, place=1)
+        checks = OwnChecks(self.context, self.speed, self._start(), prover.proofs)
+        self._production = checks.run(engine, lambda: self._opened(engine, 1), at, first)
+        self._proofs = tuple(map(Proof.model_validate, prover.proofs))
 
-    def replay(self, probe: ProbeRun | None) -> None:
-        """Run the production leg, if the probe's portable leg can judge it."""
-        context, speed = self.context, self.speed
-        if not speed.production_steps or probe is None:
-            return
-        leg = probe.leg
-        if leg is None or not leg.exact_steps:
-            self._production = ProductionEvidence(lost="the probe has no portable leg that is exact at step 0")
-            return
-        lost: dict[str, str] = {}
-        context.release()
-        replayed, own = ProductionLeg(context, speed, probe.probe, leg), None
-        with auxiliary("production", context, lost):
-            if context.ranks.is_first:
-                replayed.run()
-            else:
-                own = replayed.alone()
-        if lost:
-            self._production = ProductionEvidence(lost=lost["production"])
-            return
-        everyone = context.ranks.gather(own)
-        if context.ranks.is_first:
-            replayed.add_processes(everyone)
-            self._production = replayed.evidence
+    def _start(self) -> Start:
+        return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
+
+    def _opened(self, engine: Engine, place: int) -> Engine:
+        """Return the engine, or one of a single process where shards or flash-attn have no portable form.
+
+        DDP's static graph counts the gradients of its first backward pass, which no window may be.
+        """
+        speed, ranks = self.speed, Ranks(device=self.context.ranks.device)
+        is_counting = not place and speed.ddp_static_graph and self.context.ranks.world > 1
+        if not (engine.is_sharded or is_counting or speed.attention == "flash_attention_2"):
+            return engine
+        generators = pack_states(read_states())
+        keys = {"attention": "sdpa"} if speed.attention == "flash_attention_2" else {}
+        plain = speed.replace(distributed="ddp", compile=False, compile_mode="default", **keys)
+        opened = make_engine(self.context, self.context.spec, plain, dropout=0.0, steps=speed.steps, ranks=ranks)
+        restore_states(generators)
+        return opened
+
+    def _run_window(self, engine: Engine, batch: Batch, *, place: int) -> int:
+        """Run a window on a few rows of the first batch, without dropout, and return its step."""
+        places = speed_places(self.context.spec)
+        if not places:
+            return 0
+        if self._windows is None:
+            setting = WindowSetting("speed", self._start(), lambda engine, _: without_dropout(engine.bare))
+            self._windows = WindowRunner(self.context, setting, [])
+        self._windows.run(lambda: self._opened(engine, place), places[place], batch)
+        self.context.release()
+        return places[place]
 
     def _measure_machine(self) -> dict[str, float]:
         """Return the machine's rates; none where the parent needs none."""
@@ -258,6 +278,7 @@ class SpeedRun:
             samples=self._sampler.samples(),
             proofs=self._proofs,
             trail=self._trail,
+            legs=self._windows.evidence() if self._windows else None,
             production=self._production,
         )
 

@@ -16,6 +16,8 @@ _OF_WEIGHTS = 3.0
 """Roundings of a weight in one update: the decay's factor, its product, and the sum with the step."""
 _OF_STEP = 64.0
 """Roundings of the step itself, in which moments, root and quotient add up."""
+_OF_MOMENTS = 8.0
+"""Roundings of a moment: its share, its product, and their sum, each in half spacings."""
 _EPS = 2.0**-23
 """Adafactor's least moment: the relative spacing of fp32."""
 
@@ -68,6 +70,22 @@ class UpdateCheck:
             )
             roundings = _OF_STEP + self._of_corrections(count)
             yield name, torch.where(off == 0, 0.0, off / (_UNIT * (_OF_WEIGHTS * size + roundings * moved)))
+            for key, terms in self._moments(slope, state).items():
+                kept = self._optimizer.state[value][key].double()
+                off, *sizes = (torch.linalg.vector_norm(each) for each in (kept - sum(terms), *terms))
+                yield name, torch.where(off == 0, 0.0, off / (_UNIT * _OF_MOMENTS * sum(sizes)))
+
+    def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
+        """Return the terms of each moment after the update, from which the next one starts."""
+        beta1, beta2 = self._spec.betas
+        if self.kind == "SGD":
+            kept = (state["momentum_buffer"].double() * beta1,) if "momentum_buffer" in state else ()
+            return {"momentum_buffer": (*kept, slope)} if beta1 else {}
+        if self.kind != "AdamW":
+            return {}
+        found = {"exp_avg": (slope * (1 - beta1),), "exp_avg_sq": (slope.square() * (1 - beta2),)}
+        shares = {"exp_avg": beta1, "exp_avg_sq": beta2}
+        return {key: (*new, *([state[key].double() * shares[key]] if state else [])) for key, new in found.items()}
 
     def _step(
         self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float

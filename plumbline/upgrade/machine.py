@@ -162,7 +162,7 @@ class LocalTrials:
     def _compare_speed(self, trial: Trial, environment: Environment) -> TrialResult:
         """Train both environments in pairs, in alternating order."""
         _, spec, _ = self._own_inputs()
-        speed_spec = spec.replace(probe=None, learn=None)
+        speed_spec = spec.speed_alone
         current = self._current_environment()
         ratios: list[float] = []
         memory: dict[Memory, list[float]] = {}

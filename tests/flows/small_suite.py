@@ -30,7 +30,7 @@ def small_suite(
         }
         for key in platforms
     }
-    probe = {"steps": steps, "evaluation_rows": 16, "envelope_seeds": 1}
+    probe = {"steps": steps, "evaluation_rows": 16}
     return Suite.model_validate(
         {
             "name": name,

@@ -206,7 +206,7 @@ def test_a_task_trains_on_a_family_that_no_code_names(
         seed = 1
         batch_size = 8
         sequence_length = 24
-        probe = {{ steps = 2, evaluation_rows = 8, envelope_seeds = 1 }}
+        probe = {{ steps = 2, evaluation_rows = 8 }}
         [platforms.here]
         work_pool = "p"
         data = "file://{tmp_path}/data"

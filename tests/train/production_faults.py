@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[Plant, str, str]] = {
     "norm-loses-columns": (_function("layer_norm", _lost_columns), "operator", "LayerNorm"),
     "linear-in-three-bits": (_function("linear", _fewer_bits), "operator", "query"),
     "linear-loses-columns": (_function("linear", _lost_columns), "operator", "query"),
-    "every-second-row-skipped": (_every_second_row, "operator", "embeddings"),
+    "every-second-row-skipped": (_every_second_row, "data.order", "row_ids"),
     "clipped-at-four-times-the-norm": (_unclipped, "gradient", "clipping"),
     "loss-smoothed": (
         _function("cross_entropy", lambda result, value: result + 0.05 * value.float().square().mean()), "loss", "",

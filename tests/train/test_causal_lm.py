@@ -20,7 +20,7 @@ from plumbline.train.tasks import training_task
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Trained, Workshop
 
-PROBE = {"steps": 2, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1}
+PROBE = {"steps": 2, "evaluation_rows": 8, "portable_steps": 1}
 Patch = pytest.MonkeyPatch
 
 

@@ -21,7 +21,7 @@ TONIGHT, LAST = "20261122-020000-7f3a01", "20261115-020000-55d2c4"
 
 
 def spec_of(workshop: Workshop) -> RunSpec:
-    return workshop.spec(probe={"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 2})
+    return workshop.spec(probe={"steps": 3, "evaluation_rows": 8, "portable_steps": 2})
 
 
 def train(workshop: Workshop, night: str, platform: str) -> Trained:
@@ -40,8 +40,8 @@ def last(workshop: Workshop) -> Trained:
     return train(workshop, LAST, "azure")
 
 
-def in_envelope(trained: Trained, **changes: Any) -> LoadedRecord:
-    """Return the evidence in tonight's envelope, with all that the order of a different platform names."""
+def in_order(trained: Trained, **changes: Any) -> LoadedRecord:
+    """Return the evidence in tonight's order, with all that the order of a different platform names."""
     names = {"round_id": TONIGHT, "platform": "azure", "record_id": "azure", "nonce": "7" * 32, "attempt": 0}
     loaded = load_record(trained.folder)
     return replace(loaded, record=loaded.record.replace(**names, **changes))
@@ -56,9 +56,9 @@ def judged(reference: Trained, candidate: LoadedRecord) -> Judgement:
     return compare(load_record(reference.folder), candidate)
 
 
-def test_last_weeks_evidence_in_tonights_envelope_is_invalid(tonight: Trained, last: Trained) -> None:
+def test_last_weeks_evidence_in_tonights_order_is_invalid(tonight: Trained, last: Trained) -> None:
     """All other bits of a night that repeats the night before are equal: it passed."""
-    judgement = judged(tonight, in_envelope(last))
+    judgement = judged(tonight, in_order(last))
     assert judgement.verdict == "invalid"
     assert judgement.causes == ()
     (finding,) = [finding for finding in judgement.findings if finding.outcome != "pass"]
@@ -69,7 +69,7 @@ def test_last_weeks_evidence_in_tonights_envelope_is_invalid(tonight: Trained, l
 def test_a_copy_of_the_references_numbers_of_last_week_is_invalid(workshop: Workshop, tonight: Trained) -> None:
     """A reader of the reports has every number of the reference's last night, and none of this one."""
     reference = train(workshop, LAST, "aws")
-    assert judged(tonight, in_envelope(reference)).verdict == "invalid"
+    assert judged(tonight, in_order(reference)).verdict == "invalid"
 
 
 def test_evidence_without_an_answer_does_not_pass(tonight: Trained, last: Trained) -> None:
@@ -77,7 +77,7 @@ def test_evidence_without_an_answer_does_not_pass(tonight: Trained, last: Traine
     lost = last.probe.replace(portable=None, lost_legs={"portable": "not enough memory"})
     for probe in (silent, lost):
         evidence = last.record.evidence.replace(probe=probe)
-        judgement = judged(tonight, in_envelope(last, evidence=evidence))
+        judgement = judged(tonight, in_order(last, evidence=evidence))
         assert judgement.verdict == "inconclusive"
         assert [f.check for f in judgement.findings if f.outcome != "pass"] == ["record.draw"]
 
@@ -118,7 +118,7 @@ def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Traine
 
 
 def test_a_task_whose_tokens_are_labelled_answers_too(masked: Workshop) -> None:
-    spec = masked.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1})
+    spec = masked.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     answers = [drawn(masked.train(spec, round_id=night)) for night in (TONIGHT, LAST, TONIGHT)]
     assert None not in answers
     assert answers[0] == answers[2] != answers[1]

@@ -287,7 +287,7 @@ def test_one_edited_row_is_found_with_its_number(workshop: Workshop, tmp_path: P
     before = pq.read_table(workshop.folder / "dataset" / shard.key)
     value = 1 - before.column("label")[11].as_py() if value is None else value
     url = republished(workshop, tmp_path, edited(11, column, value))
-    spec = workshop.spec(batch_size=32, probe={"steps": 3, "envelope_seeds": 0})
+    spec = workshop.spec(batch_size=32, probe={"steps": 3})
     item, other = workshop.train(spec), workshop.train(spec, data=url)
     assert other.record.exit.status == "completed"
     assert other.record.evidence.data.manifest_sha256 != spec.data.manifest_sha256
@@ -513,35 +513,30 @@ def test_another_machine_than_the_suite_names_is_found_before_anything_is_staged
 
 
 @pytest.mark.parametrize(
-    ("leg", "place", "error"),
-    [
-        ("envelope", "envelope._rerun", torch.OutOfMemoryError("CUDA out of memory")),
-        ("portable", "portable.leg.PortableLeg._train", MemoryError()),
-        ("portable", "portable.leg.PortableLeg._train", refused(lambda: torch.empty(1 << 58))),
-    ],
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), refused(lambda: torch.empty(1 << 58))],
 )
-def test_an_auxiliary_leg_without_memory_costs_itself_and_not_the_record(  # noqa: PLR0917 - pytest's
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, leg: str, place: str, error: Exception
+def test_a_portable_leg_without_memory_costs_itself_and_not_the_record(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(f"plumbline.train.{place}", full)
+    monkeypatch.setattr("plumbline.train.portable.leg.PortableLeg._train", full)
     trained = workshop.train(workshop.spec())
     assert trained.record.exit.status == "completed"
-    legs = {"envelope": trained.probe.envelope, "portable": trained.probe.portable}
-    assert [name for name, result in legs.items() if result is None] == [leg]
-    assert list(trained.probe.lost_legs) == [leg]
+    assert trained.probe.portable is None
+    assert list(trained.probe.lost_legs) == ["portable"]
     assert trained.probe.steps == baseline.probe.steps
     assert trained.probe.evaluation == baseline.probe.evaluation
 
 
-def test_another_error_of_an_auxiliary_leg_is_one_of_the_training(
+def test_another_error_of_a_portable_leg_is_one_of_the_training(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise TrainingFailedError("the loss is nan", code="non-finite", part="probe")
 
-    monkeypatch.setattr("plumbline.train.envelope._rerun", broken)
+    monkeypatch.setattr("plumbline.train.portable.leg.PortableLeg._train", broken)
     _, record = failed(workshop, workshop.spec())
     assert record.exit.code == "non-finite"

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
-from plumbline.train import curve_legs, dropout, experiment
+from plumbline.train import dropout, engine_state, experiment, windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
@@ -32,17 +32,17 @@ from plumbline.train.job import TrainJob, prepare_context
 from plumbline.train.learn import DropoutSetter, LearnRun
 from plumbline.train.portable import leg
 from plumbline.train.probe import ProbeRun
-from plumbline.train.production.choices import Choices, make_engine
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
+from plumbline.train.speed_engine import make_engine
 from plumbline.train.trail import TrailObserver
 from tests.train.conftest import Workshop
 
 DEVICE = torch.device("meta")
 STEPS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64
 PARTS: dict[str, Any] = {
-    "probe": {"steps": STEPS, "evaluation_rows": 8, "envelope_seeds": 1, "tap_steps": [0], "portable_steps": 1},
+    "probe": {"steps": STEPS, "evaluation_rows": 8, "tap_steps": [0], "portable_steps": 1},
     "learn": {"steps": 4, "evaluate_every": 2, "evaluation_rows": 8, "checkpoint_every": 1000},
 }
 SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}
@@ -133,9 +133,9 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
     """Return a run on the fake device, ready for its parts."""
     patch.setattr(nn.Module, "_apply", _apply)
     # A generator's state has no memory here, and so cannot be set.
-    patch.setattr(curve_legs, "restore_states", lambda _: None)
+    patch.setattr(engine_state, "restore_states", lambda _: None)
     # Products have no values here, and so cannot be checked.
-    for module in (curve_legs, leg):
+    for module in (windows, leg):
         patch.setattr(module, "check_products", lambda *_: None)
     job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:
@@ -145,9 +145,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.whole_table)])
-def test_the_probe_with_its_envelope_and_fp64_run(
-    task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = request.getfixturevalue(task)
     with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
         probe = ProbeRun(context, context.spec.probe)
@@ -156,7 +154,6 @@ def test_the_probe_with_its_envelope_and_fp64_run(
     assert len(evidence.steps) == STEPS
     assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "weight"}
     assert evidence.evaluation.num_rows == 8
-    assert len(evidence.envelope.errors) == len(evidence.taps)
 
 
 def test_learning_with_portable_dropout_waits_for_nothing(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +174,7 @@ def test_a_step_of_speed_waits_for_nothing(
     spec = workshop.spec(probe=None, speed={**SPEED, "attention": "eager"})
     waits = _count_waits(monkeypatch)
     with on_the_device(workshop, spec, monkeypatch) as context:
-        engine = make_engine(context, spec, Choices(spec.speed), dropout=0.1, steps=3, ranks=context.ranks)
+        engine = make_engine(context, spec, spec.speed, dropout=0.1, steps=3, ranks=context.ranks)
         engine.observer = TrailObserver(context.ranks, ROWS)
         for step, batch in enumerate(context.batches(first=0, count=3)):
             engine.step(step, batch)

@@ -20,7 +20,7 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
 from plumbline.schema.suite_file import with_tuples
-from plumbline.train import envelope, probe
+from plumbline.train import probe, speed
 from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.model import build_model
@@ -29,7 +29,7 @@ from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-PROBE = {"steps": 3, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 1}
+PROBE = {"steps": 3, "evaluation_rows": 8, "portable_steps": 1}
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 
 
@@ -99,7 +99,7 @@ def faulty(monkeypatch, name):
         return model
 
     with monkeypatch.context() as patch:
-        for module in (probe, envelope, leg):
+        for module in (probe, leg):
             patch.setattr(module, "build_model", build)
         yield
 
@@ -135,6 +135,19 @@ def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, 
     assert record.exit.status == "completed"
     assert all(step.loss is not None for step in record.evidence.probe.steps)
     assert len(record.evidence.learn.evaluations) == 1
+
+
+@pytest.mark.parametrize(("attention", "padding"), [("sdpa", "fixed"), ("eager", "longest")])
+def test_modernbert_at_production_settings_is_the_plain_model(family_of, tmp_path, monkeypatch, attention, padding):
+    """Its eager attention has no form in fp64, and no two kernels agree on what padding becomes."""
+    monkeypatch.setattr(speed, "LONGEST_WARMUP", 16)
+    root, spec = family_of("modernbert")
+    asked = {"steps": 10, "precision": "bf16", "attention": attention, "padding": padding}
+    found = read_record(train(root, spec.replace(probe=None, speed=asked), tmp_path / "r")).evidence.speed
+    assert (found.legs.lost, found.legs.unportable, found.production.lost) == ("", "", "")
+    formula = dict(found.production.formula)
+    assert {f"forward {ACTIVATIONS['modernbert']}", "forward logits", "loss loss"} <= formula.keys()
+    assert {name: error for name, error in formula.items() if error is None or error > 1e-12} == {}
 
 
 @sampled("roberta", rest=("distilbert", "modernbert"))

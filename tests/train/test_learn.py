@@ -258,7 +258,7 @@ def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
 ) -> None:
     """The probe trains without dropout, and ends before a schedule's later steps: its bits are equal."""
     spec = workshop.spec(
-        probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 0},
+        probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 0},
         learn={**LEARN, "steps": 6, "evaluate_every": 6},
     )
     reference = load_record(workshop.train(spec).folder)

@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from plumbline.train.batches import Batch
+from plumbline.train.batches import Batch, pack_rows
 from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
-from plumbline.train.production.choices import Choices, make_engine
+from plumbline.train.speed_engine import make_engine
 from plumbline.train.taps import named_gradients
-from tests.train.conftest import Trained, Workshop, differing_steps, within_envelope
+from plumbline.train.windows import few_rows
+from tests.train.conftest import Trained, Workshop, differing_steps, within_limits
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def hidden(masked: Workshop) -> Trained:
 
 
 def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None:
-    probe = {"steps": 24, "evaluation_rows": 8, "envelope_seeds": 0}
+    probe = {"steps": 24, "evaluation_rows": 8}
     result = masked.train(masked.spec(probe=probe, data={**masked.spec().data.to_json(), "mask_probability": 0.4}))
     batches = result.arrays("batches")
     labels, ids = batches["labels"], batches["input_ids"]
@@ -44,7 +45,7 @@ def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None
 
 
 def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
-    probe = {"steps": 13, "evaluation_rows": 8, "envelope_seeds": 0}
+    probe = {"steps": 13, "evaluation_rows": 8}
     result = masked.train(masked.spec(probe=probe, batch_size=16))
     batches = result.arrays("batches")
     first = dict(zip(batches["row_ids"][:6].reshape(-1), batches["labels"][:6].reshape(-1, 16), strict=True))
@@ -56,7 +57,7 @@ def test_uneven_micro_batches_weigh_their_tokens(masked: Workshop, hidden: Train
     """The mean over the global batch, not the mean of the micro-batches' means."""
     parts = masked.train(masked.spec(optimizer={"accumulation_steps": 8}))
     assert not differing_steps(hidden, parts, "batch")
-    assert within_envelope(hidden, parts)
+    assert within_limits(hidden, parts)
     for step in parts.probe.steps:
         assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
 
@@ -79,7 +80,7 @@ def test_without_labels_rows_carry_the_text_alone(hidden: Trained) -> None:
 
 def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: Workshop) -> None:
     spec = masked.spec(
-        batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12, "envelope_seeds": 0},
+        batch_size=2, optimizer={"accumulation_steps": 2}, probe={"steps": 12},
         data={**masked.spec().data.to_json(), "mask_probability": 0.05},
     )  # fmt: skip
     result = masked.train(spec)
@@ -101,7 +102,7 @@ def test_packed_rows_train_as_the_rows_themselves(masked: Workshop, attention: s
         batch["attention_mask"][2, :4] = 0  # as padded on the left
         batch["labels"][batch["attention_mask"] == 0] = -100
         for padding in ("packed", "fixed"):
-            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
             engine.padding = padding
             piece, _ = next(engine._micro_batches(batch))
             inputs = engine._inputs(piece)
@@ -113,7 +114,7 @@ def test_packed_rows_train_as_the_rows_themselves(masked: Workshop, attention: s
     torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-6)
 
 
-def test_packed_rows_are_replayed(masked: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_rows_are_those_of_the_plain_model(masked: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first micro-batch has as many rows as before, and the second is packed into fewer."""
     plain = Context.batches
 
@@ -126,8 +127,22 @@ def test_packed_rows_are_replayed(masked: Workshop, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Context, "batches", short)
     trained = masked.train(masked.spec(
-        speed={"steps": 10, "padding": "packed", "production_steps": 1}, optimizer={"accumulation_steps": 2},
-        probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1},
-    )).record.evidence.speed.production  # fmt: skip
-    assert (trained.lost, trained.trials, trained.repeated) == ("", (), True)
-    assert trained.steps[0].loss == pytest.approx(trained.steps[0].loss_reference, rel=2e-3)
+        probe=None, speed={"steps": 10, "padding": "packed"}, optimizer={"accumulation_steps": 2},
+    )).record.evidence.speed  # fmt: skip
+    checks = trained.production
+    assert (checks.lost, checks.repeated, trained.legs.unportable, trained.legs.lost) == ("", True, "", "")
+    assert {"forward logits", "loss loss"} < dict(checks.formula).keys()
+    assert max(error for _, error in checks.formula) < 1e-12
+
+
+def test_windows_of_packed_rows_share_a_row_whatever_the_batch(masked: Workshop) -> None:
+    """Texts that nearly fill their rows would not be packed, and their attention to each other would not show."""
+    spec = masked.spec(probe=None, speed={"steps": 10, "padding": "packed"}, optimizer={"accumulation_steps": 2})
+    job = TrainJob(spec, masked.out(), masked.url, masked.folder / "cache", "here", "r")
+    with open_run(job, threading.Event()) as context:
+        batch = next(context.batches(first=0, count=1))
+        batch["attention_mask"][:] = 1
+        engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
+        pieces = [piece["attention_mask"] for piece, _ in engine._micro_batches(few_rows(engine, 0, batch))]
+    assert len(pieces) == 2
+    assert all(len(pack_rows(piece).texts) < len(piece) for piece in pieces)

@@ -30,7 +30,7 @@ data = "reviews"
 seed = 7
 batch_size = 8
 sequence_length = 32
-probe = {{ steps = 2, evaluation_rows = 8, envelope_seeds = 1 }}
+probe = {{ steps = 2, evaluation_rows = 8 }}
 """
 
 

@@ -26,7 +26,6 @@ from plumbline.schema.errors import ConfigurationError, InvalidInputError, Train
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import ScheduleSpec, write_spec
 from plumbline.train.batches import of_probe
-from plumbline.train.envelope import perturbed
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.numerics import (
     apply_settings,
@@ -204,18 +203,8 @@ def test_every_leaf_of_fp32_precision_in_this_torch_is_covered() -> None:
     assert leaves <= set(read_settings())
 
 
-def test_one_unit_in_the_last_place_is_just_that() -> None:
-    weights = {"w": torch.tensor([1.0, -2.0, 0.0, 1e-3] * 64)}
-    moved = perturbed(weights, 0)["w"]
-    steps = (moved.view(torch.int32) - weights["w"].view(torch.int32)).abs()
-    zero = weights["w"] == 0
-    assert (steps[~zero] == 1).all()
-    assert (moved[zero] == 0).all()
-    assert not torch.equal(moved, perturbed(weights, 1)["w"])
-
-
 def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = workshop.spec(probe={"steps": 2, "envelope_seeds": 0})
+    spec = workshop.spec(probe={"steps": 2})
     result = importlib.util.find_spec
     assert result("datasets") is not None
     item = workshop.train(spec)
@@ -242,7 +231,7 @@ def test_datasets_reads_rows_where_packages_are_in_a_folder_of_their_own(worksho
     skipped = shutil.ignore_patterns("include", "tests", "__pycache__")
     shutil.copytree(Path(installed.origin).parent, tmp_path / "pyarrow", ignore=skipped, copy_function=linked)
     spec, out = tmp_path / "spec.json", tmp_path / "out"
-    write_spec(workshop.spec(probe={"steps": 2, "envelope_seeds": 0}), spec)
+    write_spec(workshop.spec(probe={"steps": 2}), spec)
     command = [sys.executable, "-m", "plumbline", "train", str(spec), "--data", workshop.url, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PLUMBLINE_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
@@ -251,7 +240,7 @@ def test_datasets_reads_rows_where_packages_are_in_a_folder_of_their_own(worksho
 
 
 def test_a_record_has_no_leftovers_and_anyone_may_read_it(workshop: Workshop) -> None:
-    trained = workshop.train(workshop.spec(probe={"steps": 1, "envelope_seeds": 0}))
+    trained = workshop.train(workshop.spec(probe={"steps": 1}))
     assert {path.name for path in trained.folder.iterdir()} == {"record.json"} | {p.key for p in trained.record.parts}
     assert {oct(path.stat().st_mode & 0o044) for path in trained.folder.iterdir()} == {"0o44"}
     json.loads((trained.folder / "record.json").read_bytes())

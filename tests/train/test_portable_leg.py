@@ -19,6 +19,7 @@ from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
 from plumbline.judge import compare
+from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.portable import reordered
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import digest_json
@@ -265,7 +266,7 @@ def test_a_training_that_a_round_ordered_checks_its_machine_first(
     """A training without such an order pays nothing for it."""
     if fault:
         monkeypatch.setattr(functional, "softmax", lambda *args, **kwargs: torch.softmax(*args, **kwargs) * (1 + 1e-7))
-    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "portable_steps": 1})
     check = workshop.train(spec, expected=Expected(accelerator="cpu")).record.evidence.selfcheck
     assert check is not None
     expected = ("drift", "outputs of step 0: bert.encoder.layer.0.attention.self") if fault else ("pass", "")
@@ -284,22 +285,13 @@ def test_versions_that_the_release_does_not_know_are_unknown_if_their_bits_diffe
 
 
 @pytest.mark.parametrize("slices", [1, 2])
-def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, slices: int
-) -> None:
-    """A perturbation that changes nothing stands for perturbations that are close together by chance."""
-    monkeypatch.setattr("plumbline.train.envelope.perturbed", lambda weights, _seed: weights)
+def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(workshop: Workshop, slices: int) -> None:
     leg = {"portable_steps": 1, "portable_slices": slices}
-    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, "envelope_seeds": 1, **leg})
-    probe = workshop.train(spec).record.evidence.probe
-    assert probe is not None
-    assert probe.envelope is not None
-    found = {
-        tap.name
-        for tap, error in zip(probe.taps, probe.envelope.errors, strict=True)
-        if error is not None and error >= 1
-    }
-    names = {tap.name for tap in probe.taps if tap.name.endswith("attention.self.key.bias")}
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, **leg})
+    trained = workshop.train(spec)
+    record = load_record(trained.folder)
+    found = {name for stage, name in Pair(record, record).rounding_only if stage == "gradient"}
+    names = {tap.name for tap in trained.probe.taps if tap.name.endswith("attention.self.key.bias")}
     assert names
     assert found == names
 
@@ -340,7 +332,7 @@ def _scaled_from(patch: pytest.MonkeyPatch, first: int) -> None:
 def test_a_fault_below_rounding_that_comes_late_is_named_on_a_different_machine(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, plant: Any, first: int, code: str
 ) -> None:
-    spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "envelope_seeds": 1, "portable_steps": 4})
+    spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "portable_steps": 4})
     reference = load_record(workshop.train(spec).folder)
     assert [step.step for step in reference.record.evidence.probe.portable.steps] == [0, 1, 2, 7]
     with monkeypatch.context() as patch:

@@ -20,9 +20,9 @@ from plumbline.schema.tolerance import proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model
-from plumbline.train.production.choices import compile_model
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
+from plumbline.train.speed_engine import compile_model
 
 ROWS, LENGTH, VOCABULARY = 8, 24, 200
 PLAIN = functional.linear, functional.layer_norm, functional.scaled_dot_product_attention
@@ -37,6 +37,7 @@ class Setting:
     optimizer: str = "adamw"
     accumulation: int = 1
     task: str = "sequence-classification"
+    hidden_act: str = "gelu"
     steps: Collection[int] = field(default=(0, 2))
 
     def spec(self) -> RunSpec:
@@ -44,7 +45,7 @@ class Setting:
         model = ModelSpec(
             hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
             max_position_embeddings=32, vocab_size=VOCABULARY, num_labels=2 if is_labelled else None,
-            weights_key="w", weights_sha256="0" * 64,
+            hidden_act=self.hidden_act, weights_key="w", weights_sha256="0" * 64,
         )  # fmt: skip
         data = DataSpec(name="d", manifest_sha256="0" * 64, sequence_length=LENGTH)
         return RunSpec(
@@ -84,6 +85,7 @@ HONEST = [
     Setting(), Setting(attention="eager", dropout=0.1), Setting(dropout=0.1), Setting("bf16", dropout=0.1),
     Setting("fp16", dropout=0.1, accumulation=2), Setting("bf16", "eager", accumulation=4),
     Setting(optimizer="sgd"), Setting(optimizer="adafactor"), Setting("bf16", dropout=0.1, task="masked-lm"),
+    Setting("bf16", hidden_act="relu"),
 ]  # fmt: skip
 
 

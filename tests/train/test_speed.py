@@ -24,10 +24,12 @@ from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
 from plumbline.train.microbench import flops_of, step_flops
-from plumbline.train.production.choices import Choices, make_engine
+from plumbline.train.own_checks import OwnChecks
 from plumbline.train.rows import Rows
 from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
+from plumbline.train.speed_engine import make_engine
+from plumbline.train.windows import WindowRunner
 from tests.train.conftest import Trained, Workshop
 
 SPEED = {"steps": 12, "precision": "fp32"}
@@ -99,7 +101,7 @@ def test_activity_is_sampled_in_the_measured_steps_alone(workshop: Workshop, mon
     monkeypatch.setattr(Engine, "step", counted)
     monkeypatch.setattr(Sampler, "__enter__", noted)
     measured = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
-    assert begun == [measured.warmup_steps]
+    assert begun == [1 + measured.warmup_steps]  # the first step is a window's
 
 
 def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +124,20 @@ def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, mo
     record = workshop.train(workshop.spec(probe=None, speed=SPEED, learn=steps)).record
     assert peak == [1021]
     assert record.evidence.speed.peak_memory_bytes == 1010
+
+
+def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks behind them train in fp64: a machine that they heat is not the one that was timed."""
+    order = []
+
+    def noted(name: str, plain: Any) -> Any:
+        return lambda *given, **named: (order.append(name), plain(*given, **named))[1]
+
+    monkeypatch.setattr(speed, "microbenchmarks", noted("machine", speed.microbenchmarks))
+    monkeypatch.setattr(WindowRunner, "run", noted("window", WindowRunner.run))
+    monkeypatch.setattr(OwnChecks, "run", noted("checks", OwnChecks.run))
+    workshop.train(workshop.spec(probe=None, speed=SPEED))
+    assert order == ["machine", "window", "machine", "window", "checks"]
 
 
 def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:
@@ -262,7 +278,7 @@ def test_the_forward_pass_reads_no_mask(workshop: Workshop, attention: str, is_p
         if is_padded:
             batch["attention_mask"][1:, 11:] = 0
         for makes_masks in (True, False):
-            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
             engine.makes_masks &= makes_masks
             (piece, _), *_ = engine._micro_batches(batch)
             with Reads() as reads:
@@ -283,7 +299,7 @@ def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
         batch = next(context.batches(first=0, count=1))
         batch["attention_mask"][:, 7:] = 0
         for is_cut in (True, False):
-            engine = make_engine(context, spec, Choices(spec.speed), dropout=0.0, steps=1, ranks=context.ranks)
+            engine = make_engine(context, spec, spec.speed, dropout=0.0, steps=1, ranks=context.ranks)
             engine.padding = "longest" if is_cut else "fixed"
             widths = {piece["input_ids"].shape[1] for piece, _ in engine._micro_batches(batch)}
             found.append((widths, engine.step(0, batch).loss(context.ranks)))

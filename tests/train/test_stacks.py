@@ -35,7 +35,6 @@ from plumbline.train.compat.transformers import attention_of, use_attention_form
 from plumbline.train.families import build_family
 from plumbline.train.model import describe_model
 from plumbline.train.numerics import apply_settings
-from plumbline.train.production.choices import round_values
 from plumbline.train.selfcheck import judge_legs, trained_leg
 from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.session import UpgradeSettings, local_trials
@@ -228,32 +227,6 @@ def test_an_older_model_gets_the_class_of_the_formula(monkeypatch: pytest.Monkey
     assert model.attn_implementation == "eager"
 
 
-class _Attending(nn.Module):
-    """Model that computes attention by its own code, as every version's eager attention does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = self.weights = torch.zeros(0)
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        self.scores = torch.matmul(values, values.transpose(-1, -2))
-        self.weights = nn.functional.softmax(self.scores / 3.0, dim=-1)
-        return self.weights @ values
-
-
-def test_attention_is_rounded_whatever_its_version_calls_it() -> None:
-    model, values = _Attending(), torch.rand(2, 5, 7, requires_grad=True)
-    round_values(model, "bf16")
-    output = model(values)
-    assert all(torch.equal(kept, kept.bfloat16().float()) for kept in (model.scores, model.weights, output))
-    output.sum().backward()
-    with pytest.raises(IndexError):
-        model(torch.rand(7))
-    # The mode ended with each pass, also with the one that failed.
-    product = torch.matmul(values, values.transpose(-1, -2))
-    assert not torch.equal(product, product.bfloat16().float())
-
-
 def test_a_version_without_stances_of_the_compiler_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.compiler, "set_stance")
     with compat_torch.without_compiler():
@@ -293,7 +266,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     workshop: Workshop, team: Path, tmp_path: Path
 ) -> None:
-    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0, "portable_steps": 1})
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     write_spec(spec, tmp_path / "spec.json")
     command = [
         sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
@@ -383,7 +356,7 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
     workshop: Workshop, team: Path, tmp_path: Path, fault: str, words: str
 ) -> None:
     python = _unfit(fault, team, tmp_path / "env")
-    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "envelope_seeds": 0})
+    spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8})
     write_spec(spec, tmp_path / "spec.json")
     command = [
         sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),

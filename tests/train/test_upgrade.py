@@ -35,7 +35,6 @@ sequence_length = 16
 [workloads.reviews.probe]
 steps = 2
 evaluation_rows = 8
-envelope_seeds = 1
 
 [platforms.here]
 work_pool = "here"

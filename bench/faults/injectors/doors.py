@@ -1,4 +1,4 @@
-"""Faults that once passed: late ones of `speed`, native kernels, lost replays, and evidence that is wrong by itself."""
+"""Faults that once passed: late ones of `speed`, native kernels, lost checks, and evidence that is wrong by itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from bench.faults.catalogue import AVX2, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
 from plumbline.train import engine, experiment, learn, probe, speed
+from plumbline.train.own_checks import OwnChecks
 from plumbline.train.portable.arithmetic import PortableOperations
-from plumbline.train.production.leg import ProductionLeg
+from plumbline.train.windows import WindowRunner
 
 
 def _from_build(keys: dict[str, float], *, part: Any) -> None:
@@ -243,24 +244,27 @@ def one_layer_norm_with_other_eps() -> None:
     after_build(change)
 
 
-def replay_out_of_memory() -> None:
-    """The memory of the device is short in the replay of `speed`."""
+def checks_out_of_memory() -> None:
+    """The memory of the device is short in the windows and checks of `speed`."""
 
-    def wrap(_plain: Any) -> Any:
-        def lost(_self: Any) -> None:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    def wrap(plain: Any) -> Any:
+        def lost(self: Any, *given: Any) -> Any:
+            if isinstance(self, OwnChecks) or self._setting.part == "speed":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return plain(self, *given)
 
         return lost
 
-    wrap_method(ProductionLeg, "run", wrap)
+    for owner in (OwnChecks, WindowRunner):
+        wrap_method(owner, "_run", wrap)
 
 
-def speed_with_relu() -> None:
-    """`speed` and its replay compute a ReLU where the spec has a GELU."""
-    now = during("speed")
+def speed_with_silu() -> None:
+    """`speed` computes a SiLU instead of a GELU. A ReLU's slope jumps, which a proof in fp64 may show by luck."""
+    now, silu = during("speed"), nn.functional.silu
     wrap_method(
         nn.functional, "gelu",
-        lambda plain: lambda value, *given, **named: torch.relu(value) if now() else plain(value, *given, **named),
+        lambda plain: lambda value, *given, **named: silu(value) if now() else plain(value, *given, **named),
     )  # fmt: skip
 
 
@@ -296,9 +300,9 @@ def _evaluated_in_training_mode(part: Any) -> None:
 
 def speed_drops_more() -> None:
     """`speed` drops a fifth of the elements instead of the spec's tenth."""
-    from plumbline.train.production import choices
+    from plumbline.train import speed_engine
 
-    plain = choices.make_engine
+    plain = speed_engine.make_engine
 
     def made(context: Any, spec: Any, chosen: Any, *, dropout: float, **named: Any) -> Any:
         return plain(context, spec, chosen, dropout=2 * dropout, **named)
@@ -353,8 +357,8 @@ KERNELS = _entries({
 """Native kernels that compute wrongly beside equal portable legs, and a formula that shows behind its own module."""
 LOST = (
     Entry(
-        "replay-out-of-memory-beside-a-relu", "doors", "operator",
-        inject="doors.replay_out_of_memory,doors.speed_with_relu", workload="doors",
+        "checks-out-of-memory-beside-a-silu", "doors", "operator",
+        inject="doors.checks_out_of_memory,doors.speed_with_silu", workload="doors",
     ),
 )  # fmt: skip
 STATED = _entries({

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 TRAINER = (
-    "batches", "context", "engine", "envelope", "evaluation", "experiment", "job", "model", "numerics", "optimizers",
+    "batches", "context", "engine", "evaluation", "experiment", "job", "model", "numerics", "optimizers",
     "portable.leg", "probe", "speed", "weights", "mantissa",
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ def after_build(change: Callable[[Any], None]) -> None:
 
         return loaded
 
-    replace_everywhere("load_weights", wrap, among=("probe", "envelope", "portable.leg", "speed"))
+    replace_everywhere("load_weights", wrap, among=("probe", "portable.leg", "speed"))
 
 
 def during(part: str, first: int = 0) -> Callable[[], bool]:

@@ -12,9 +12,8 @@ from bench.faults.catalogue import AVX2, NOISE, fault
 from bench.faults.injectors.hooks import wrap_while
 from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import BATCH
-from plumbline.train import batches, engine, speed
+from plumbline.train import batches, engine, speed, speed_engine
 from plumbline.train.engine import Engine
-from plumbline.train.production import choices
 
 _RESIDUAL_SHARE = 0.5
 """1 / sqrt(2 * layers), for two layers."""
@@ -72,7 +71,7 @@ def speed_rescales_its_residual_projections() -> None:
 
         return loaded
 
-    wrap_method(choices, "load_weights", wrap)
+    wrap_method(speed_engine, "load_weights", wrap)
 
 
 @fault("tokenization", "bf16", AVX2)
@@ -165,7 +164,7 @@ def speed_loads_keys_as_queries() -> None:
 
         return loaded
 
-    wrap_method(choices, "load_weights", wrap)
+    wrap_method(speed_engine, "load_weights", wrap)
 
 
 @fault("data.labels", "fp32")
@@ -204,4 +203,4 @@ def speed_position_table_off_by_two() -> None:
 
         return loaded
 
-    wrap_method(choices, "load_weights", wrap)
+    wrap_method(speed_engine, "load_weights", wrap)

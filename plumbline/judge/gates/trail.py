@@ -68,14 +68,7 @@ def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
         own = wrong_clipping(steps, pair.candidate.record.spec.optimizer.max_grad_norm)
     if own is not None or left is None:
         return own
-    return _rates(left, right) or (_bits(left, right, drops=_drops(pair)) if is_due else None)
-
-
-def _drops(pair: Pair) -> bool:
-    """Return whether dropout is all that the first step adds to its replay: one process, which drops elements."""
-    speed = pair.candidate.record.spec.speed
-    is_alone = pair.candidate.record.fingerprint.num_processes == 1
-    return is_alone and speed is not None and speed.dropout > 0
+    return _rates(left, right) or (_bits(left, right) if is_due else None)
 
 
 def _parted_process(trail: SpeedTrail) -> GateResult | None:
@@ -160,11 +153,8 @@ def _rates(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
     return None
 
 
-def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | None:
-    """Return the first different loss, gradient or weights, in the order of computation; all evidence above is equal.
-
-    The replay is equal, too: of the first step, it has all but dropout.
-    """
+def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
+    """Return the first different loss, gradient or weights, in the order of computation."""
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
     step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
     done, drawn = _parted_at(left, right), _first_apart(left.generators, right.generators)
@@ -178,8 +168,8 @@ def _bits(left: SpeedTrail, right: SpeedTrail, *, drops: bool) -> GateResult | N
             return None
         place = Divergence(stage="optimizer", step=done - 1, at="weights")
         return _drift("optimizer", place, fact("trail.weights", step=done), whose)
-    if drawn is not None or (drops and step == 0):
-        why = fact("trail.dropout") if drawn is None else fact("trail.generators", step=drawn)
+    if drawn is not None:
+        why = fact("trail.generators", step=drawn)
         return _drift("rng", Divergence(stage="rng", step=step, at="dropout"), why, whose)
     known = _is_weighed(left, step)
     why = fact("trail.forward", step=step) if known else fact("trail.loss", step=step)

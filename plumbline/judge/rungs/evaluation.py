@@ -137,15 +137,15 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         return None
     left, right = both
     if left.logits_sha256 != right.logits_sha256:
-        gap, limit = distance(pair.reference, pair.candidate), limit_of(None, "gradient", pair.precision, left.step)
-        if gap > limit:
+        gap, limit = distance(pair.reference, pair.candidate), limit_of("gradient", pair.precision, left.step)
+        if gap > limit * max(pair.scale, 1.0) or math.isinf(gap):
             why = fact("evaluation.logits")
             return _break(pair, "relative error of the logits", gap, limit, why, basis="computed")
         # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.
         return None if pair.rounding else _beyond_logits(pair, left, right)
     for name in ("loss", "accuracy"):
         ours, theirs = getattr(left, name), getattr(right, name)
-        limit = limit_of(None, "loss", pair.precision)
+        limit = limit_of("loss", pair.precision)
         if ours != theirs and relative(ours, theirs) > limit:
             return _break(pair, name, theirs, ours, fact("evaluation.number", name=name), basis="computed")
     if left.predictions_sha256 != right.predictions_sha256:
@@ -157,11 +157,11 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
 def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEvidence) -> Mismatch | None:
     """Return a mismatch of numbers that differ by more than the rounding of their logits allows."""
     if left.loss is not None or right.loss is not None:
-        reach = loss_reach(pair) + limit_of(None, "loss", pair.precision) * abs(left.loss or 0.0)
+        reach = loss_reach(pair) + limit_of("loss", pair.precision) * abs(left.loss or 0.0)
         if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:
             why = fact("evaluation.loss")
             return _break(pair, "loss", right.loss, left.loss, why, basis="computed")
-    changed = changed_answers(pair, limit_of(None, "gradient", pair.precision, left.step))
+    changed = changed_answers(pair, limit_of("gradient", pair.precision, left.step))
     if changed is None:
         why = fact("evaluation.clear-predictions")
         return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, basis="computed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.number_formats import has_equal_lists
+from plumbline.judge.native import has_equal_lists
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import precision_signs
 from plumbline.schema.fact import fact
@@ -19,7 +19,7 @@ def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
 
     Devices and versions differ in the operations that autocast leaves in fp32; no linear layer is among them.
     """
-    is_alike = pair.precision not in _AUTOCAST or has_equal_lists(pair.reference, pair.candidate)
+    is_alike = pair.precision not in _AUTOCAST or has_equal_lists(pair.reference.record, pair.candidate.record)
     for each in (*pair.errors(step, "forward"), *pair.errors(step, "gradient")):
         if is_alike or (each.reference.stage == "forward" and each.reference.kind == "Linear"):
             yield each

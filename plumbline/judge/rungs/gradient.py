@@ -191,7 +191,7 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     left, right = pair.common[step]
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))
-    limit = limit_of(None, "norm", pair.precision)
+    limit = limit_of("norm", pair.precision)
     if max(off) <= limit or (
         off[0] > limit and relative(left.gradient_norm_clipped, right.gradient_norm_clipped) <= limit
     ):

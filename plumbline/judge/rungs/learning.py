@@ -81,7 +81,7 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
     spec = pair.reference.record.spec.learn
     ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
     # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of(None, "gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
         return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
     most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
@@ -128,7 +128,7 @@ def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
     for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
         for step, name, number, own in _recounts(record):
             # A loss changes by at most the change of its logits, and a small loss has no smaller logits.
-            limit = limit_of(None, "loss", "fp32") * max(abs(own or 0.0), 1.0) if name == "loss" else limits.EXACT
+            limit = limit_of("loss", "fp32") * max(abs(own or 0.0), 1.0) if name == "loss" else limits.EXACT
             is_equal = number is own if number is None or own is None else abs(number - own) <= limit
             if not is_equal and (loss or name != "loss"):
                 why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=step)

@@ -57,9 +57,9 @@ def unproven_step(record: RunRecord) -> Mismatch | None:
     return found[0] if found is not None else None
 
 
-def unproven_part(record: RunRecord) -> GateResult | None:
+def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
     """Return the same of `speed` and `learn`."""
-    found = unproven(record, PARTS[1:])
+    found = unproven(record, parts)
     if found is None:
         return None
     mismatch, suspicion = found[0], found[0].suspicions[0]

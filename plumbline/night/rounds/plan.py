@@ -132,7 +132,7 @@ class Round:
             nonce=digest_json([self.secret, name])[:_NONCE_DIGITS],
             # A different image is built from a different lock.
             expected=platform.expected.replace(lock_sha256="") if assignment.image else platform.expected,
-            spec=_speed_only(spec) if assignment.what == AB or assignment.what.startswith(RERUN) else spec,
+            spec=spec.speed_alone if assignment.what == AB or assignment.what.startswith(RERUN) else spec,
             experiment_id=assignment.experiment_id,
             ab=assignment.ab,
             python=platform.python,
@@ -142,7 +142,3 @@ class Round:
     def _run_seconds(self, assignment: Assignment) -> float:
         limit = self.suite.platforms[assignment.platform].run_seconds
         return limit if assignment.ab is None else limit + assignment.ab.seconds
-
-
-def _speed_only(spec: RunSpec) -> RunSpec:
-    return spec.replace(probe=None, learn=None) if spec.speed is not None else spec

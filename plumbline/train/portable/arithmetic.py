@@ -190,8 +190,14 @@ class PortableFloat(float):
         return PortableFloat(float(other) - float(self))
 
 
+SCALES = "_step_supports_amp_scaling"
+"""Attribute of torch's fused optimizers, to which loss scaling gives its scale."""
+
+
 def make_portable(optimizer: torch.optim.Optimizer) -> None:
     """Use the optimizer's plain implementation, with portable betas."""
+    if hasattr(optimizer, SCALES):
+        setattr(optimizer, SCALES, False)
     for group in optimizer.param_groups:
         for name in ("foreach", "fused"):
             if name in group:

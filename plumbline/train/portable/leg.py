@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import CurveLeg, PortableEvidence, PortableStep, RankDifference, TapStage
+from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow, RankDifference, TapStage
 from plumbline.schema.portable_parts import leg_parts, probe_places
 from plumbline.schema.sketch import reduced
 from plumbline.schema.spec import ProbeSpec, RunSpec
@@ -160,22 +160,8 @@ class PortableLeg:
     @property
     def exact_steps(self) -> int:
         """Return the number of first steps precise enough to replace fp64."""
-        return 0 if self.evidence is None or self.evidence.unportable else self._num_exact
-
-    @property
-    def comparable_steps(self) -> int:
-        """Return the number of first steps that show whether a tensor is pure rounding.
-
-        One slice suffices: the leg's own rounding is then as far from fp32's as fp32's is from fp64.
-        """
-        return 0 if self.evidence is None or self.evidence.unportable else self._num_tapped
-
-    @property
-    def _num_exact(self) -> int:
-        return 0 if self._probe.portable_slices == 1 else self._num_tapped
-
-    @property
-    def _num_tapped(self) -> int:
+        if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
+            return 0
         return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
 
     def _train(
@@ -245,7 +231,7 @@ class PortableLeg:
         self.evidence = self.evidence.replace(repeated=repeats, ranks=tuple(found))
 
 
-_Leg = TypeVar("_Leg", PortableEvidence, CurveLeg)
+_Leg = TypeVar("_Leg", PortableEvidence, PortableWindow)
 
 
 def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:

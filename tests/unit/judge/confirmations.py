@@ -22,7 +22,7 @@ Laboratory = Callable[[Request], LoadedRecord | None]
 
 
 def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
-    """Return an experiment's record: first steps without envelope; the last and captured ones are sketched as well."""
+    """Return an experiment's record: first steps; the last and captured ones are sketched as well."""
     steps = request.experiment.steps
     tapped = {0, 2, steps - 1, *(capture.step for capture in request.experiment.captures)}
     whole = make_record(replace(plan, tap_steps=tuple(sorted(tapped))))
@@ -33,7 +33,6 @@ def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
     short = probe.replace(
         steps=[step.to_json() for step in probe.steps[:steps]],
         taps=[probe.taps[place].to_json() for place in kept],
-        envelope=None,
         evaluation=probe.evaluation.replace(step=steps).to_json(),
     )
     record = whole.record.replace(

@@ -56,7 +56,7 @@ class Plan:
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
     tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
-    leg: bool = False
+    leg: bool = True
     """Whether the probe has a portable leg."""
     portable: dict[str, str | None] = field(default_factory=dict)
     """Portable digests by `step/kind/name` that are not the reference's."""
@@ -107,7 +107,8 @@ def _portable(plan: Plan) -> dict[str, Any]:
 
     steps = [
         {
-            "step": step, "sketches": sketches(step), "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1"),
+            "step": step, "sketches": sketches(step),
+            "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1" if plan.loss_factor == 1 else plan.loss_factor.hex()),
             "outputs": digests(step, "outputs", [name for name, _ in MODULES]) if step == 0 else [],
             "gradients": digests(step, "gradients", list(PARAMETERS)),
             "weights": digests(step, "weights", list(PARAMETERS)),
@@ -266,9 +267,6 @@ def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
                 "settings": SETTINGS | {"lr": plan.rates[0], "weight_decay": plan.decay},
                 "parameters": list(PARAMETERS),
             }],
-            "envelope": {
-                "seeds": 3, "errors": [2e-7] * len(training.taps), "loss": [2e-7] * STEPS,
-            },
             "evaluation": {
                 "step": STEPS, "num_rows": len(rows), "rows_sha256": digest_array(np.array(rows)),
                 "training_mode": plan.evaluation_mode, "predictions_sha256": digest_array(logits.argmax(1)),

@@ -54,7 +54,7 @@ def _of_all_parts(content: Content) -> None:
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
         "trail": speed_trail(content),
-        "production": {"lost": "out of memory"},
+        "legs": {"legs": [], "lost": "out of memory"}, "production": {"lost": "out of memory"},
     }  # fmt: skip
 
 
@@ -89,8 +89,6 @@ def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
     kept = [place for place, tap in enumerate(taps) if keep(tap)]
     probe(content)["taps"] = [taps[place] for place in kept]
     content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
-    envelope = probe(content)["envelope"]
-    envelope["errors"] = [envelope["errors"][place] for place in kept]
 
 
 def named(name: str, **changes: object) -> LoadedRecord:
@@ -164,15 +162,3 @@ def without(*names: str) -> Change:
 
 def evaluated(**fields: Any) -> Change:
     return lambda content: probe(content)["evaluation"].update(fields)
-
-
-def envelope(place: int, **values: Any) -> Change:
-    """Change one entry of each of the envelope's lists, or a whole list."""
-
-    def change(content: Content) -> None:
-        for name, value in values.items():
-            entries = list(probe(content)["envelope"][name])
-            entries[place] = value
-            probe(content)["envelope"][name] = entries
-
-    return change

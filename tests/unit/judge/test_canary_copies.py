@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from plumbline.judge.canary import CanaryResult, canary_findings, prove
@@ -47,9 +46,10 @@ def test_a_slow_copy_is_a_fifth_slower_than_the_limit_in_every_number(drop: floa
 
 
 def test_each_copy_of_a_probe_has_one_fault() -> None:
-    original = make_record()
+    original = make_record(has_portable_sketches=True)
     probe = original.record.evidence.probe
     assert probe is not None
+    assert probe.portable is not None
     (weights, _), (swapped, _), (eps, _) = copies(original)
     for copy in (weights, swapped, eps):
         other = copy.record.evidence.probe
@@ -61,13 +61,14 @@ def test_each_copy_of_a_probe_has_one_fault() -> None:
         order = [1, 0, 2, 3, 4, 5] if copy is swapped else range(6)
         assert batches == [probe.steps[place].batch for place in order]
         assert (copy.batches["row_ids"] == original.batches["row_ids"][list(order)]).all()
-        sketches = copy.sketches["sketch"]
-        for place, tap in enumerate(probe.taps):
-            norm = np.linalg.norm(original.sketches["sketch"][place])
-            off = np.linalg.norm(sketches[place] - original.sketches["sketch"][place]) / norm if norm else 0.0
-            is_off = copy is eps and tap.stage == "forward" and tap.kind == "LayerNorm"
-            assert off == pytest.approx(5e-3 if is_off else 0.0)
-            assert (other.taps[place].sha256 == tap.sha256) is not is_off
+        assert other.taps == probe.taps
+        assert other.portable is not None
+        for step, known in zip(other.portable.steps, probe.portable.steps, strict=True):
+            off = [name for name, bits in step.outputs if bits != dict(known.outputs)[name]]
+            assert off == ["layer.norm"] * (copy is eps and step.step == 0)
+            for key, numbers in step.sketches:
+                size = 1.005 if copy is eps and key == "forward layer.norm" else 1.0
+                assert numbers == pytest.approx([size * number for number in dict(known.sketches)[key]])
         assert (copy.record.fingerprint == original.record.fingerprint) is (copy is not eps)
 
 
@@ -75,6 +76,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     original = make_record()
     probe = original.record.evidence.probe
     assert probe is not None
+    assert probe.portable is not None
 
     def changed(**changes: Any) -> LoadedRecord:
         evidence = original.record.evidence.replace(probe=probe.replace(**changes))
@@ -89,6 +91,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     no_probe = original.record.replace(evidence=original.record.evidence.replace(probe=None))
     for number, each in (
         (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)), (1, only()),
+        (2, changed(portable=None)), (2, changed(portable=probe.portable.replace(unportable="aten.sin"))),
         (0, LoadedRecord(original.record, original.folder, short)),
         (0, LoadedRecord(failed, original.folder, original.arrays)),
         (0, LoadedRecord(no_probe, original.folder, {})),

@@ -72,11 +72,11 @@ FAULTS = {
 @pytest.fixture
 def reference() -> LoadedRecord:
     """Return a record that has measured the bits that its products keep."""
-    return make_record(fingerprint={"mantissa_bits": {"linear": 23}})
+    return make_record(leg=False, fingerprint={"mantissa_bits": {"linear": 23}})
 
 
 def plan_of(*faults: Fault) -> Plan:
-    plan = Plan()
+    plan = Plan(leg=False)
     for each in faults:
         for name, value in each.changes.items():
             old = getattr(plan, name)

@@ -180,6 +180,9 @@ def test_the_suites_own_gates_say_who_is_healthy(margin: float, expected: str) -
         }  # fmt: skip
         return edit(record, lambda content: content["evidence"].update(learn=learn))
 
-    records = {"a": ended(named("a", fingerprint=other_kernel()), 0.5), "b": ended(named("b", **OFF), 0.5)}
+    records = {
+        "a": ended(named("a", fingerprint=other_kernel()), 0.5),
+        "b": ended(named("b", **OFF, portable={"0/gradients/head.weight": "f" * 16}), 0.5),
+    }
     baselines = {"a": ended(old("a"), 0.8)}
     assert verdicts(judge_round(records, "a", baselines, Gates(accuracy_margin=margin))) == expected

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.said import said
 
 from .conftest import other_kernel
-from .made_records import Content, in_spec, rounded, whole
+from .made_records import Content, rounded, whole
 from .rung_records import END
-from .test_withheld import replay
 
 LEG: Content = {
     "at": 3,
@@ -88,14 +86,6 @@ def test_a_loss_function_that_differs_explains_the_loss_of_an_evaluation_and_no_
         assert [cause.code for cause in judgement.causes] == codes
 
 
-def test_an_evaluation_of_close_answers_is_compared_with_its_like_alone() -> None:
-    """Legs of an earlier release evaluate the logits as they are."""
-    mirrored = LEG | {"is_mirrored": True, "evaluation": LEG["evaluation"] | {"accuracy": 0.25}}
-    for before, verdict in ((LEG, "pass"), (LEG | {"is_mirrored": True}, "drift")):
-        judgement = judged({"legs": {"legs": [mirrored]}}, {"legs": {"legs": [before]}}, other=True)
-        assert judgement.verdict == verdict
-
-
 @pytest.mark.parametrize(
     ("release", "part", "loss", "verdict"),
     [
@@ -146,54 +136,3 @@ def test_a_process_in_another_format_is_a_precision() -> None:
         legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
         judgement = judged({"legs": legs, "inconsistent": parted}, {"legs": {"legs": [LEG]}}, other=True)
         assert [cause.code for cause in judgement.causes] == [code]
-
-
-def test_a_guess_from_the_place_of_a_first_loss_gives_way_to_what_the_curve_shows() -> None:
-    """As of packed rows, whose modules are not compared: a leg of the curve shows that the loss is another function."""
-    legs = [LEG | {"training": LEG["training"] | {"loss": loss}} for loss in ("0x1p-1", "0x1p-2")]
-    numbers = {"loss_dtype": "float32", "update_excess": 0.5, "gradient_norm": 0.5, "gradient_norm_clipped": 0.5}
-    steps = [[{"step": at, "loss": loss, "loss_reference": loss, **numbers} for at in range(3)] for loss in (0.5, 0.75)]
-
-    tap = {"stage": "gradient", "name": "head.weight", "kind": "Linear", "dtype": "float32", "norm": 1.0}
-    taps = [tap | {"sha256": "a" * 64, "error": 1e-7, "envelope": 1e-7}]
-
-    def side(place: int, leg: int) -> LoadedRecord:
-        curve = {"legs": {"legs": [legs[leg]]}}
-        return whole(
-            replay(taps=taps, steps=steps[place]),
-            lambda content: content["evidence"]["learn"].update(curve),
-        )
-
-    for leg, named in ((1, ["loss"]), (0, ["operator"])):
-        judgement = compare(side(0, 0), side(1, leg), throughput=False)
-        assert [cause.code for cause in judgement.causes] == named
-        assert "production.bits" in {finding.check for finding in judgement.findings}
-
-
-@pytest.mark.parametrize(
-    ("learn", "change", "named"),
-    [
-        ("bf16", "LayerNorm=fp32", ["operator"]),
-        ("bf16", "attention=eager", ["unattributed", "operator"]),  # the curve has no fused attention
-        ("fp32", "LayerNorm=fp32", ["unattributed", "operator"]),
-    ],
-)
-def test_a_first_loss_without_a_cause_gives_way_to_the_kernel_that_a_replay_of_its_precision_names(
-    learn: str, change: str, named: list[str]
-) -> None:
-    """As of a LayerNorm whose operations have no portable form, so that no leg of the curve names it."""
-    tap = {"stage": "forward", "name": "norm", "kind": "LayerNorm", "dtype": "float32", "norm": 1.0}
-    trial = {"change": change, "stage": "forward", "name": "norm", "before": 0.6, "after": 1e-7, "limit": 0.1}
-
-    def side(error: float, loss: float, **more: Any) -> LoadedRecord:
-        return whole(
-            in_spec("speed", precision="bf16"), in_spec("learn", precision=learn),
-            replay(taps=[tap | {"sha256": "a" * 64, "error": error, "envelope": 1e-7}], **more),
-            lambda content: content["evidence"]["learn"].update(losses=[loss, *[0.5] * 7]),
-            fingerprint=other_kernel() if more else {},
-        )  # fmt: skip
-
-    judgement = compare(side(1e-7, 0.5), side(0.6, 2.5, trials=[trial]), throughput=False)
-    assert [cause.code for cause in judgement.causes] == named
-    assert judgement.first_divergence.at == ("norm" if named == ["operator"] else "loss")
-    assert "learn.exact" in {finding.check for finding in judgement.findings}

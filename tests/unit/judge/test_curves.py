@@ -16,7 +16,6 @@ from plumbline.judge.curves import (
     machine_changes,
     trace_problem,
     was_interrupted,
-    with_envelope,
 )
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
@@ -241,35 +240,3 @@ def test_a_record_without_a_part_of_a_trace_is_none() -> None:
     plain = LoadedRecord(whole.record.replace(experiment=None), whole.folder, whole.arrays)
     for lacking in (plain, with_evidence(whole, trace=None), with_evidence(whole, probe=None)):
         assert said(trace_problem(lacking, Window(5, 8))) == "the record contains no trace"
-
-
-def test_a_trace_takes_over_the_largest_error_of_each_tensor() -> None:
-    training = curve()
-    probe = training.record.evidence.probe
-    assert probe is not None
-    assert probe.envelope is not None
-    errors: list[float | None] = [(place * 7 % 11) * 1e-7 for place in range(len(probe.taps))]
-    errors[:2], errors[-1] = [None, 3e-7], None
-    measured = with_evidence(training, probe=probe.replace(envelope=probe.envelope.replace(errors=errors)))
-    whole = of_trace(9, 5, 5, 8)
-    short = whole.record.evidence.probe
-    assert short is not None
-    unknown = with_evidence(whole, probe=short.replace(taps=[*short.taps[:-1], short.taps[-1].replace(name="new")]))
-    envelope = with_envelope(unknown, measured).record.evidence.probe.envelope  # type: ignore[union-attr]
-    assert envelope is not None
-    for tap, error in zip(short.taps[:-1], envelope.errors, strict=False):
-        same = [
-            known
-            for other, known in zip(probe.taps, errors, strict=True)
-            if (other.stage, other.name) == (tap.stage, tap.name)
-        ]
-        assert error == max(known for known in same if known is not None)
-    assert envelope.errors[-1] is None
-    assert keep(envelope).seeds == 3
-    bare = with_evidence(training, probe=probe.replace(envelope=None))
-    for taken in (
-        (whole, bare),
-        (with_evidence(whole, probe=None), training),
-        (whole, with_evidence(bare, probe=None)),
-    ):
-        assert with_envelope(*taken) is taken[0]

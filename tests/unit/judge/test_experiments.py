@@ -172,7 +172,7 @@ TAPS = taps(
 def with_taps(record: LoadedRecord, named: tuple[Tap, ...]) -> LoadedRecord:
     probe = record.record.evidence.probe
     assert probe is not None
-    changed = record.record.evidence.replace(probe=probe.replace(taps=named, envelope=None))
+    changed = record.record.evidence.replace(probe=probe.replace(taps=named))
     return LoadedRecord(record.record.replace(evidence=changed), record.folder, record.arrays)
 
 

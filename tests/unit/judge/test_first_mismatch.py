@@ -189,6 +189,12 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
+NUMBERS = {
+    "a late gradient", "a late update", "a rounded module, then a formula", "a formula, then another", "fewer bits",
+}  # fmt: skip
+"""Plans that differ from the reference by native numbers alone."""
+
+
 @pytest.mark.parametrize("swapped", [False, True], ids=["candidate", "reference"])
 @pytest.mark.parametrize("explained", [False, True], ids=["equal", "other"])
 @pytest.mark.parametrize("name", PLANS)
@@ -197,9 +203,10 @@ def test_each_combination_of_faults_has_its_causes_in_order(name: str, explained
     if swapped:
         sides.reverse()
     judgement = compare(sides[0], sides[1])
-    assert judgement.verdict == "drift"
+    is_drift = not explained or name not in NUMBERS
+    assert judgement.verdict == ("drift" if is_drift else "pass")
     walked = walk(Pair(sides[0], sides[1]))
-    assert walked.mismatches
+    assert bool(walked.mismatches) is is_drift
     assert not walked.equal
     assert bool(walked.rounding) is explained
     codes = [mismatch.suspicions[0].code for mismatch in walked.mismatches]

@@ -19,6 +19,7 @@ from tests.kept_results import keep, kept
 
 from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
+from .made_records import edit, experiment
 
 check_restored = kept(check_restored)
 compare = kept(compare)
@@ -92,6 +93,7 @@ def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
     steps[0] |= {"gradients_sha256": "f" * 64}
     evidence = after.record.evidence.replace(probe=probe.replace(taps=taps, steps=steps).to_json())
     after = LoadedRecord(after.record.replace(evidence=evidence.to_json()), after.folder, after.arrays)
+    after = edit(after, experiment())
     off = loss(Pair(reference, make_record(loss_factor=1.1)), 0)
     assert off is not None
     noise = frozenset({("gradient", "head.weight")}) if is_noise else frozenset()
@@ -136,7 +138,7 @@ LATE = {0: 1 + 5e-7, 1: 1 + 2e-5}
     ("factors", "changes", "code"),
     [
         (LATE, {"leg": True}, "precision"),
-        (LATE, {}, "loss"),
+        (LATE, {"leg": False}, "loss"),
         ({0: 1 + 5e-7, 4: 1 + 2e-5}, {"leg": True}, "loss"),  # beyond the steps of the portable leg
         ({0: 1 + 5e-7}, {"leg": True}, "kernel"),
         ({0: 1.1}, {"leg": True}, "loss"),  # more than the rounding of any format

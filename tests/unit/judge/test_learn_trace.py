@@ -11,7 +11,7 @@ import pytest
 from plumbline.judge import compare
 from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
 from plumbline.judge.confirm_requests import Request
-from plumbline.judge.curves import Window, earlier_window, first_window, with_envelope
+from plumbline.judge.curves import Window, earlier_window, first_window
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
 from plumbline.night.rounds.confirming import Case, absorb, wanted
@@ -28,7 +28,6 @@ compare = kept(compare)
 earlier_window = kept(earlier_window)
 first_window = kept(first_window)
 learning = kept(learning)
-with_envelope = kept(with_envelope)
 
 CURVE = 8
 LOSSES = tuple(0.7 - 0.01 * step for step in range(CURVE))
@@ -68,7 +67,7 @@ def trace(
     taps = tuple(tap for tap in probe.taps if tap.step < count)
     kept = [place for place, tap in enumerate(probe.taps) if tap.step < count]
     evidence = made.record.evidence.replace(
-        probe=probe.replace(steps=probe.steps[:count], taps=taps, envelope=None, evaluation=None),
+        probe=probe.replace(steps=probe.steps[:count], taps=taps, evaluation=None),
         learn=learn.replace(steps=experiment.steps, losses=learn.losses[: experiment.steps]),
         trace={"first": first, "weights": weights[: experiment.steps + 1], "draws": draws},
     )
@@ -411,37 +410,6 @@ def test_only_weights_that_differ_before_the_window_move_it(step: int, window: W
     assert request is not None
     sides = trace(curve(), request), trace(candidate, request, separated(step))
     assert earlier_window(Window(5, 8), *sides) == window
-
-
-def test_a_trace_takes_over_the_rounding_that_its_training_measured() -> None:
-    candidate = curve(5)
-    state = begin_confirmation(curve(), candidate, compare(curve(), candidate), 6)
-    request = state.next()
-    assert request is not None
-    traced = trace(curve(), request)
-    envelope = with_envelope(traced, curve()).record.evidence.probe.envelope  # type: ignore[union-attr]
-    assert envelope is not None
-    assert envelope.errors == (2e-7,) * len(traced.record.evidence.probe.taps)  # type: ignore[union-attr]
-    assert with_envelope(traced, traced) is traced
-
-
-def test_rounding_that_the_probe_measured_is_no_second_cause() -> None:
-    """With the loss by its definition, gradients that are zero by mathematics round differently."""
-    reference, candidate = curve(), curve(5)
-    probe = reference.record.evidence.probe
-    assert probe is not None
-    assert probe.envelope is not None
-    noisy = probe.envelope.replace(errors=(1.0,) * len(probe.taps))
-    evidence = reference.record.evidence.replace(probe=probe.replace(envelope=noisy))
-    measured = LoadedRecord(reference.record.replace(evidence=evidence), reference.folder, reference.arrays)
-
-    def answer(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return trace(reference, request)
-        factor = {"gradient_factor": 1.001} if request.experiment.replays else {"loss_factor": 1.1}
-        return trace(candidate, request, **factor)
-
-    assert named(confirm(measured, candidate, answer)[0]) == [("loss", "confirmed")]
 
 
 def test_a_round_sends_the_second_trace_to_the_reference() -> None:

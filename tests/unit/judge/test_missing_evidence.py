@@ -54,6 +54,10 @@ def leg(steps: int, **fields: Any) -> Change:
     return lambda content: probe(content).update(portable={**made, "steps": made["steps"][:steps], **fields})
 
 
+def no_leg(content: Content) -> None:
+    probe(content)["portable"] = None
+
+
 def shards(*sizes: int) -> Change:
     def change(content: Content) -> None:
         trained = list(content["evidence"]["data"]["shards"])[:3]
@@ -82,13 +86,13 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     ),
     "a portable leg that was not asked for": ((leg(1),), []),
     "a portable leg": (
-        (in_spec("probe", portable_steps=2),), [("probe.portable", "inconclusive", None, None)],
+        (in_spec("probe", portable_steps=2), no_leg), [("probe.portable", "inconclusive", None, None)],
     ),
     "a lost portable leg": (
         (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"portable": "memory"})), [],
     ),
     "another lost leg": (
-        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"envelope": "memory"})),
+        (in_spec("probe", portable_steps=2), no_leg, lambda c: probe(c).update(lost_legs={"other": "memory"})),
         [("probe.portable", "inconclusive", None, None)],
     ),
     "a whole portable leg": ((in_spec("probe", portable_steps=2), leg(2)), []),
@@ -106,9 +110,6 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
         (in_spec("probe", portable_steps=99), leg(2)), [("probe.portable", "invalid", 2, STEPS)],
     ),
     "a model without portable form": ((in_spec("probe", portable_steps=2), leg(0, unportable="a kernel")), []),
-    "errors of the envelope": (
-        (lambda c: probe(c)["envelope"].update(errors=[1e-7] * 7),), [("probe.envelope", "invalid", 7, 30)],
-    ),
     "a gradient norm, as loss scaling skipped the step": (
         (in_spec("probe", precision="fp16"), at_step(3, gradient_norm=None, loss_scale=2.0)), [],
     ),
@@ -263,8 +264,8 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     traced = experiment(part="learn", steps=8, trace=2)
     assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
     assert lacks(edit(whole(), experiment(part="learn", steps=8, trace=1)))[0] == ("probe.steps", "invalid", 6, 7)
-    # An experiment records no envelope, and a portable leg and an evaluation where it is asked for them.
-    gone = (in_spec("probe", portable_steps=2), lambda c: probe(c).update(envelope=None))
+    # An experiment records a portable leg and an evaluation where it is asked for them.
+    gone = (in_spec("probe", portable_steps=2), no_leg)
     assert lacks(edit(whole(), experiment(), *gone)) == []
     assert lacks(edit(whole(), experiment(portable=True), *gone)) == [("probe.portable", "inconclusive", None, None)]
     unevaluated: Change = lambda content: probe(content).update(evaluation=None)  # noqa: E731
@@ -344,7 +345,7 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
 @pytest.mark.parametrize("side", [0, 1])
 def test_an_experiment_is_not_compared_with_a_training(side: int) -> None:
     pair = [whole(), whole()]
-    pair[side] = edit(pair[side], experiment(), lambda c: probe(c).update(envelope=None))
+    pair[side] = edit(pair[side], experiment())
     assert [finding.check for finding in keep(problems(*pair))] == ["record.experiment"]
     assert not problems(pair[side], pair[side])
     assert compare(pair[0], pair[1]).verdict == "invalid"

@@ -47,7 +47,7 @@ def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: Load
         ("1/weights/embed.weight", "optimizer", "optimizer", "embed.weight"),
     ],
 )
-def test_one_other_bit_is_drift_where_the_envelope_alone_passes(
+def test_one_other_portable_bit_is_drift_whatever_the_kernels(
     reference: LoadedRecord, place: str, stage: str, code: str, at: str
 ) -> None:
     judgement = judge(reference, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
@@ -87,14 +87,6 @@ def test_a_value_that_is_not_finite_is_equal_to_nothing() -> None:
     place = {"1/gradients/head.weight": None}
     both = make_record(leg=True, portable=place), make_record(leg=True, portable=place, fingerprint=other_kernel())
     assert compare(*both).verdict == "drift"
-
-
-def test_equal_legs_clear_no_kernel(reference: LoadedRecord) -> None:
-    """They prove the formula, which a broken native kernel always leaves equal."""
-    changes: dict[str, Any] = {"noise": {"layer.norm": 1e-3}, "fingerprint": other_kernel()}
-    without = compare(make_record(), make_record(**changes))
-    assert [cause.code for cause in without.causes] == ["operator"]
-    assert [cause.code for cause in judge(reference, **changes).causes] == ["operator"]
 
 
 def test_a_device_that_disagrees_with_itself_is_named(reference: LoadedRecord) -> None:

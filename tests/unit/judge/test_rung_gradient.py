@@ -27,7 +27,6 @@ def without(stage: str, *names: str, step: int = STEP) -> Change:
         ]
         probe["taps"] = [probe["taps"][place] for place in left]
         content["arrays"]["sketches"]["sketch"] = content["arrays"]["sketches"]["sketch"][left]
-        probe["envelope"]["errors"] = [probe["envelope"]["errors"][place] for place in left]
 
     return change
 

@@ -123,9 +123,7 @@ def without_weights(made: LoadedRecord) -> LoadedRecord:
     probe = made.record.evidence.probe
     assert probe is not None
     left = [place for place, tap in enumerate(probe.taps) if tap.stage != "weight"]
-    assert probe.envelope is not None
-    envelope = probe.envelope.replace(errors=[probe.envelope.errors[place] for place in left])
-    changed = probe.replace(taps=[probe.taps[place] for place in left], envelope=envelope)
+    changed = probe.replace(taps=[probe.taps[place] for place in left])
     arrays = made.arrays | {"sketches": {"sketch": made.arrays["sketches"]["sketch"][left]}}
     return LoadedRecord(made.record.replace(evidence=made.record.evidence.replace(probe=changed)), made.folder, arrays)
 

@@ -90,10 +90,10 @@ def test_equal_legs_prove_their_steps_and_an_operation_or_a_device_prevents_the_
     )  # fmt: skip
     assert "reference and candidate" in said(both(device, broken, broken)[0].findings[0].detail)
     changed = leg(portable={"0/loss": "f" * 16})
-    assert both(portable, broken, changed) == both(portable, side(), changed) == (None, None)
-    assert both(proven_steps, plain, broken) == both(proven_steps, plain, side()) == (0, 0)
-    assert both(device, side(), broken) == (None, None)
-    assert both(portable_findings, side(), unportable) == ([], [])
+    assert both(portable, broken, changed) == both(portable, side(leg=False), changed) == (None, None)
+    assert both(proven_steps, plain, broken) == both(proven_steps, plain, side(leg=False)) == (0, 0)
+    assert both(device, side(leg=False), broken) == (None, None)
+    assert both(portable_findings, side(leg=False), unportable) == ([], [])
     no_probe = side(lambda c: c["evidence"].update(probe=None))
     assert both(portable, no_probe, changed) == both(reordered, no_probe, changed) == (None, None)
 

@@ -11,7 +11,8 @@ from plumbline.records import LoadedRecord
 
 from .conftest import other_kernel
 from .made_records import rounded, whole
-from .test_withheld import replay, trail
+from .test_speed_windows import checked_speed
+from .test_withheld import trail
 
 LOSSES, NORMS = [0.5] * 14, [0.25] * 14
 WEIGHTS = [[done, f"{done:016x}"] for done in (*range(9), 14)]
@@ -29,13 +30,14 @@ def weighed(first: int) -> list[list[Any]]:
 
 def trained(processes: int = 1, **changes: Any) -> LoadedRecord:
     given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS, "generators": GENERATORS} | changes
-    return whole(replay(), lambda content: trail(content).update(given), fingerprint={"num_processes": processes})
+    machine = {"num_processes": processes}
+    return whole(checked_speed(), lambda content: trail(content).update(given), fingerprint=machine)
 
 
 FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
     "draws": ({"losses": parted(LOSSES, 3), "generators": [[4, "b" * 16], [14, "b" * 16]]}, "rng", 3),
-    # The replay has all of the first step but dropout.
-    "masks of the first step": ({"losses": parted(LOSSES, 0)}, "rng", 0),
+    # A module, its settings, or its dropout.
+    "the first loss": ({"losses": parted(LOSSES, 0)}, "operator", 0),
     # A gradient of an equal loss, as of one that contains the step before.
     "a gradient": (
         {"losses": parted(LOSSES, 2), "gradient_norms": parted(NORMS, 1), "weights": weighed(2)}, "gradient", 1,
@@ -68,7 +70,7 @@ def test_the_first_number_of_the_trail_that_differs_is_named(name: str) -> None:
     assert [cause.code for cause in judgement.causes] == [code]
     assert judgement.first_divergence.step == step
     # A machine that rounds differently has other losses, norms and weights.
-    assert compare(rounded(replay()), trained(**changes), throughput=False).verdict == "pass"
+    assert compare(rounded(checked_speed()), trained(**changes), throughput=False).verdict == "pass"
 
 
 OWN: dict[str, tuple[dict[str, Any], int]] = {
@@ -83,26 +85,20 @@ def test_clipping_has_a_definition_on_any_machine(name: str, machine: dict[str, 
     """The weights after such a step differ as well: they are no fault of the optimizer."""
     changes, step = OWN[name]
     honest = {"gradient_norms": [2.0] * 14, "clipped_norms": [1.0] * 14, "weights": WEIGHTS}
-    left = whole(replay(), lambda content: trail(content).update(honest))
-    right = whole(
-        replay(), lambda content: trail(content).update(honest | changes | {"weights": weighed(step + 1)}), **machine
-    )
+    left = whole(checked_speed(), lambda content: trail(content).update(honest))
+    wrong = honest | changes | {"weights": weighed(step + 1)}
+    right = whole(checked_speed(), lambda content: trail(content).update(wrong), **machine)
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["gradient"]
     assert judgement.first_divergence.step == step
     assert compare(left, left, throughput=False).verdict == "pass"
 
 
-def test_of_several_processes_a_first_loss_may_differ_for_more_than_dropout() -> None:
-    judgement = compare(trained(2), trained(2, losses=parted(LOSSES, 0)), throughput=False)
-    assert [cause.code for cause in judgement.causes] == ["operator"]
-
-
 @pytest.mark.parametrize("isa", ["", "AVX2"])
 def test_different_weights_before_the_first_step_are_named_whatever_the_machine(isa: str) -> None:
     """All machines load one file."""
     machine = {"fingerprint": other_kernel()} if isa else {}
-    right = whole(replay(), lambda content: trail(content).update(weights=weighed(0)), **machine)
+    right = whole(checked_speed(), lambda content: trail(content).update(weights=weighed(0)), **machine)
     judgement = compare(trained(), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["weights.init"])
 
@@ -127,8 +123,8 @@ def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
 ) -> None:
     """All processes of a training hold one model: one that missed an update shows without any reference."""
     parted = lambda content: trail(content).update(apart=[(step, 1)], apart_by=by)  # noqa: E731
-    right = whole(replay(), parted, **({"fingerprint": other_kernel()} if isa else {}))
-    judgement = compare(whole(replay()), right, throughput=False)
+    right = whole(checked_speed(), parted, **({"fingerprint": other_kernel()} if isa else {}))
+    judgement = compare(whole(checked_speed()), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
     assert judgement.first_divergence.at == "weights of process 1"
 
@@ -141,18 +137,19 @@ STARTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) -> None:
-    """The replay has no dropout, and behind other kernels no loss is due."""
+    """Windows have no dropout, and behind other kernels no loss is due."""
     honest = {"generators": [[0, "a" * 16], *GENERATORS], "settings": {"dropout": "0.1"}}
     left = trained(**honest)
-    right = rounded(replay(), lambda content: trail(content).update(honest | STARTS[name]))
+    right = rounded(checked_speed(), lambda content: trail(content).update(honest | STARTS[name]))
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["rng"]
-    assert compare(left, rounded(replay(), lambda content: trail(content).update(honest))).verdict == "pass"
+    assert compare(left, rounded(checked_speed(), lambda content: trail(content).update(honest))).verdict == "pass"
 
 
 def test_several_processes_and_releases_of_torch_may_start_from_other_generators() -> None:
     left = trained(generators=[[0, "a" * 16], *GENERATORS])
     seeds = {"generators": [[0, "b" * 16], *GENERATORS]}
     for machine in ({"num_processes": 2}, {"packages": {"torch": "9.9"}}):
-        right = rounded(replay(), lambda content: trail(content).update(seeds), fingerprint=other_kernel() | machine)
+        fingerprint = other_kernel() | machine
+        right = rounded(checked_speed(), lambda content: trail(content).update(seeds), fingerprint=fingerprint)
         assert compare(left, right, throughput=False).verdict == "pass"

@@ -70,9 +70,6 @@ CASES: dict[str, tuple[Callable[[Content], None], str]] = {
         lambda c: c["arrays"].update(rows={name: rows[:-1] for name, rows in c["arrays"]["rows"].items()}),
         "data.rows",
     ),
-    "an envelope of other taps": (
-        lambda c: probe(c)["envelope"].update(errors=probe(c)["envelope"]["errors"][:3]), "probe.envelope",
-    ),
     "5 of 6 steps": (five_steps, "probe.steps"),
     "no speed": (lambda c: c["evidence"].update(speed=None), "speed.evidence"),
 }  # fmt: skip
@@ -150,7 +147,6 @@ def test_taps_of_a_module_that_is_called_again_may_differ() -> None:
         probe(content)["taps"] = [*probe(content)["taps"], {**probe(content)["taps"][0], "name": "embed#1"}]
         sketches = content["arrays"]["sketches"]["sketch"]
         content["arrays"]["sketches"] = {"sketch": np.concatenate([sketches, sketches[:1]])}
-        probe(content)["envelope"]["errors"] = [*probe(content)["envelope"]["errors"], 2e-7]
 
     assert compare(whole(), whole(twice)).verdict == "pass"
     assert compare(whole(twice), whole()).verdict == "pass"
@@ -200,23 +196,6 @@ def test_fewer_rows_in_both_evaluations_are_a_drift_of_the_evaluation() -> None:
     assert [cause.code for cause in judgement.causes] == ["evaluation"]
 
 
-def no_envelope(content: Content) -> None:
-    probe(content)["envelope"] = None
-    probe(content)["lost_legs"] = {"envelope": "out of memory"}
-
-
-def test_a_lost_envelope_costs_no_verdict_where_bits_are_equal_or_the_other_record_has_one() -> None:
-    assert compare(whole(no_envelope), whole(no_envelope)).verdict == "pass"
-    rounded = make_record(noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
-    lost = make_record()
-    content = lost.record.model_dump()
-    no_envelope(content)
-    lost = LoadedRecord(RunRecord.model_validate(content), lost.folder, lost.arrays)
-    assert compare(rounded, lost).verdict == "pass"
-    # The envelope of a candidate alone does not vouch for it.
-    assert compare(lost, rounded).verdict == "inconclusive"
-
-
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof_where_they_differ(who: int) -> None:
     def pair(**changes: Any) -> list[LoadedRecord]:
@@ -235,7 +214,7 @@ def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof
     rounded = compare(*pair(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
     assert rounded.verdict == "inconclusive"
     assert any("out of memory" in said(finding.detail) for finding in rounded.findings)
-    assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"
+    assert compare(*pair(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "inconclusive"
 
 
 def test_a_parameter_that_gets_no_gradient_in_one_of_the_two_is_a_drift_of_the_gradient() -> None:
@@ -252,18 +231,3 @@ def test_a_parameter_that_gets_no_gradient_in_one_of_the_two_is_a_drift_of_the_g
         assert [cause.code for cause in judgement.causes] == ["gradient"]
         assert judgement.first_divergence is not None
         assert judgement.first_divergence.at == "head.weight"
-
-
-def test_rounding_without_any_envelope_is_inconclusive_and_a_drift_stays_one() -> None:
-    def without(**changes: Any) -> LoadedRecord:
-        made = make_record(**changes)
-        content = made.record.model_dump()
-        no_envelope(content)
-        return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
-
-    judgement = compare(without(), without(noise={"layer.linear": 3e-7}, fingerprint=other_kernel()))
-    assert judgement.verdict == "inconclusive"
-    assert "out of memory" in next(
-        said(finding.detail) for finding in judgement.findings if finding.check == "probe.envelope"
-    )
-    assert compare(without(), without(noise={"layer.norm": 1e-2}, fingerprint=other_kernel())).verdict == "drift"

@@ -14,9 +14,8 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
-from tests.said import said
 
-from .conftest import GENERATORS, STEPS, make_record, other_kernel
+from .conftest import GENERATORS, make_record
 from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole
 from .test_wrong_reference import NAMES, make_round
 
@@ -54,7 +53,6 @@ def sketched_twice(content: Content) -> None:
     sketches = content["arrays"]["sketches"]["sketch"]
     other = make_record().arrays["sketches"]["sketch"][place : place + 1]
     content["arrays"]["sketches"] = {"sketch": np.concatenate([sketches, other])}
-    probe(content)["envelope"]["errors"] = [*probe(content)["envelope"]["errors"], 2e-7]
 
 
 TAPS: dict[str, tuple[Change, dict[str, Any]]] = {
@@ -186,64 +184,6 @@ def trail(content: Content) -> Content:
     return result
 
 
-def replay(**changes: Any) -> Change:
-    """Give the record a replay of its speed part, with changes."""
-    numbers = {"loss": 0.5, "loss_reference": 0.5, "gradient_norm": 0.5, "gradient_norm_clipped": 0.5}
-    steps = [{"step": at, "loss_dtype": "float32", "update_excess": 0.5, **numbers} for at in range(3)]
-    tap = {"stage": "forward", "name": "head", "kind": "Linear", "dtype": "float32", "norm": 1.0, "sha256": "a" * 64}
-    whole_replay = {
-        "steps": steps, "taps": [{**tap, "error": 1e-7, "envelope": 1e-7}], "repeated": True, "loss_error": 1e-7,
-        "loss_envelope": 1e-7,
-    }  # fmt: skip
-    return lambda content: content["evidence"]["speed"].update(production=whole_replay | changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"error": 0.9}, "operator"),
-        ({"stage": "gradient", "error": 2.0}, "gradient"),
-        ({"dtype": "bfloat16"}, "precision"),
-    ],
-)
-def test_a_process_whose_replay_is_off_is_named_whatever_the_machine(changes: Content, code: str) -> None:
-    made = whole(replay())
-    content = made.record.evidence.speed.production.to_json()
-    other = {"rank": 1, "steps": content["steps"], "taps": [content["taps"][0] | {"error": 1e-7} | changes]}
-    loss = {"rank": 2, "steps": [content["steps"][0] | {"loss": 0.6}], "taps": content["taps"]}
-    for processes, named, rank in (([other], code, 1), ([loss], "loss", 2)):
-        judgement = compare(made, whole(replay(processes=processes), fingerprint=other_kernel()))
-        assert [cause.code for cause in judgement.causes] == [named]
-        assert said(judgement.causes[0].why).startswith(f"process {rank}: ")
-
-
-def test_a_whole_replay_passes() -> None:
-    assert compare(whole(replay()), whole(replay())).verdict == "pass"
-
-
-@pytest.mark.parametrize("lacks", ["production_steps", "portable_steps"])
-def test_a_replay_that_a_spec_switches_off_is_noted(lacks: str) -> None:
-    asked = {"production_steps": 3, "portable_steps": 2} | {lacks: 0}
-    specs = [in_spec("speed", production_steps=asked["production_steps"])]
-    specs += [in_spec("probe", portable_steps=asked["portable_steps"])]
-    lost: Change = lambda content: probe(content).update(lost_legs={"portable": "out of memory"})  # noqa: E731
-    judgement = compare(edit(whole(), lost, *specs), edit(whole(), lost, *specs))
-    assert judgement.verdict == "pass"
-    (note,) = (note for note in judgement.notes if note.code == "remark")
-    assert said(note.text).startswith("the settings of speed are not judged module by module")
-
-
-def test_a_replay_that_was_lost_is_inconclusive_unless_the_bits_of_the_training_are_equal() -> None:
-    specs = [in_spec("speed", production_steps=3), in_spec("probe", portable_steps=2)]
-    lost: Change = lambda content: probe(content).update(lost_legs={"portable": "out of memory"})  # noqa: E731
-    gone = replay(steps=[], taps=[], repeated=None, lost="out of memory")
-    other: Change = lambda content: trail(content).update(losses=[0.25] * 14)  # noqa: E731
-    left, right = edit(whole(), lost, gone, *specs), edit(whole(), lost, gone, other, *specs)
-    assert compare(left, left).verdict == "pass"
-    assert compare(left, right).verdict == "inconclusive"
-    assert {"out of memory" in said(note.text) for note in compare(left, left).notes if note.code == "remark"} == {True}
-
-
 LISTS = ("num_rows", "losses", "learning_rates")
 EMPTY_TRAIL: Content = {**{key: [] for key in LISTS}, "marks": {}, "weights": []}
 TORCH = {"torch": "3" * 64}
@@ -257,13 +197,6 @@ BOTH: dict[str, tuple[Change, str]] = {
     "sketches that are not finite": (not_a_number, "invalid"),
     "no norms": (of_taps(norm=None), "invalid"),
     "no gradient norm, beside a loss scale": (of_steps(gradient_norm=None, loss_scale=1.0), "inconclusive"),
-    "no envelope": (lambda c: probe(c).update(envelope=None), "inconclusive"),
-    "an envelope of no seeds": (
-        lambda c: probe(c)["envelope"].update(seeds=0, errors=[None] * 30), "invalid",
-    ),
-    "an envelope without errors": (
-        lambda c: probe(c)["envelope"].update(errors=[None] * 30), "inconclusive",
-    ),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
     "no trail": (lambda c: c["evidence"]["speed"].update(trail=None), "inconclusive"),
     "an empty trail": (lambda c: trail(c).update(EMPTY_TRAIL), "invalid"),
@@ -271,10 +204,10 @@ BOTH: dict[str, tuple[Change, str]] = {
     "a trail without losses": (lambda c: trail(c).update(losses=[]), "invalid"),
     "a trail without the labels": (lambda c: trail(c)["marks"].pop("labels"), "invalid"),
     "labels of the first steps": (lambda c: trail(c)["marks"].update(labels=["0" * 16] * 5), "invalid"),
-    "an empty replay": (replay(steps=[], taps=[]), "invalid"),
-    "a replay without a tensor": (replay(taps=[]), "invalid"),
-    "a replay without its loss's error": (replay(loss_error=None), "invalid"),
-    "a replay that was not repeated": (replay(repeated=None), "invalid"),
+    "no checks of speed": (lambda c: c["evidence"]["speed"].update(production=None), "inconclusive"),
+    "empty checks of speed": (lambda c: c["evidence"]["speed"].update(production={}), "inconclusive"),
+    "no windows of speed": (lambda c: c["evidence"]["speed"].update(legs=None), "inconclusive"),
+    "not all windows of speed": (lambda c: c["evidence"]["speed"].update(legs={"legs": []}), "inconclusive"),
 }  # fmt: skip
 
 
@@ -307,21 +240,6 @@ def test_a_setting_that_one_optimizer_lacks_is_a_drift(key: str) -> None:
 def _settings(record: LoadedRecord) -> dict[str, Any]:
     assert record.record.evidence.probe is not None
     return record.record.evidence.probe.optimizer[0].settings
-
-
-def lost_envelope(content: Content) -> None:
-    probe(content).update(envelope=None, lost_legs={"envelope": "out of memory"})
-
-
-def test_a_candidates_envelope_alone_raises_no_limit() -> None:
-    def wide(content: Content) -> None:
-        envelope = probe(content)["envelope"]
-        envelope.update(errors=[1e3] * len(envelope["errors"]), loss=[1e3] * STEPS)
-
-    assert verdict(wide, noise={"head": 1e-2}) == "drift"
-    drifted = rounded(wide, noise={"head": 1e-2})
-    assert compare(whole(lost_envelope), drifted).verdict == "drift"
-    assert compare(whole(lost_envelope), rounded(wide)).verdict == "inconclusive"
 
 
 # A reference that withholds evidence.

@@ -90,7 +90,7 @@ def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, 
     """Return sketches that differ by `wobble`, and by `noise` from module `start` on."""
     generator = np.random.default_rng(5)
     other = np.random.default_rng(9)
-    taps, sketches, errors = [], [], []
+    taps, sketches = [], []
     on = False
     names = [("forward", name, kind) for name, kind in modules(layers)]
     names += [("gradient", f"{name}.weight", kind) for name, kind in reversed(modules(layers))]
@@ -104,7 +104,6 @@ def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, 
             "norm": float(np.linalg.norm(base)), "sha256": digest_json([name, stage, value.tolist()]),
         })  # fmt: skip
         sketches.append(value)
-        errors.append(2e-7 * math.exp(other.normal(0, 0.3)))
     losses = [0.71 - 0.012 * step + 0.01 * math.sin(step) + (noise * 2 + wobble) * 1.08**step for step in range(STEPS)]
     steps = [
         {
@@ -115,7 +114,7 @@ def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, 
         }
         for step, loss in enumerate(losses)
     ]  # fmt: skip
-    probe = {"steps": steps, "taps": taps, "optimizer": [], "envelope": {"seeds": 3, "errors": errors}}
+    probe = {"steps": steps, "taps": taps, "optimizer": []}
     return probe, np.array(sketches)
 
 

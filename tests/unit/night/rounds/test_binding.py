@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from plumbline.night.rounds.documents import round_secret
 from plumbline.night.rounds.gathered import GatheredRecords, harvest
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.outcome import join, sum_up
-from plumbline.night.rounds.plan import MAIN
+from plumbline.night.rounds.plan import AB, MAIN, RERUN
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec
@@ -311,3 +312,14 @@ def test_an_infrastructure_failure_is_inconclusive_and_touches_no_other_platform
     assert failed not in results_found.of("w")
     # It is kept all the same: what ended the training is in it.
     assert any(failed in name for name in world.central.list_records())
+
+
+def test_a_rerun_and_an_ab_measure_throughput_without_windows(tmp_path: Path) -> None:
+    """Windows and checks judge nothing there, and need time and memory."""
+    world = World(tmp_path)
+    spec = world.round.specs["w"]
+    world.round = replace(world.round, specs={"w": spec.replace(speed={"steps": 10})})
+    for name, parts in ((MAIN, ("probe", "speed")), (f"{RERUN}-2", ("speed",)), (AB, ("speed",))):
+        order = world.round.order(Assignment("aws", "w", name), 0)
+        assert order.spec.parts == parts
+        assert bool(order.spec.speed.production_steps) is (name == MAIN)

@@ -1,4 +1,4 @@
-"""Legs of the learning curve: faults of `learn` alone, on a machine whose rounding differs."""
+"""Windows of a running training: faults of `learn` alone, on a machine whose rounding differs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumbline.records import load_record
 from plumbline.schema.errors import StoppedError
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Judgement
-from plumbline.train import batches, curve_legs, dropout, engine, evaluation
+from plumbline.train import batches, dropout, engine, evaluation, windows
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
 from plumbline.train.tasks import Answers, Task
@@ -296,15 +296,15 @@ def test_moments_that_a_checkpoint_loads_again_are_no_drift(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_legs_leave_the_training_as_it_was(workshop: Workshop, monkeypatch: Patch, precision: str) -> None:
+def test_windows_leave_a_curve_as_it_was(workshop: Workshop, monkeypatch: Patch, precision: str) -> None:
     """In half precision, with micro-batches: loss scale, generators, moments and modes are the training's again."""
     spec = spec_of(workshop, precision=precision).replace(optimizer={"accumulation_steps": 2})
-    with_legs = workshop.train(spec).record.evidence.learn
-    monkeypatch.setattr(curve_legs.LegRunner, "before", lambda *_: None)
+    with_windows = workshop.train(spec).record.evidence.learn
+    monkeypatch.setattr(windows.WindowRunner, "run", lambda *_: None)
     without = workshop.train(spec).record.evidence.learn
-    assert [leg.at for leg in with_legs.legs.legs] == [0, 9]
-    assert (with_legs.legs.unportable, with_legs.legs.lost) == ("", "")
-    assert with_legs.replace(legs=None) == without.replace(legs=None)
+    assert [leg.at for leg in with_windows.legs.legs] == [0, 9]
+    assert (with_windows.legs.unportable, with_windows.legs.lost) == ("", "")
+    assert with_windows.replace(legs=None) == without.replace(legs=None)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own

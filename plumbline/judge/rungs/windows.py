@@ -1,6 +1,6 @@
-"""The portable legs of two learning curves: equal bits prove the curve's formulas on any machine, others name the part.
+"""The portable windows of two trainings: equal bits prove their formulas on any machine, others name the part.
 
-Each leg starts from the same weights and moments on both sides, so that a place does not inherit an earlier
+Each window starts from the same weights and moments on both sides, so that a place does not inherit an earlier
 difference. Where torch or transformers differ in version, a different order of the same operations changes bits too:
 there, and only there, a difference within rounding proves nothing.
 """
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.portable import other_software, sizes
-from plumbline.schema.evidence import CurveLeg, LearnEvidence
+from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import LearnEvidence, PortableWindow, PortableWindows
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, curve_leg_parts, other_formats
+from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, other_formats, window_parts
 from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
@@ -32,38 +34,53 @@ _COUNTED = ("inputs", "labels", "evaluation")
 _INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
 
 
+Part = Literal["speed", "learn"]
+
+
 def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     return (left, right) if left is not None and right is not None else None
 
 
-def _common(pair: Pair) -> Iterator[tuple[CurveLeg, CurveLeg]]:
-    """Yield the legs that both curves ran before the same step."""
-    curves = _curves(pair)
-    if curves is None or curves[0].legs is None or curves[1].legs is None:
-        return
-    theirs = {leg.at: leg for leg in curves[1].legs.legs}
-    yield from ((leg, theirs[leg.at]) for leg in curves[0].legs.legs if leg.at in theirs)
+def windows_of(side: LoadedRecord, part: Part) -> PortableWindows | None:
+    """Return the windows of a part that trained."""
+    found = side.record.evidence.speed if part == "speed" else side.record.evidence.learn
+    return found.legs if found is not None else None
 
 
-def curve_legs(pair: Pair) -> Mismatch | None:
-    """Return the first part of a leg that differs: between the processes of one side, or between the sides."""
-    if (differing := _rank(pair)) is not None:
+def _sides(pair: Pair, part: Part) -> Iterator[tuple[str, PortableWindows]]:
+    for name, side in (("reference", pair.reference), ("candidate", pair.candidate)):
+        if (found := windows_of(side, part)) is not None:
+            yield name, found
+
+
+def _common(pair: Pair, part: Part) -> Iterator[tuple[PortableWindow, PortableWindow]]:
+    """Yield the windows that both sides ran before the same step."""
+    sides = [found for _, found in _sides(pair, part)]
+    if len(sides) == 2:
+        theirs = {window.at: window for window in sides[1].legs}
+        yield from ((window, theirs[window.at]) for window in sides[0].legs if window.at in theirs)
+
+
+def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
+    """Return the first part of a window that differs: between the processes of one side, or between the sides."""
+    if (differing := _rank(pair, part)) is not None:
         return differing
-    for ours, theirs in _common(pair):
-        place = next(curve_leg_parts(ours, theirs), None)
-        if place is not None and not _is_order(pair, ours, theirs, place):
+    for ours, theirs in _common(pair, part):
+        place = next(window_parts(ours, theirs), None)
+        if place is not None and not _is_order(pair, part, ours, theirs, place):
             stage, name = place
             types = other_formats(ours, theirs, stage, name)
-            fields = tuple(other for part, other in curve_leg_parts(ours, theirs) if part == "batch")
+            fields = tuple(other for known, other in window_parts(ours, theirs) if known == "batch")
             code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
+            name = "clipping" if name.startswith(CLIPPED) else name
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
-            return _mismatch(Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
+            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
     return None
 
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
-    """Return cause and reason of a leg that was given a different batch."""
+    """Return cause and reason of a window that was given a different batch."""
     code = code_of_fields(fields, masked=draws_labels(pair.reference.record.spec.task))
     return code, fact("curve-legs.batch", fields=", ".join(fields))
 
@@ -88,75 +105,75 @@ def _place(name: str) -> str:
     return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
 
 
-def _mismatch(suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
+def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
     finding = Finding(
-        check="learn.portable", outcome="drift", metric=fact("curve-legs.bits", stage=stage, step=step),
+        check=f"{part}.portable", outcome="drift", metric=fact("curve-legs.bits", stage=stage, step=step, part=part),
         observed=suspicion.names[0], limit="equal", detail=fact("portable.no-rounding"),
     )  # fmt: skip
-    at = Divergence(stage="learn", step=step, at=suspicion.names[0])
-    return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
+    at = Divergence(stage="learn" if part == "learn" else stage, step=step, at=suspicion.names[0])
+    return Mismatch(part, at, (finding,), (suspicion,), basis="given")
 
 
-def _rank(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of a process whose legs differ from those of the other processes of its run."""
-    curves = _curves(pair)
-    for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
-        for found in curve.legs.ranks[:1] if curve.legs is not None else ():
+def _rank(pair: Pair, part: Part) -> Mismatch | None:
+    """Return the mismatch of a process whose windows differ from those of the other processes of its run."""
+    for side, windows in _sides(pair, part):
+        for found in windows.ranks[:1]:
             stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
             is_fed = stage == "batch"
-            code, part = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
-            why = fact("curve-legs.rank", rank=found.rank, side=side, part=part)
-            return _mismatch(Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
+            code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
+            why = fact("curve-legs.rank", rank=found.rank, side=side, part=reason)
+            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
     return None
 
 
-def _is_order(pair: Pair, ours: CurveLeg, theirs: CurveLeg, place: tuple[Stage, str]) -> bool:
+def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWindow, place: tuple[Stage, str]) -> bool:
     """Return whether different versions explain the difference by the order of operations alone.
 
     An evaluation may differ first: it has the biases of the step's update, where shipped weights have zeros.
     """
     stage, name = place
-    if not other_software(pair) or (stage == "evaluation" and name in _COUNTED):
+    if not other_software(pair) or stage == "batch" or (stage == "evaluation" and name in _COUNTED):
         return False
-    found, spec = sizes(ours.training, theirs.training, stage), pair.reference.record.spec.learn
-    if stage == "evaluation":
+    spec = pair.reference.record.spec
+    setting, found = (spec.speed if part == "speed" else spec.learn), sizes(ours.training, theirs.training, stage)
+    if stage == "evaluation" and ours.evaluation is not None and theirs.evaluation is not None:
         found = [relative(ours.evaluation.loss, theirs.evaluation.loss)]
     kind = {"forward": "forward", "optimizer": "weight", "evaluation": "loss"}.get(stage, "gradient")
-    return bool(found) and all(size <= floor_of(kind, spec.precision if spec else "fp32") for size in found)
+    return bool(found) and all(size <= floor_of(kind, setting.precision if setting else "fp32") for size in found)
 
 
-def _proven(pair: Pair) -> int:
-    """Return the number of places at which both legs have equal bits."""
-    return sum(next(curve_leg_parts(ours, theirs), None) is None for ours, theirs in _common(pair))
+def _proven(pair: Pair, part: Part) -> int:
+    """Return the number of places at which both windows have equal bits."""
+    return sum(next(window_parts(ours, theirs), None) is None for ours, theirs in _common(pair, part))
 
 
-def leg_findings(pair: Pair) -> list[Finding]:
-    """Return the proof of equal formulas in the curve."""
-    num, places = _proven(pair), len(list(_common(pair)))
+def window_findings(pair: Pair, part: Part) -> list[Finding]:
+    """Return the proof of equal formulas in a part."""
+    num, places = _proven(pair, part), len(list(_common(pair, part)))
     if not num:
         return []
-    metric = fact("curve-legs.equal")
-    return [Finding(check="learn.portable", outcome="pass", metric=metric, observed=num, limit=places)]
+    metric = fact("curve-legs.equal", part=part)
+    return [Finding(check=f"{part}.portable", outcome="pass", metric=metric, observed=num, limit=places)]
 
 
-def leg_notes(pair: Pair) -> list[Note]:
-    """Return what the legs prove about the curve, and where they ended without a proof."""
-    curves, notes = _curves(pair), []
-    if num := _proven(pair):
-        spec = pair.reference.record.spec.learn
-        precision = spec.precision if spec else ""
-        notes.append(Note(code="portable", text=fact("curve-legs.proven", num=num, precision=precision)))
-    for side, curve in zip(("reference", "candidate"), curves or (), strict=False):
-        why = (curve.legs.unportable or curve.legs.lost) if curve.legs is not None else ""
-        if why:
-            notes.append(Note(text=fact("curve-legs.ended", side=side, why=why)))
+def window_notes(pair: Pair, part: Part) -> list[Note]:
+    """Return what the windows prove about a part, and where they ended without a proof."""
+    spec, notes = pair.reference.record.spec, list[Note]()
+    setting = spec.speed if part == "speed" else spec.learn
+    if num := _proven(pair, part):
+        precision = setting.precision if setting else ""
+        text = fact("curve-legs.proven", num=num, precision=precision, part=part)
+        notes.append(Note(code="portable", text=text))
+    for side, windows in _sides(pair, part):
+        if why := windows.unportable or windows.lost:
+            notes.append(Note(text=fact("curve-legs.ended", side=side, why=why, part=part)))
     return notes
 
 
 def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
     """Return the mismatch of a state that its own run shows to be wrong: behind a resume, or between two steps.
 
-    `parted`: of processes whose weights differ, which is the consequence of a part that a leg may name.
+    `parted`: of processes whose weights differ, which is the consequence of a part that a window may name.
     """
     for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
         for part in curve.resumed_wrongly[: 0 if parted else 1]:
@@ -183,8 +200,8 @@ _GUESSES = ("learning.parts-after-resume",)
 """Reasons that rest on the place alone, and give way to a part that differs in itself."""
 
 
-def with_legs(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Return a curve's mismatch, named by its legs where its logs do not name it."""
+def with_windows(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
+    """Return a curve's mismatch, named by its windows where its logs do not name it."""
     if apart is None or formula is None:
         return apart or formula
     suspicion = apart.suspicions[0]

@@ -1,0 +1,140 @@
+"""State of an engine that a window borrows: set aside, replaced by one that is equal everywhere, and restored."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from plumbline.schema.spec import OptimizerSpec
+from plumbline.train.engine import Clock, Engine, Observer
+from plumbline.train.model import named_once
+from plumbline.train.numerics import pack_states, read_states, restore_states
+from plumbline.train.portable.arithmetic import SCALES
+from plumbline.train.ranks import Ranks
+
+_MOMENT = 2.0**-8
+"""Factor of a weight in its moments: a power of two, so that the product is exact."""
+_LOSS_SCALE = 1024.0
+_LEAST_DECAY, _HIGHEST_RATE = 64 * 2.0**-24, 0.01
+"""Minimum of learning rate times weight decay, and the highest rate that is raised to it."""
+_COUNT = 100.0
+"""Steps that the optimizer has counted, where the training's own count is the machine's."""
+
+
+def shown_rate(spec: OptimizerSpec) -> float:
+    """Return a learning rate at which an update's decay is above the rounding of the weights."""
+    decay = spec.weight_decay
+    return max(spec.learning_rate, min(_LEAST_DECAY / decay, _HIGHEST_RATE) if decay else 0.0)
+
+
+@dataclass(frozen=True)
+class Start:
+    """State from which every window of a part starts."""
+
+    weights: Mapping[str, torch.Tensor]
+    """The shipped weights."""
+    learning_rate: float | None = None
+    """Rate of all groups, where the number of steps before is the machine's own; `None`: the schedule's."""
+    is_double: bool = False
+    """Whether the weights are in fp64."""
+
+
+@contextlib.contextmanager
+def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> Iterator[None]:
+    """Give the engine the state `start`, and its own state back at the end.
+
+    The training's tensors are set aside, not copied: no window can change one of them.
+    """
+    generators, parameters = read_states(), named_once(engine.bare)
+    tensors = parameters if not start.is_double else parameters | dict(engine.bare.named_buffers())
+    data = {name: value.data for name, value in tensors.items()}
+    states = {value: dict(state) for value, state in engine.optimizer.state.items()}
+    groups = [
+        {key: value for key, value in group.items() if key != "params"} for group in engine.optimizer.param_groups
+    ]
+    schedule = dict(vars(engine.schedule))
+    live, scales = (engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler), _scales(engine)
+    modes = {module: module.training for module in engine.bare.modules()}
+    try:
+        engine.ranks, engine.model, engine.observer, engine.clock = ranks, engine.bare, observer, Clock()
+        _impose(engine, start, parameters, states)
+        if start.is_double:
+            engine.scaler = None
+            for value in tensors.values():
+                value.data, value.grad = value.data.double() if value.is_floating_point() else value.data, None
+        elif engine.scaler:  # a new one, as an interrupted step leaves its state behind
+            engine.scaler = torch.amp.GradScaler(engine.ranks.device.type, init_scale=_LOSS_SCALE)
+        yield
+    finally:
+        engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler = live
+        for name, value in tensors.items():
+            value.data, value.grad = data[name], None
+        vars(engine.optimizer).update(scales)
+        engine.optimizer.state.clear()
+        engine.optimizer.state.update(states)
+        for group, saved in zip(engine.optimizer.param_groups, groups, strict=True):
+            group.update(saved)
+        vars(engine.schedule).update(schedule)
+        for module, mode in modes.items():
+            module.training = mode
+        drawn = {name for name, state in read_states().items() if state != generators.get(name)}
+        restore_states(pack_states({name: state for name, state in generators.items() if name in drawn}))
+
+
+def _scales(engine: Engine) -> dict[str, bool]:
+    """Return whether loss scaling gives the optimizer its scale, if it says so."""
+    return {name: value for name, value in vars(engine.optimizer).items() if name == SCALES}
+
+
+def _impose(
+    engine: Engine,
+    start: Start,
+    parameters: Mapping[str, nn.Parameter],
+    states: Mapping[torch.Tensor, dict[str, Any]],
+) -> None:
+    """Set weights and rates; the optimizer keeps the keys of its state, with moments from the weights."""
+    is_own = start.learning_rate is None
+    for group in engine.optimizer.param_groups if not is_own else ():
+        group["lr"] = start.learning_rate
+    for name, value in parameters.items():
+        shipped = start.weights[name].to(device=value.device, dtype=value.dtype, copy=True)
+        if value in states:
+            engine.optimizer.state[value] = {
+                key: _entry(key, entry, shipped, is_own=is_own) for key, entry in states[value].items()
+            }
+        value.data = shipped
+
+
+def _entry(key: str, entry: Any, shipped: torch.Tensor, *, is_own: bool) -> Any:
+    """Return the optimizer's entry of a parameter: a moment, a mean over rows or columns, or a count of steps."""
+    if not isinstance(entry, torch.Tensor):
+        return entry
+    if not entry.dim():
+        return entry.clone() if is_own else torch.full_like(entry, _COUNT)
+    small = shipped * _MOMENT
+    if entry.shape != shipped.shape:
+        return torch.full_like(entry, _MOMENT**2)
+    return (small * small if "sq" in key else small).to(entry.dtype)
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Set all rates of dropout to zero: modules' own, and those that attention passes on."""
+    rates = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Dropout)))
+    ]
+    try:
+        for module, name, _ in rates:
+            setattr(module, name, 0.0)
+        yield
+    finally:
+        for module, name, value in rates:
+            setattr(module, name, value)

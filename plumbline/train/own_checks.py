@@ -1,0 +1,187 @@
+"""Checks of the settings of `speed` within its own machine, behind its measured steps.
+
+Without rounding, its formula is that of the plain model: a few rows are trained by the running engine and by a plain
+one, both in fp64, where autocast casts nothing. Its kernels repeat themselves: one step is trained twice from the same
+state. Kernels that no proof opens, of a compiler or of flash-attn, are beside the same model without them, whose
+modules prove themselves; both are measured against fp64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plumbline.schema.production import KernelError, ProductionEvidence
+from plumbline.schema.spec import SpeedSpec
+from plumbline.train.batches import Batch, in_parts
+from plumbline.train.context import Context, auxiliary
+from plumbline.train.digests import finite
+from plumbline.train.engine import Engine
+from plumbline.train.engine_state import Start, borrowed, without_dropout
+from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.families import attention_of_double
+from plumbline.train.numerics import apply_settings
+from plumbline.train.proof import Prover, is_over
+from plumbline.train.ranks import Ranks
+from plumbline.train.speed_engine import compiled_form, make_engine
+from plumbline.train.step_values import StepValues, Values, apart, backwards, differ
+from plumbline.train.windows import few_rows
+
+
+class OwnChecks:
+    """Checks of one engine at the settings of `speed`; every process checks itself, alone."""
+
+    def __init__(self, context: Context, speed: SpeedSpec, start: Start, proofs: list[dict[str, Any]]) -> None:
+        """`proofs` are those of the part, which grow."""
+        self._context, self._speed, self._start, self._proofs = context, speed, start, proofs
+        self._alone = Ranks(device=context.ranks.device)
+
+    def run(self, engine: Engine, opened: Callable[[], Engine], at: int, batch: Batch) -> ProductionEvidence:
+        """Check the engine on a global batch; the steps that prove themselves are numbered from `at`.
+
+        `opened` gives an engine that one process trains by modules which prove themselves: the same one, as a rule.
+        """
+        lost: dict[str, str] = {}
+        found, num = ProductionEvidence(), len(self._proofs)
+        with auxiliary("checks", self._context, lost, MODULE_ERRORS):
+            found = self._run(engine, opened(), at, batch)
+        everyone = self._context.ranks.gather((found.to_json(), self._proofs[num:]))
+        if lost:
+            return ProductionEvidence(lost=lost["checks"])
+        for place, proofs in enumerate(zip(*(proofs for _, proofs in everyone), strict=True), num):
+            self._proofs[place] = next((proof for proof in proofs if is_over(proof)), self._proofs[place])
+        return _worst([ProductionEvidence.model_validate(checks) for checks, _ in everyone])
+
+    def _run(self, engine: Engine, opened: Engine, at: int, batch: Batch) -> ProductionEvidence:
+        engine = opened if engine.is_sharded else engine
+        share = {name: values[self._context.ranks.slice(len(values))] for name, values in batch.items()}
+        few, parts = few_rows(engine, 0, share), engine.spec.optimizer.accumulation_steps
+        is_closed = engine.is_compiled or engine is not opened
+        if is_closed:  # they are repeated to the share's shape
+            rows = range(parts, len(few["labels"]) + 1, parts)
+            most = max(num for num in rows if not len(share["labels"]) % num)
+            few = {name: values[:most] for name, values in few.items()}
+        self._prove(engine, at, share)
+        unsteady = self._first_different(engine, share)
+        exact = self._trained(opened, few, self._start_of(is_double=True))
+        formula = self._beside_plain(exact, few)
+        tiled = {name: values[torch.arange(len(share[name])) % len(values)] for name, values in few.items()}
+        kernels = self._kernels(engine, opened, at, tiled, exact) if is_closed else ()
+        return ProductionEvidence(
+            formula=formula, repeated=unsteady is None, unsteady=unsteady or "", kernels=tuple(kernels)
+        )
+
+    def _start_of(self, *, is_double: bool) -> Start:
+        return Start(self._start.weights, self._start.learning_rate, is_double)
+
+    def _trained(
+        self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False, beside: Values | None = None,
+        compiled: nn.Module | None = None, proven: int | None = None,
+    ) -> StepValues:  # fmt: skip
+        """Train one step from `start` as a single process, and return its values, in fp64 with each module's outputs.
+
+        `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
+        """
+        values, was_compiled = StepValues(engine, updates=not start.is_double, beside=beside), engine.is_compiled
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(borrowed(engine, start, self._alone, values))
+            stack.callback(setattr, engine, "is_compiled", was_compiled)
+            engine.model = engine.bare if compiled is None else compiled
+            engine.is_compiled = compiled is not None
+            if not drops:
+                stack.enter_context(without_dropout(engine.bare))
+            if start.is_double:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                stack.enter_context(attention_of_double(engine.bare))
+                if engine.padding != "packed":  # whose rows are not those of the batch
+                    stack.enter_context(values.watching())
+            if proven is None:
+                engine.step(0, batch)
+            else:
+                Prover(engine, (proven,), self._proofs).train(proven, batch)
+        return values
+
+    def _compiled(self, engine: Engine) -> nn.Module | None:
+        """Return the compiled form of the model of one process."""
+        if not engine.is_compiled:
+            return None
+        is_alone = self._context.ranks.world == 1
+        found: nn.Module = engine.model if is_alone else compiled_form(engine.bare, self._speed)
+        return found
+
+    def _prove(self, engine: Engine, at: int, batch: Batch) -> None:
+        """Prove one native step.
+
+        At its rate an update shows the decay, which a warm-up's may hide below the rounding of the weights.
+        """
+        self._trained(engine, batch, self._start, compiled=self._compiled(engine), drops=True, proven=at)
+
+    def _first_different(self, engine: Engine, batch: Batch) -> str | None:
+        """Return the first tensor that differs between two equal steps of the training, with its dropout."""
+        compiled = self._compiled(engine)
+        first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
+        again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
+        if differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
+            return "loss"
+        pairs = ((name, value, again.gradients[name]) for name, value in reversed(first.gradients.items()))
+        return next((name for name, ours, theirs in pairs if differ(ours, theirs)), None)
+
+    def _beside_plain(self, exact: StepValues, few: Batch) -> tuple[tuple[str, float | None], ...]:
+        """Return the distances from the plain model in fp64: of outputs, of the loss, and of gradients backwards."""
+        spec, context = in_parts(self._context.spec, 1), self._context
+        plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
+        apply_settings("fp64", strict=True, part="speed")
+        try:
+            engine = make_engine(context, spec, plain, dropout=0.0, steps=1, ranks=self._alone)
+            engine.part = "probe"  # whose formula it is
+            known = self._trained(engine, few, self._start_of(is_double=True), beside=exact.outputs())
+        finally:
+            apply_settings(self._speed.precision, strict=False, part="speed", speed=self._speed)
+        loss = abs(exact.loss_value - known.loss_value) / max(abs(known.loss_value), 1.0)
+        found = [
+            *((f"forward {name}", each) for name, each in known.gaps),
+            ("loss loss", finite(loss)),
+            *((f"gradient {name}", each) for name, each in backwards(exact.gradients, known.gradients)),
+        ]
+        return tuple(found)
+
+    def _kernels(
+        self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: StepValues
+    ) -> Iterator[KernelError]:
+        """Yield the distances from fp64 of kernels that no proof opens, and of the modules that prove themselves.
+
+        The rows of `exact` are repeated to the shape that the training compiles for: the means are the same.
+        """
+        closed = self._trained(engine, tiled, self._start, compiled=self._compiled(engine))
+        eager = self._trained(opened, tiled, self._start, proven=at + 1)
+        logits, *others = (each.outputs()["logits"] for each in (exact, closed, eager))
+        others = [each[: len(logits)] for each in others]
+        sizes = [apart({"logits": each}, {"logits": logits}) for each in others]
+        slopes = [backwards(each.gradients, exact.gradients) for each in (closed, eager)]
+        for stage, found in (("forward", sizes), ("gradient", slopes)):
+            for (name, error), (_, other) in zip(*found, strict=True):
+                yield KernelError(stage=stage, name=name, error=error, eager=other)
+
+
+def _worst(everyone: Sequence[ProductionEvidence]) -> ProductionEvidence:
+    """Return the checks of all processes as one: the largest of each error, of which `None` is above all."""
+
+    def size(error: float | None) -> float:
+        return math.inf if error is None else error
+
+    formula: dict[str, float | None] = {}
+    kernels: dict[tuple[str, str], KernelError] = {}
+    for checks in everyone:
+        for name, error in checks.formula:
+            formula[name] = max(formula.get(name, 0.0), error, key=size)
+        for each in checks.kernels:
+            key = (each.stage, each.name)
+            kernels[key] = max(kernels.get(key, each), each, key=lambda each: size(each.error))
+    off = next((checks for checks in everyone if not checks.repeated), everyone[0])
+    return off.replace(formula=tuple(formula.items()), kernels=tuple(kernels.values()))

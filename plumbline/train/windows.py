@@ -1,0 +1,186 @@
+"""Windows of a running training: single steps of `speed` and `learn` in portable arithmetic.
+
+A window starts from weights and optimizer moments that are equal on every machine, and executes the training's own
+objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
+so equal windows prove equal formulas where the trainings themselves separate by rounding. The training's state is
+restored afterwards, and its bits are those of a training without windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.schema.digest import digest_json
+from plumbline.schema.evidence import (
+    EvaluationEvidence,
+    PortableStep,
+    PortableWindow,
+    PortableWindows,
+    RankDifference,
+)
+from plumbline.schema.portable_parts import other_formats, window_parts
+from plumbline.train.batches import Batch
+from plumbline.train.compat.torch import without_compiler
+from plumbline.train.context import Context, auxiliary
+from plumbline.train.digests import finite
+from plumbline.train.engine import Engine, Observers
+from plumbline.train.engine_state import Start, borrowed
+from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
+from plumbline.train.portable.leg import short_digest, unlike_most
+from plumbline.train.portable.operations import UnportableOperationError
+from plumbline.train.portable.products import check_products
+from plumbline.train.ranks import Ranks
+from plumbline.train.tasks import IGNORED
+from plumbline.train.window_digests import ModuleDigests, WindowObserver, joined
+
+_ROWS, _PACKED = 4, 3
+"""Rows of a window, and the least number of each micro-batch whose texts are packed."""
+_SLICES = 1
+
+
+def window_rows(
+    attention_mask: NDArray[Any], draw: Sequence[int], parts: int = 1, *, packed: bool = False
+) -> list[int]:
+    """Return the places of a window's rows, a few per micro-batch: the longest, the shortest, and others by `draw`.
+
+    A formula may be wrong for rows beyond a length alone, and padding has to be among them. Where texts are `packed`,
+    short ones are neighbours, so that some share a row.
+    """
+    num_rows = min(len(attention_mask), parts * max(_PACKED if packed else 1, _ROWS // parts))
+    by_length = np.argsort(attention_mask.sum(axis=1), kind="stable").tolist()
+    if packed:
+        return [*by_length[: num_rows - 1], by_length[-1]]
+    drawn = sorted(by_length, key=lambda row: digest_json([*draw, row]))
+    return sorted([*dict.fromkeys((by_length[-1], by_length[0], *drawn))][:num_rows])
+
+
+def _fed(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str | None], ...]:
+    """Return the digests of what the evaluation read: of other rows or hidden tokens, the labels are others, too."""
+    return tuple((name, short_digest(arrays[name])) for name in ("inputs", "labels") if name in arrays)
+
+
+@dataclass(frozen=True)
+class WindowSetting:
+    """What the windows of one training share."""
+
+    part: Literal["speed", "learn"]
+    start: Start
+    around: Callable[[Engine, Ranks], contextlib.AbstractContextManager[None]]
+    """Context in which the training's step is that of a single process, with masks that are equal everywhere."""
+    evaluate: Callable[[Engine, int], tuple[EvaluationEvidence, dict[str, NDArray[Any]]]] | None = None
+    """The training's evaluation of a few rows, with its arrays, after a number of steps."""
+
+
+class WindowRunner:
+    """Runs windows beside a training, and keeps their evidence."""
+
+    def __init__(self, context: Context, setting: WindowSetting, found: list[dict[str, Any]]) -> None:
+        self._context, self._ranks, self._setting, self._found = context, context.ranks, setting, found
+        self._lost: dict[str, str] = {}
+        self._unportable = ""
+        self._differing: list[RankDifference] = []
+
+    def run(self, engine: Callable[[], Engine], at: int, batch: Batch) -> None:
+        """Run a window of the engine before the step `at`, on a few rows of its batch."""
+        if self._lost or self._unportable:
+            return
+        window = None
+        with auxiliary("window", self._context, self._lost):
+            try:
+                if not self._found:
+                    check_products(self._ranks.device)
+                window = self._run(engine(), at, batch)
+            except UnportableOperationError as error:
+                self._unportable = error.operation
+        self._unportable = next(filter(None, self._ranks.gather(self._unportable)), "")
+        if window is not None and not self._lost and not self._unportable:
+            self._compare_ranks(window)
+            self._found.append(window.to_json())
+
+    def _compare_ranks(self, window: PortableWindow) -> None:
+        """Keep the first difference of each process whose window differs from most others'."""
+        for rank, known, other in unlike_most(self._ranks, window):
+            place = next(window_parts(known, other), None)
+            if place is not None:
+                stage, name = place
+                formats = other_formats(known, other, stage, name)
+                self._differing.append(RankDifference(rank=rank, at=window.at, stage=stage, name=name, formats=formats))
+
+    def _run(self, engine: Engine, at: int, batch: Batch) -> PortableWindow:
+        setting, alone = self._setting, Ranks(device=self._ranks.device)
+        few = few_rows(engine, at, batch)
+        observer = WindowObserver(engine, is_clipped=at > 0)
+        evaluated, evaluation, arrays = ModuleDigests(engine.bare), None, dict[str, NDArray[Any]]()
+        with (
+            borrowed(engine, setting.start, alone, Observers(observer, engine.observer)),
+            setting.around(engine, alone),
+            # Compiled kernels are no portable operations.
+            without_compiler(),
+            portable_arithmetic(_SLICES),
+        ):
+            make_portable(engine.optimizer)
+            with observer.outputs.watching():
+                outcome = engine.step(at, few)
+            weights, loss = observer.weights(), outcome.loss(alone)
+            self._context.keep_bits(setting.part, observer.bits)
+            if setting.evaluate is not None:
+                with evaluated.watching(), _mirrored(engine.bare):
+                    evaluation, arrays = setting.evaluate(engine, at)
+        return PortableWindow(
+            at=at,
+            fed=tuple((name, joined(found)) for name, found in observer.fed.items()),
+            training=PortableStep(
+                step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
+                gradients=observer.gradients, weights=weights,
+                sketches=(*observer.outputs.sketches.items(), *observer.sketches),
+            ),
+            clipped=observer.clipped_gradient,
+            evaluation=evaluation,
+            evaluated=(*_fed(arrays), *evaluated.named()),
+            formats=observer.outputs.formats,
+        )  # fmt: skip
+
+    def evidence(self) -> PortableWindows:
+        """Return the evidence of all windows so far."""
+        return PortableWindows(
+            legs=tuple(PortableWindow.model_validate(each) for each in self._found), unportable=self._unportable,
+            lost=self._lost.get("window", ""), ranks=tuple(self._differing),
+        )  # fmt: skip
+
+
+def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
+    """Return a window's rows of a batch; where texts are packed, all but one are cut, so that two share a row."""
+    parts, is_packed = engine.spec.optimizer.accumulation_steps, engine.padding == "packed"
+    masks = batch["attention_mask"].numpy()
+    rows = window_rows(masks, (engine.spec.seed, at), parts, packed=is_packed)
+    few = {name: values[rows] for name, values in batch.items()}
+    if is_packed:
+        half = masks.shape[1] // 2
+        few["attention_mask"][:-1, half:] = 0
+        if few["labels"].dim() > 1:
+            few["labels"][few["attention_mask"] == 0] = IGNORED
+    return few
+
+
+@contextlib.contextmanager
+def _mirrored(model: torch.nn.Module) -> Iterator[None]:
+    """Subtract from each row's logits those of the opposite row of its batch.
+
+    Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
+    """
+
+    def hook(_model: torch.nn.Module, _given: Any, outputs: Any) -> None:
+        outputs.logits = outputs.logits - outputs.logits.flip(0)
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
