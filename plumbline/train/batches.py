@@ -109,11 +109,6 @@ def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:
     return in_parts(spec, parts)
 
 
-def of_one_process(spec: RunSpec, world: int) -> RunSpec:
-    """Return the spec with the micro-batches of `world` processes for one."""
-    return in_parts(spec, spec.optimizer.accumulation_steps * world)
-
-
 def in_parts(spec: RunSpec, parts: int) -> RunSpec:
     """Return the spec with this number of micro-batches."""
     # Not validated: the parts of several processes may be more than a suite may ask for.

@@ -154,7 +154,6 @@ class ProbeRun:
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
-        self.leg: PortableLeg | None = None
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
         self._lost: dict[str, str] = {}
 
@@ -222,15 +221,13 @@ class ProbeRun:
     def run(self) -> None:
         """Train, then run the portable leg."""
         self._train()
+        if not self.probe.portable_steps:
+            return
         leg = PortableLeg(self.context, self.probe)
-        if self.probe.portable_steps:
-            with auxiliary("portable", self.context, self._lost):
-                leg.run()
-            if "portable" in self._lost:
-                leg = PortableLeg(self.context, self.probe)
-            else:
-                leg.compare_processes()
-                self.leg = leg
+        with auxiliary("portable", self.context, self._lost):
+            leg.run()
+        if "portable" not in self._lost:
+            leg.compare_processes()
             self._found["portable"] = leg.evidence
 
     def evidence(self) -> ProbeEvidence:

@@ -22,7 +22,7 @@ from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_codes
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
 
-DigestKind = Literal["none", "signed", "unsigned"]
+DigestKind = Literal["signed", "unsigned"]
 """Whether tensors are digested, and whether the sign of zero counts."""
 NUM_SIGNED = 2 * SKETCH_SIZE
 _SQUARES, _NOT_FINITE = NUM_SIGNED, NUM_SIGNED + 1
@@ -134,7 +134,7 @@ class _Tensor:
     """One tensor of `Summaries`."""
 
     def __init__(
-        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, digest: TensorDigest | None, *,
+        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, digest: TensorDigest, *,
         is_unsigned: bool,
     ) -> None:  # fmt: skip
         self.shape, self.dtype, self._digest, self._is_unsigned = tuple(map(int, shape)), dtype, digest, is_unsigned
@@ -151,8 +151,7 @@ class _Tensor:
                 self.numbers.add(piece, start)
             if is_hashed:
                 self.num_missing -= piece.numel()
-                if self._digest is not None:
-                    self._digest.add(piece)
+                self._digest.add(piece)
 
     def row(self) -> NDArray[np.float64]:
         """Return the numbers of a tensor in main memory."""
@@ -160,7 +159,7 @@ class _Tensor:
         return self.numbers.row()
 
     def sha256(self) -> str:
-        return "" if self._digest is None else self._digest.hexdigest()
+        return self._digest.hexdigest()
 
 
 class Summaries:
@@ -172,7 +171,7 @@ class Summaries:
 
     def open(self, value: torch.Tensor, shape: Sequence[int]) -> _Tensor:
         """Return a new tensor of `shape`, with type and device of `value`."""
-        digest = TensorDigest(self._threads, value.dtype, shape) if self._kind != "none" else None
+        digest = TensorDigest(self._threads, value.dtype, shape)
         is_unsigned = self._kind == "unsigned" and value.is_floating_point()
         self._tensors.append(_Tensor(shape, value.dtype, value.device, digest, is_unsigned=is_unsigned))
         return self._tensors[-1]

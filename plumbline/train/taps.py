@@ -100,12 +100,7 @@ class TapBook:
         for name, value in tensors.items():
             if self.capture and self.capture.wants(stage, step, name):
                 self.capture.keep(stage, step, name, host_array(value))
-        summaries = summarize(tensors.values(), self.digests)
-        self.add_summaries(step, stage, model, dict(zip(tensors, summaries, strict=True)))
-
-    def add_summaries(self, step: int, stage: TapStage, model: nn.Module, summaries: Mapping[str, Summary]) -> None:
-        """Add one tap per parameter."""
-        for name, summary in summaries.items():
+        for name, summary in zip(tensors, summarize(tensors.values(), self.digests), strict=True):
             owner = model.get_submodule(name.rpartition(".")[0])
             leaf = next(owner.children(), None) is None
             self.add(step, stage, name, summary, kind=type(owner).__name__, leaf=leaf)

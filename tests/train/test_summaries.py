@@ -54,7 +54,7 @@ def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> N
 def test_a_value_that_is_not_finite_is_noticed_on_host_and_device() -> None:
     values = _values(10)
     values[3] = float("nan")
-    assert not summarize([values], "none")[0].is_finite
+    assert not summarize([values], "signed")[0].is_finite
     device = DeviceSummary(torch.device("cpu"))
     device.add(values, 0)
     assert device.numbers[NUM_SIGNED + 1] == 1

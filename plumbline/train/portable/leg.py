@@ -26,7 +26,7 @@ from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import Summary, summarize
-from plumbline.train.taps import TapBook, TapObserver, module_taps, named_gradients
+from plumbline.train.taps import TapBook, TapObserver, named_gradients
 
 _DIGITS = 16
 
@@ -46,18 +46,13 @@ def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], 
 
 
 class _PortableObserver(TapObserver):
-    """Observer that digests and sketches every step, and taps modules at some steps and at `late` ones.
+    """Observer that digests and sketches every step, and taps modules at some steps."""
 
-    Late steps have weights of their own, so that their tensors are in no book.
-    """
-
-    def __init__(self, engine: Engine, book: TapBook, taps: frozenset[int], late: tuple[int, ...]) -> None:
-        super().__init__(engine, book, taps)
-        self._late = late
+    def __init__(self, engine: Engine, taps: frozenset[int]) -> None:
+        super().__init__(engine, TapBook(digests="unsigned"), taps)
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
-        self.losses: list[float] = []
         self.drawn: str | None = None
         self._gradients: tuple[tuple[str, str | None], ...] = ()
         self._clipped: tuple[tuple[str, str | None], ...] = ()
@@ -70,18 +65,14 @@ class _PortableObserver(TapObserver):
         ]
 
     def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> dict[str, Summary]:
-        """Sketch one tensor per parameter, at tap steps also in the book."""
+        """Sketch one tensor per parameter."""
         summaries = dict(zip(tensors, summarize(tensors.values(), "unsigned"), strict=True))
         self._sketch(stage, summaries)
-        if self.step in self._tap_steps:
-            self.book.add_summaries(self.step, stage, self.engine.bare, summaries)
         return summaries
 
     def starts(self, step: int) -> None:
         super().starts(step)
         self._outputs, self._sketches = (), []
-        if step in self._late:
-            self._taps = module_taps(self.engine, TapBook(digests="unsigned"), step)
 
     def backward_done(self) -> None:
         outputs = self.summarised()
@@ -97,7 +88,6 @@ class _PortableObserver(TapObserver):
     def done(self, outcome: StepOutcome) -> None:
         weights = self._keep_parameters("weight", dict(self.engine.bare.named_parameters()))
         loss = outcome.loss(self.engine.ranks)
-        self.losses.append(loss)
         self.steps.append(
             PortableStep(
                 step=self.step,
@@ -153,20 +143,9 @@ class PortableLeg:
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
         self._context, self._probe = context, probe
         self._steps, self._late = probe_places(probe, context.spec.seed)
-        self.book = TapBook(digests="unsigned")
-        self.losses: list[float] = []
         self.evidence: PortableEvidence | None = None
 
-    @property
-    def exact_steps(self) -> int:
-        """Return the number of first steps precise enough to replace fp64."""
-        if self.evidence is None or self.evidence.unportable or self._probe.portable_slices == 1:
-            return 0
-        return next((step for step in range(self._steps) if step not in self._probe.tap_steps), self._steps)
-
-    def _train(
-        self, steps: int, book: TapBook, taps: frozenset[int], late: tuple[int, ...] = ()
-    ) -> tuple[_PortableObserver, str]:
+    def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> tuple[_PortableObserver, str]:
         """Train `steps` steps, and the steps `late` from there on; return the digests and any unportable operation."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
@@ -180,7 +159,7 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        observer = engine.observer = _PortableObserver(engine, book, taps, late)
+        observer = engine.observer = _PortableObserver(engine, taps.union(late))
         seed_generators(context.spec.seed)
         unportable, pace = "", _Pace(probe.portable_seconds)
         try:
@@ -206,10 +185,9 @@ class PortableLeg:
         """Train, then repeat the first step: different bits mean a wrong device."""
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
-        found, unportable = self._train(self._steps, self.book, taps, self._late)
+        found, unportable = self._train(self._steps, taps, self._late)
         self._steps = min(len(found.steps), self._steps) if not unportable else self._steps
-        again = self._train(1, TapBook(digests="unsigned"), taps & {0})[0] if repeat else found
-        self.losses = found.losses[: self._steps]
+        again = self._train(1, taps & {0})[0] if repeat else found
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),
             repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn), unportable=unportable,
