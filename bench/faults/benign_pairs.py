@@ -67,7 +67,7 @@ def spec_of(world: World, precision: str) -> Path:
         **plain.to_json(), "workload": f"benign-{precision}", "batch_size": 8,
         "data": {**plain.data.to_json(), "sequence_length": LENGTH},
         "probe": {"steps": 6, "portable_steps": 4, "evaluation_rows": EVALUATION_ROWS},
-        "speed": {**every, "production_steps": 2},
+        "speed": {**every, "checks": True},
         "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS},
     })  # fmt: skip
     path = world.root / "specs" / f"benign-{precision}.json"

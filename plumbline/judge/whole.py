@@ -110,7 +110,7 @@ def _speed(record: RunRecord) -> Iterator[Gap]:
         yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"))
     elif speed.trail is not None and speed.steps == record.spec.speed.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
-    if is_whole and record.spec.speed.production_steps:
+    if is_whole and record.spec.speed.checks:
         if speed.production is None or not (speed.production.lost or _is_checked(speed.production, record.spec.speed)):
             yield lacks("production.evidence", "inconclusive", "checks", fact("gap.production"))
         ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)

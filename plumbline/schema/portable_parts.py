@@ -55,7 +55,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
     if part == "probe":
         length, num = (probe.steps if probe is not None else 0), 1
     elif part == "speed":
-        length, num = (UNTIMED if speed is not None and speed.production_steps else 0), 1
+        length, num = (UNTIMED if speed is not None and speed.checks else 0), 1
     else:
         length = learn.steps if learn is not None else 0
         num = min(_LEAST - 1 + length // _STEPS_PER_LEG, _MOST)
@@ -66,7 +66,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
 def speed_places(spec: RunSpec) -> tuple[int, ...]:
     """Return the steps before which a window of `speed` runs: the first one, and one beyond all that it trains."""
     speed = spec.speed
-    return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.production_steps else ()
+    return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.checks else ()
 
 
 def steps_behind(draw: str) -> int:

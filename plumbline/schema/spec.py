@@ -32,7 +32,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("model", "settings", {}),
     ("probe", "portable_seconds", None),
     ("probe", "micro_batch", None),
-    ("speed", "production_steps", 3),
+    ("speed", "checks", True),
     ("speed", "compile_mode", "default"),
     ("speed", "sdpa_kernels", ["flash", "mem_efficient", "math", "cudnn"]),
     ("speed", "foreach_optimizer", None),
@@ -160,8 +160,8 @@ class SpeedSpec(Model):
     fused_optimizer: bool = True
     """The fused kernel of AdamW."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    production_steps: int = Field(default=3, ge=0, le=20)
-    """0 switches off the windows, checks and proofs that judge these settings."""
+    checks: bool = True
+    """Whether windows, checks and proofs judge these settings, before and behind the measured steps."""
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """The mode of `torch.compile`; needs `compile = true`."""
     sdpa_kernels: tuple[SdpaKernel, ...] = Field(default=SDPA_KERNELS, min_length=1, max_length=4, fail_fast=True)
@@ -276,7 +276,7 @@ class RunSpec(Model):
         """Return the spec of a measurement of throughput, without windows, which need memory; itself without speed."""
         if self.speed is None:
             return self
-        return self.replace(probe=None, learn=None, speed=self.speed.replace(production_steps=0))
+        return self.replace(probe=None, learn=None, speed=self.speed.replace(checks=False))
 
     @property
     def parts(self) -> tuple[PartName, ...]:

@@ -64,7 +64,7 @@ def found_warm(seconds: list[float]) -> bool:
 
 def _noted(spec: RunSpec) -> dict[str, Any]:
     """Return the part's keys for the fingerprint; later keys only where they differ from their defaults."""
-    keys = {"production_steps": spec.speed and spec.speed.production_steps, **spec.to_json()["speed"]}
+    keys = {"checks": spec.speed and spec.speed.checks, **spec.to_json()["speed"]}
     return {key: ", ".join(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 
@@ -184,7 +184,7 @@ class SpeedRun:
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
         """Train a few steps behind the measured ones, and prove the last; then run the last window and the checks."""
-        if not self.speed.production_steps:
+        if not self.speed.checks:
             return
         engine.observer, ahead = Observer(), steps_behind(self.context.draw)
         for step, batch in itertools.islice(steps, ahead):

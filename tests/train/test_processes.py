@@ -110,8 +110,8 @@ def test_sharded_weights_train_as_whole_ones(
 def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Path) -> None:
     """DDP counts the gradients of its first backward pass; a window before it builds a model, which draws numbers."""
     found = []
-    for asked in (0, 3):
-        settings = {"steps": 10, "ddp_static_graph": True, "production_steps": asked}
+    for asked in (False, True):
+        settings = {"steps": 10, "ddp_static_graph": True, "checks": asked}
         (tmp_path / str(asked)).mkdir()
         codes, trained = trained_by_two(
             workshop, workshop.spec(probe=None, speed=settings), tmp_path / str(asked), briefly

@@ -140,8 +140,8 @@ def test_windows_and_checks_leave_a_training_as_it_was(padded: Workshop, precisi
     """With dropout and micro-batches: loss scale, generators, moments and rates are the training's again."""
     spec = _spec(padded, precision=precision).replace(probe=None, optimizer={"accumulation_steps": 2})
     trails = []
-    for asked in (3, 0):
-        speed = spec.speed.replace(production_steps=asked)
+    for asked in (True, False):
+        speed = spec.speed.replace(checks=asked)
         trails.append(padded.train(spec.replace(speed=speed)).record.evidence.speed.trail)
     shared = min(len(trail.losses) for trail in trails)
     for name in ("losses", "gradient_norms", "learning_rates", "clipped_norms"):

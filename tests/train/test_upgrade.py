@@ -112,7 +112,7 @@ def test_what_a_package_does_without_a_module_that_training_imports_is_tried_and
     """Data of a hook, a namespace package, a hook, a variable of a `.pth`, an entry point that opens a file."""
     names = changed.split(", ")
     plant(tmp_path)
-    speed = "[workloads.reviews.speed]\nsteps = 10\nproduction_steps = 0\n" if "other" in names else ""
+    speed = "[workloads.reviews.speed]\nsteps = 10\nchecks = false\n" if "other" in names else ""
     (tmp_path / "suite.toml").write_text(SUITE.replace("[platforms", f"{speed}[platforms"))
     for lock, version in (("current", "1.0"), ("candidate", "2.0")):
         (tmp_path / f"{lock}.txt").write_text("".join(f"planted-{name}=={version}\n" for name in names))

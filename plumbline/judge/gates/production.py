@@ -43,7 +43,7 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
     spec = pair.candidate.record.spec
     if spec.speed is None or pair.candidate.record.experiment is not None:
         return ()
-    if not spec.speed.production_steps:
+    if not spec.speed.checks:
         return (Note(text=fact("production.off")),)
     checks = _checks(pair.candidate)
     return (Note(text=fact("production.lost", why=checks.lost)),) if checks is not None and checks.lost else ()

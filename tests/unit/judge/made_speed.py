@@ -59,7 +59,7 @@ def times(factor: float, *names: str) -> dict[str, float]:
 def only(platform: str = "left", evidence: SpeedEvidence | None = None) -> LoadedRecord:
     """Return a record with only a speed part."""
     made = make_record()
-    spec = made.record.spec.replace(probe=None, speed={"steps": 100, "production_steps": 0})
+    spec = made.record.spec.replace(probe=None, speed={"steps": 100, "checks": False})
     result = Evidence(speed=evidence or speed())
     return LoadedRecord(
         made.record.replace(platform=platform, spec=spec.to_json(), spec_sha256=spec.digest, evidence=result.to_json()),

@@ -322,4 +322,4 @@ def test_a_rerun_and_an_ab_measure_throughput_without_windows(tmp_path: Path) ->
     for name, parts in ((MAIN, ("probe", "speed")), (f"{RERUN}-2", ("speed",)), (AB, ("speed",))):
         order = world.round.order(Assignment("aws", "w", name), 0)
         assert order.spec.parts == parts
-        assert bool(order.spec.speed.production_steps) is (name == MAIN)
+        assert bool(order.spec.speed.checks) is (name == MAIN)

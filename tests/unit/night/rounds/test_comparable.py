@@ -118,7 +118,7 @@ def _of_one_step(rerun: LoadedRecord) -> LoadedRecord:
 
 
 def _with_speed_spec(made: LoadedRecord) -> LoadedRecord:
-    spec = made.record.spec.replace(speed={"steps": 100, "production_steps": 0})
+    spec = made.record.spec.replace(speed={"steps": 100, "checks": False})
     return LoadedRecord(made.record.replace(spec=spec, spec_sha256=spec.digest), made.folder, made.arrays)
 
 
