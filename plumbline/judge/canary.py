@@ -197,5 +197,13 @@ def _other_eps(record: LoadedRecord, leg: PortableEvidence, norms: set[str]) -> 
     portable = leg.model_copy(update={"steps": tuple(steps)})
     copy = _with(record, _probe(record.record.evidence, portable=portable))
     cpu = copy.record.fingerprint.cpu
-    fingerprint = copy.record.fingerprint.model_copy(update={"cpu": cpu.model_copy(update={"isa": f"not {cpu.isa}"})})
+    operations = {
+        part: tuple(
+            each.model_copy(update={"sha256": digest_json(["canary", each.sha256])[: len(each.sha256)]})
+            for each in measured
+        )
+        for part, measured in copy.record.fingerprint.operations.items()
+    }
+    changed = {"cpu": cpu.model_copy(update={"isa": f"not {cpu.isa}"}), "operations": operations}
+    fingerprint = copy.record.fingerprint.model_copy(update=changed)
     return LoadedRecord(copy.record.model_copy(update={"fingerprint": fingerprint}), copy.folder, copy.arrays)

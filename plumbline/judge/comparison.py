@@ -9,10 +9,11 @@ from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.gates.production import production_gate, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.selfcheck import selfcheck
-from plumbline.judge.rungs.windows import window_findings, window_notes
+from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
@@ -82,7 +83,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
         results.append(drawn)
     if not compared.curve:
-        findings += window_findings(pair, "learn")
+        findings += [*window_findings(pair, "learn"), *_lost_curve(pair)]
     findings += [finding for result in results for finding in result.findings]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
     if checked is not None:
@@ -144,9 +145,19 @@ def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
     return [exact, *portable_findings(pair)]
 
 
+def _lost_curve(pair: Pair) -> list[Finding]:
+    """Return a finding if curves of different kernels have no windows beside each other."""
+    why = lost_windows(pair, "learn")
+    if not why or pair.candidate.record.experiment is not None or not other_kernels(pair, "learn"):
+        return []
+    detail = fact("curve-legs.lost", why=why)
+    return [Finding(check="learn.portable", outcome="inconclusive", metric="windows", detail=detail)]
+
+
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
     """Return a finding if only bits differ, and no portable legs show that the formulas are equal."""
-    if walk.equal or walk.mismatches or portable_legs(pair) is not None:
+    is_experiment = pair.candidate.record.experiment is not None
+    if walk.equal or walk.mismatches or is_experiment or portable_legs(pair) is not None:
         return []
     lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
     detail = fact("comparison.lost-leg", why=lost[0]) if lost else fact("comparison.no-leg")

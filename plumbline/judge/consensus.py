@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
+from plumbline.judge.gates.production import own_checks
 from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
@@ -154,7 +155,9 @@ class _Evidence:
         """Return why a platform is wrong by itself, if not all are."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
-            "off.stated": [name for name, record in self.records.items() if contradiction(record.record) is not None],
+            "off.stated": [
+                name for name, record in self.records.items() if contradiction(record.record) or own_checks(record)
+            ],
             "off.proof": [name for name, record in self.records.items() if unproven(record.record) is not None],
             "off.precision": [name for name, record in self.records.items() if different_precision(record) is not None],
         }

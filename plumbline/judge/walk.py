@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, without
+from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.bits import RUNGS as BITS
@@ -138,7 +139,7 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
     what a change has left of a difference, and so for its size.
     """
     formula = portable(pair)
-    if is_excused and pair.candidate.record.experiment is None:
+    if _rounds(pair):
         pair = replace(pair, scale=math.inf)
     for step in range(len(pair.common)):
         for rung in ("rng", *BITS):
@@ -152,6 +153,12 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
     if exact is not None and "evaluation" not in pair.imposed:
         beyond = evaluation_numbers(pair) or (None if is_excused else exact)
         yield Standing("evaluation", None, "within" if beyond is None else "beyond", exact.at.at, beyond)
+
+
+def _rounds(pair: Pair) -> bool:
+    """Return whether two trainings' kernels round differently; an experiment's differences count by their size."""
+    left, right = pair.reference.record, pair.candidate.record
+    return right.experiment is None and bool(rounds_differently(left, right, "probe"))
 
 
 def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
@@ -227,10 +234,11 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
     """Return the first mismatch of the computation.
 
     If the runs part at a step whose tensors nobody measured, the difference there is the cause of a later one that is
-    beyond. A difference of portable bits needs no such guess.
+    beyond. A difference of portable bits needs no such guess, and kernels that round differently allow none.
     """
     beyond = standings[-1].mismatch if standings else None
-    if beyond is None or apart is None or apart.likeness != "unknown" or beyond.basis == "portable":
+    is_guess = apart is not None and apart.likeness == "unknown" and not _rounds(pair)
+    if beyond is None or apart is None or not is_guess or beyond.basis == "portable":
         return beyond
     return bits(pair, apart.step or 0, apart.rung)
 

@@ -83,7 +83,7 @@ def _evaluation(loaded: LoadedRecord, evaluation: EvaluationEvidence, spec: Prob
 def _portable(probe: ProbeEvidence, spec: ProbeSpec, seed: int) -> Iterator[Gap]:
     """Yield a gap if a requested portable leg is missing or incomplete.
 
-    If it was lost because memory ran out, the native evidence decides: see `comparison`.
+    If it was lost because memory ran out, equal bits may still decide: see `comparison`.
     """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:

@@ -26,8 +26,7 @@ within 3% for twelve."""
 # Rounding of tensors.
 
 FACTOR = 8.0
-"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only; in
-fp32, `PRODUCTION_FACTOR`."""
+"""Units in the last place of fp32 of a step's largest gradient, below which a gradient may be rounding only."""
 
 DOUBLING_STEPS = 9.0
 """Steps in which rounding differences double."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plumbline.schema import limits
 from plumbline.schema.production import KernelError
-from plumbline.schema.proof import ProofError
+from plumbline.schema.proof import Draws, ProofError
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 
 UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
@@ -37,6 +37,12 @@ def proof_limit(found: ProofError) -> float:
         unit = 2.0 ** -(MANTISSA_BITS["bf16" if found.dtype == "bfloat16" else "fp16"] + 1)
         return limits.PROOF.get(found.stage, 0.0) + sums * 2.0**-24 / unit
     return limits.PROOF["fp32"] + sums
+
+
+def is_off(draws: Draws) -> bool:
+    """Return whether dropout kept a share of elements that its rate gives by chance at most once in 10^9 draws."""
+    expected = draws.elements * (1 - draws.rate)
+    return abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
 
 
 def least_gradient(precision: Precision) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -86,6 +87,18 @@ def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torc
         with torch.no_grad(), _from_state(state, value.device):
             pieces.append(func(**{**given, "value": columns})[..., :count] != 0)
     return torch.cat(pieces, dim=-1)
+
+
+def drops(model: nn.Module) -> bool:
+    """Return whether a model was built to drop elements.
+
+    A mode has its price: a function that a library replaced by a wrapper of torch's own is called twice in it, because
+    torch hands its own call to the mode by name.
+    """
+    config = getattr(model, "config", None)
+    rates = [value for name, value in vars(config).items() if "dropout" in name] if config is not None else []
+    rates += [getattr(each, "p", 0.0) for each in model.modules() if "dropout" in type(each).__name__.lower()]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 class NativeDraws(TorchFunctionMode):

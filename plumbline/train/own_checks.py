@@ -24,10 +24,11 @@ from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, borrowed, without_dropout
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, TrainingFailedError
 from plumbline.train.families import attention_of_double
 from plumbline.train.numerics import apply_settings
 from plumbline.train.proof import Prover, is_over
+from plumbline.train.proof_modules import KINKED
 from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compiled_form, make_engine
 from plumbline.train.step_values import StepValues, Values, apart, backwards, differ
@@ -49,7 +50,7 @@ class OwnChecks:
         """
         lost: dict[str, str] = {}
         found, num = ProductionEvidence(), len(self._proofs)
-        with auxiliary("checks", self._context, lost, MODULE_ERRORS):
+        with auxiliary("checks", self._context, lost, (*MODULE_ERRORS, TrainingFailedError)):
             found = self._run(engine, opened(), at, batch)
         everyone = self._context.ranks.gather((found.to_json(), self._proofs[num:]))
         if lost:
@@ -163,7 +164,8 @@ class OwnChecks:
         logits, *others = (each.outputs()["logits"] for each in (exact, closed, eager))
         others = [each[: len(logits)] for each in others]
         sizes = [apart({"logits": each}, {"logits": logits}) for each in others]
-        slopes = [backwards(each.gradients, exact.gradients) for each in (closed, eager)]
+        is_kinked = any(isinstance(each, KINKED) for each in opened.bare.modules())
+        slopes = [[] if is_kinked else backwards(each.gradients, exact.gradients) for each in (closed, eager)]
         for stage, found in (("forward", sizes), ("gradient", slopes)):
             for (name, error), (_, other) in zip(*found, strict=True):
                 yield KernelError(stage=stage, name=name, error=error, eager=other)

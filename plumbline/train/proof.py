@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from plumbline.schema.proof import ORDER, Proof, ProofError
-from plumbline.schema.tolerance import proof_limit
+from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
@@ -222,8 +222,9 @@ def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
 
 
 def is_over(proof: Mapping[str, Any]) -> bool:
-    """Return whether a proof lists a tensor beyond its limit."""
-    return any(not _ratio(each) <= 1 for each in Proof.model_validate(proof).errors)
+    """Return whether a proof lists a tensor beyond its limit, or dropout at another rate."""
+    found = Proof.model_validate(proof)
+    return any(not _ratio(each) <= 1 for each in found.errors) or any(map(is_off, found.draws))
 
 
 def _ratio(each: ProofError) -> float:

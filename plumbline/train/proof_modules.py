@@ -20,13 +20,14 @@ from torch.func import functional_call
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS
-from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws
+from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws, drops
 from plumbline.train.summaries import aside
 from plumbline.train.taps import first_tensor
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TINY = 1e-300
-_KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
+KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
+"""Next to their kinks, rounding passes all of a gradient, or none."""
 NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 _SMALLEST_HALF = 2.0**-25
@@ -172,7 +173,8 @@ class ModuleProofs:
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
         self._is_forward, self._open = True, []
-        self._pass.enter_context(self._draws)
+        if drops(self._engine.bare):
+            self._pass.enter_context(self._draws)
 
     def forward_done(self) -> None:
         """Watch no module that the backward pass calls again."""
@@ -265,7 +267,7 @@ class ModuleProofs:
 
         Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
         """
-        if call.level != "leaf" and any(isinstance(each, _KINKED) for each in call.module.modules()):
+        if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
             return
         wanted: list[torch.Tensor] = []
 

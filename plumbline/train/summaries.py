@@ -23,7 +23,7 @@ from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_co
 from plumbline.train.digests import HashThreads, TensorDigest, host_array
 
 DigestKind = Literal["signed", "unsigned"]
-"""Whether tensors are digested, and whether the sign of zero counts."""
+"""Whether the sign of zero counts."""
 NUM_SIGNED = 2 * SKETCH_SIZE
 _SQUARES, _NOT_FINITE = NUM_SIGNED, NUM_SIGNED + 1
 _ROW = NUM_SIGNED + 2

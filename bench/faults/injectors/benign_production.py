@@ -82,7 +82,7 @@ def softmax_of_a_torch_release_in_base_two() -> None:
     new_release()
 
     def softmax(_: Any, value: Tensor, dim: int = -1, **__: Any) -> Any:
-        wide = value.float()
+        wide = value if value.dtype == torch.float64 else value.float()
         powers = ((wide - wide.amax(dim, keepdim=True).detach()) * math.log2(math.e)).exp2()
         return powers / powers.sum(dim, keepdim=True)
 
@@ -92,6 +92,7 @@ def softmax_of_a_torch_release_in_base_two() -> None:
 @control("fp32", AVX2)
 def gelu_of_a_release_in_fp64() -> None:
     """A release computes GELU of `speed` in fp64."""
+    new_release()
     wrap_while(
         is_unstrict, nn.functional, "gelu",
         lambda plain, value, **named: plain(value.double(), **named).to(value.dtype),

@@ -151,7 +151,12 @@ def second_process_warms_up_by_rows() -> None:
 def second_process_has_a_larger_eps() -> None:
     """LayerNorm of the second process of the curve has an eps of 0.01."""
     if _is_second():
-        wrap_while(during("learn"), nn.functional, "layer_norm", lambda plain, *given: plain(*given[:4], 1e-2))
+        wrap_while(
+            during("learn"),
+            nn.functional,
+            "layer_norm",
+            lambda plain, *given, **named: plain(*given[:4], **named | {"eps": 1e-2}),
+        )
 
 
 @second_process("optimizer", "bf16")

@@ -54,7 +54,7 @@ def speed_labels_of_the_neighbour() -> None:
 def speed_rows_dealt_out() -> None:
     """`speed` deals the rows of a batch to its micro-batches in turn."""
     turns = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
-    _in_speed(lambda batch: {name: values[turns] for name, values in batch.items()})
+    _in_speed(lambda batch: {name: values[turns[turns < len(values)]] for name, values in batch.items()})
 
 
 @fault("weights.init", "bf16", AVX2)
@@ -174,7 +174,7 @@ def speed_labels_of_the_batch_before() -> None:
     def stale(plain: Any, self: Any, batch: Any) -> Any:
         labels = self.__dict__.setdefault("_labels", batch["labels"])
         self._labels = batch["labels"]
-        return plain(self, {**batch, "labels": labels})
+        return plain(self, {**batch, "labels": labels if len(labels) == len(batch["labels"]) else batch["labels"]})
 
     wrap_while(during("speed"), Engine, "_micro_batches", stale)
 

@@ -14,8 +14,7 @@ from plumbline.judge.gates.trail import batch_difference, later_difference, star
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.portable import other_software
-from plumbline.judge.rungs.windows import window_findings, window_mismatch, windows_of
+from plumbline.judge.rungs.windows import lost_windows, window_findings, window_mismatch
 from plumbline.judge.spec_precision import other_format
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
@@ -32,7 +31,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
         return GateResult()
     off = batch_difference(pair) or start_difference(pair)
     if off is None:
-        off = _unsteady(pair) or _apart(pair) or _own(pair.candidate)
+        off = _unsteady(pair) or _apart(pair) or own_checks(pair.candidate)
     if off is None:
         off = later_difference(pair, is_due=_bits_due(pair))
     return off or GateResult((*window_findings(pair, "speed"), *_checked(pair.candidate), *_lost(pair)))
@@ -50,17 +49,9 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
 
 
 def _lost(pair: Pair) -> Iterator[Finding]:
-    """Yield a finding if windows or checks were lost, and the training's bits do not prove what they would have.
-
-    An operation without a portable form ends the windows of both sides; of one, its machine is not shown to compute it.
-    """
-    sides = (pair.reference, pair.candidate)
-    windows = [legs for side in sides if (legs := windows_of(side, "speed")) is not None]
-    reasons = [checks.lost for side in sides if (checks := _checks(side)) is not None]
-    reasons += [legs.lost for legs in windows]
-    if not all(legs.unportable for legs in windows) and not other_software(pair):
-        reasons += [legs.unportable for legs in windows]
-    why = next(filter(None, reasons), "")
+    """Yield a finding if windows or checks were lost, and the training's bits do not prove what they would have."""
+    reasons = [checks.lost for side in (pair.reference, pair.candidate) if (checks := _checks(side)) is not None]
+    why = next(filter(None, (*reasons, lost_windows(pair, "speed"))), "")
     if why and (trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None):
         detail = fact("production.lost", why=why)
         yield Finding(check="production.evidence", outcome="inconclusive", metric="checks", detail=detail)
@@ -101,7 +92,7 @@ def _unsteady(pair: Pair) -> GateResult | None:
     return GateResult((finding,), (cause,), Divergence(stage=stage, step=0, at=right.unsteady))
 
 
-def _own(side: LoadedRecord) -> GateResult | None:
+def own_checks(side: LoadedRecord) -> GateResult | None:
     """Return what a record shows by itself: a formula that is not the plain model's, or wrong compiled kernels."""
     checks = _checks(side)
     if checks is None:

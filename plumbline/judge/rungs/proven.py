@@ -5,7 +5,6 @@ It needs no reference: each step is compared with its definition from the machin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from plumbline.judge.gates.gate import GateResult
@@ -16,7 +15,7 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, Precision
-from plumbline.schema.tolerance import proof_limit
+from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
 
 PARTS = ("probe", "speed", "learn")
@@ -42,7 +41,7 @@ def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatc
     for part, proof in proofs_of(record):
         if part not in parts:
             continue
-        drawn = next((draws for draws in proof.draws if _is_off(draws)), None)
+        drawn = next((draws for draws in proof.draws if is_off(draws)), None)
         if drawn is not None:
             return _off_draws(part, proof, drawn), part
         found = next((each for each in proof.errors if is_over(each)), None)
@@ -103,12 +102,6 @@ def _calls(proof: Proof) -> dict[float, int]:
 def is_over(found: ProofError) -> bool:
     """Return whether an error is beyond its limit, or no number."""
     return found.error is None or not found.error <= proof_limit(found)
-
-
-def _is_off(draws: Draws) -> bool:
-    """Return whether dropout kept a share of elements that its rate gives by chance at most once in 10^9 draws."""
-    expected = draws.elements * (1 - draws.rate)
-    return abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
 
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:

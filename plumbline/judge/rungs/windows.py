@@ -147,6 +147,18 @@ def _proven(pair: Pair, part: Part) -> int:
     return sum(next(window_parts(ours, theirs), None) is None for ours, theirs in _common(pair, part))
 
 
+def lost_windows(pair: Pair, part: Part) -> str:
+    """Return why a part's windows are not beside each other, or "".
+
+    An operation without a portable form ends the windows of both sides; of one, its machine is not shown to compute it.
+    """
+    found = [windows for _, windows in _sides(pair, part)]
+    why = next((windows.lost for windows in found if windows.lost), "")
+    if not why and not all(windows.unportable for windows in found) and not other_software(pair):
+        why = next((windows.unportable for windows in found if windows.unportable), "")
+    return why
+
+
 def window_findings(pair: Pair, part: Part) -> list[Finding]:
     """Return the proof of equal formulas in a part."""
     num, places = _proven(pair, part), len(list(_common(pair, part)))

@@ -186,7 +186,6 @@ class PortableLeg:
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found, unportable = self._train(self._steps, taps, self._late)
-        self._steps = min(len(found.steps), self._steps) if not unportable else self._steps
         again = self._train(1, taps & {0})[0] if repeat else found
         self.evidence = PortableEvidence(
             slices=self._probe.portable_slices, steps=tuple(found.steps),

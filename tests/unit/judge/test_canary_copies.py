@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from plumbline.judge.canary import CanaryResult, canary_findings, prove
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
 from plumbline.records import LoadedRecord
+from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 from tests.kept_results import keep
@@ -46,7 +49,10 @@ def test_a_slow_copy_is_a_fifth_slower_than_the_limit_in_every_number(drop: floa
 
 
 def test_each_copy_of_a_probe_has_one_fault() -> None:
-    original = make_record(has_portable_sketches=True)
+    made = make_record(has_portable_sketches=True)
+    operation = NativeOperation(name="linear", sha256="a" * 16, sketch=(1.0,) * 8)
+    fingerprint = made.record.fingerprint.replace(operations={"probe": (operation,)})
+    original = LoadedRecord(made.record.replace(fingerprint=fingerprint), made.folder, made.arrays)
     probe = original.record.evidence.probe
     assert probe is not None
     assert probe.portable is not None
@@ -70,6 +76,7 @@ def test_each_copy_of_a_probe_has_one_fault() -> None:
                 size = 1.005 if copy is eps and key == "forward layer.norm" else 1.0
                 assert numbers == pytest.approx([size * number for number in dict(known.sketches)[key]])
         assert (copy.record.fingerprint == original.record.fingerprint) is (copy is not eps)
+        assert bool(other_kernels(Pair(original, copy))) is (copy is eps)
 
 
 def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:

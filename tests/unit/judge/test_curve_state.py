@@ -136,3 +136,13 @@ def test_a_process_in_another_format_is_a_precision() -> None:
         legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
         judgement = judged({"legs": legs, "inconsistent": parted}, {"legs": {"legs": [LEG]}}, other=True)
         assert [cause.code for cause in judgement.causes] == [code]
+
+
+@pytest.mark.parametrize("ended", [{"lost": "out of memory"}, {"unportable": "aten.sinh"}])
+def test_a_curve_without_windows_proves_nothing_behind_other_kernels(ended: dict[str, str]) -> None:
+    whole_one, lost = {"legs": {"legs": [LEG]}}, {"legs": {"legs": [], **ended}}
+    for left, right in ((whole_one, lost), (lost, whole_one)):
+        assert judged(right, left, other=True).verdict == "inconclusive"
+        assert judged(right, left, other=False).verdict == "pass"  # equal bits
+    both = judged(lost, lost, other=True)
+    assert both.verdict == ("inconclusive" if "lost" in ended else "pass")
