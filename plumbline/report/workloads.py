@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.bits import other_kernels
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.curves import Curves, curves
@@ -89,8 +88,7 @@ def workload_view(
     """Return the evidence of one workload. `records` has its platforms in the order of `order`."""
     base = records.get(reference)
     pairs = {name: Pair(base, record) for name, record in records.items() if base is not None and name != reference}
-    limited = frozenset(name for name in marked & pairs.keys() if not other_kernels(pairs[name]))
-    taps = taps_chart(pairs, order, limited)
+    taps = taps_chart(pairs, order, marked)
     equal = {name: _equal(pair) for name, pair in pairs.items()}
     return WorkloadView(
         name=clean(workload, 63),
