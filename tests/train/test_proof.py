@@ -258,18 +258,28 @@ def test_gradients_that_cancel_over_the_rows_are_honest(precision):
 
 
 def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
-    """A library's own function has another name, and draws where the setting asks for no dropout."""
+    """A library's own function has another name, and no attribute of torch's."""
     drop = functional.dropout
 
     def dropped(value, p=0.5, training=True, inplace=False):
-        return drop(value, 0.1 if training and value.dim() == 4 else p, training, inplace)
+        return drop(value, p, training, inplace)
 
     monkeypatch.setattr(functional, "dropout", dropped)
-    setting = Setting(attention="eager", steps=(0,))
+    setting = Setting(attention="eager", dropout=0.1, steps=(0,))
     (proof,), weights = setting.train()
     assert {draws.rate for draws in proof.draws} == {0.1}
     assert not [found for found in proof.errors if is_over(found)]
     assert torch.equal(weights, setting.train(is_proven=False)[1])
+
+
+def test_a_wrapped_function_is_called_once_in_a_step_that_proves_itself(monkeypatch):
+    """torch hands its own call to a mode by its name, which is the wrapper's: a mode would call it twice."""
+    entropy = functional.cross_entropy
+    monkeypatch.setattr(
+        functional, "cross_entropy", lambda scores, *given, **named: entropy(scores * 2, *given, **named)
+    )
+    setting = Setting(steps=(0,))
+    assert torch.equal(setting.train()[1], setting.train(is_proven=False)[1])
 
 
 def test_a_module_that_computes_again_in_the_backward_pass_is_lost_and_trains_on():
