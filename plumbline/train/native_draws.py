@@ -1,4 +1,4 @@
-"""Masks of native dropout: read from the values that a call set to zero, and used again in its definition."""
+"""Masks of native dropout: read from the values that a call set to zero."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from plumbline.schema.proof import Draws
 
-_ATTENTION = "scaled_dot_product_attention"
+ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
-_OF_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_OFATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_DROPOUT = ("input", "p", "training", "inplace")
 
 
@@ -32,27 +31,27 @@ class Draw:
     """The innermost proven module around the call."""
 
 
-def _asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
+def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
     """Return the kind of a call that draws, and its rate; nothing of any other."""
     kind = _kind(func, given)
-    if kind == _ATTENTION:
-        return _ATTENTION, float(given.get("dropout_p", 0.0))
+    if kind == ATTENTION:
+        return ATTENTION, float(given.get("dropout_p", 0.0))
     if kind:
         return "dropout", float(given.get("p", 0.5)) if given.get("training", given.get("train", True)) else 0.0
     return "", 0.0
 
 
-def _bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
+def bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call that may draw, by name."""
     kind = _kind(func, named)
-    names = _OF_ATTENTION if kind == _ATTENTION else _OF_DROPOUT if kind else ()
+    names = _OFATTENTION if kind == ATTENTION else _OF_DROPOUT if kind else ()
     return {**dict(zip(names, args, strict=False)), **named}
 
 
 def _kind(func: Any, named: Mapping[str, Any]) -> str:
     """Return whether a call is attention, dropout, or neither; a replaced dropout may have another name."""
     name = getattr(func, "__name__", "")
-    return name if name == _ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
+    return name if name == ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
 
 
 def _generator(device: torch.device) -> torch.Tensor:
@@ -126,8 +125,8 @@ class NativeDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and read its mask if it draws."""
         named = kwargs or {}
-        given = _bound(func, args, named)
-        kind, rate = _asked(func, given)
+        given = bound(func, args, named)
+        kind, rate = asked(func, given)
         if not rate or self._is_paused:
             return func(*args, **named)
         value = given["input" if kind == "dropout" else "value"]
@@ -158,41 +157,3 @@ class NativeDraws(TorchFunctionMode):
             )
             for (name, rate), own in counts.items()
         )
-
-
-class RepeatedDraws(TorchFunctionMode):
-    """Mode in which calls that draw use known masks, one after the other, at the rates that they ask for."""
-
-    def __init__(self, draws: Sequence[Draw]) -> None:
-        super().__init__()
-        self._draws, self.is_short = iter(draws), False
-        """`is_short`: whether a call draws beyond the known masks."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, by its definition if it draws."""
-        named = kwargs or {}
-        given = _bound(func, args, named)
-        kind, rate = _asked(func, given)
-        if not rate:
-            return func(*args, **named)
-        draw = next(self._draws, None)
-        if draw is None:
-            self.is_short = True
-            return given["input"] if kind == "dropout" else func(**{**given, "dropout_p": 0.0})
-        if kind == "dropout":
-            return given["input"] * draw.kept / (1 - rate)
-        return _attention(given, draw.kept, rate)
-
-
-def _attention(given: dict[str, Any], kept: torch.Tensor, rate: float) -> torch.Tensor:
-    """Return attention by its definition, with a known mask of dropout."""
-    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-    scale = given.get("scale") or query.shape[-1] ** -0.5
-    scores = query @ key.transpose(-2, -1) * scale
-    if given.get("is_causal"):
-        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = functional.softmax(scores, dim=-1) * kept / (1 - rate)
-    output: torch.Tensor = weights @ value
-    return output

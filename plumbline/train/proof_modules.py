@@ -20,7 +20,8 @@ from torch.func import functional_call
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS
-from plumbline.train.native_draws import Draw, NativeDraws, RepeatedDraws, drops
+from plumbline.train.native_draws import Draw, NativeDraws, drops
+from plumbline.train.repeated import Repeated, in_double
 from plumbline.train.summaries import aside
 from plumbline.train.taps import first_tensor
 
@@ -33,6 +34,7 @@ NO_FORM = -1.0
 _SMALLEST_HALF = 2.0**-25
 """Half of fp16's smallest number: what a value below it loses."""
 _Result = TypeVar("_Result")
+_Change = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["leaf", "block"]
 """Whether a module is one without children, or holds such."""
 
@@ -81,24 +83,11 @@ def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return {key: _mapped(entry, change) for key, entry in value.items()} if type(value) is dict else value
 
 
-def _in_double(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().double() if value.is_floating_point() else value.detach()
-
-
 def _matrix(module: nn.Module) -> nn.Parameter | None:
     """Return the weight of a module that multiplies its input by a matrix."""
     weight = getattr(module, "weight", None)
     is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
     return weight if is_matrix and not isinstance(module, nn.Embedding) else None
-
-
-def _terms(weight: torch.Tensor, given: Any, named: Any, width: int) -> torch.Tensor:
-    """Return the norm of the terms that a matrix product adds up to an output of `width` features."""
-    value = first_tensor((*given, *named.values()))
-    columns = weight.detach().double().square().sum(0 if weight.shape[0] == width else 1)
-    if value is None or value.shape[-1] != len(columns):
-        return torch.zeros((), dtype=torch.float64, device=weight.device)
-    return (value.detach().double().square() @ columns).sum().sqrt()
 
 
 @dataclass(eq=False, slots=True)
@@ -109,10 +98,8 @@ class _Call:
     module: nn.Module
     inputs: tuple[Any, dict[str, Any]]
     draws: list[Draw]
-    passed: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Expected gradients of the inputs of a matrix product, by place."""
-    terms: torch.Tensor | None = None
-    """Norm of the terms of those gradients."""
+    passed: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    """Expected gradients of the inputs of a matrix product with their sizes, by place."""
 
     @property
     def level(self) -> Level:
@@ -122,16 +109,19 @@ class _Call:
     def kind(self) -> str:
         return type(self.module).__name__
 
-    def tables(self) -> tuple[torch.Tensor, ...]:
-        """Return the weights of a block's embeddings."""
-        return tuple(child.weight for child in self.module.children() if isinstance(child, nn.Embedding))
+    def inputs_by(self, change: _Change) -> tuple[Any, dict[str, Any]]:
+        """Return the inputs with each tensor changed."""
+        given, named = _mapped(list(self.inputs), change)
+        return given, named
 
-    def exact(self, parameters: dict[str, torch.Tensor] | None = None, inputs: Any = None) -> torch.Tensor | None:
-        """Return the output in fp64."""
-        given, named = inputs or _mapped(list(self.inputs), _in_double)
-        tensors = {name: _in_double(value) for name, value in self.module.named_buffers()}
-        tensors |= parameters or {name: _in_double(value) for name, value in self.module.named_parameters()}
-        return first_tensor(functional_call(self.module, tensors, given, named))
+    def parameters_by(self, change: _Change) -> dict[str, torch.Tensor]:
+        """Return the parameters by name, each changed."""
+        return {name: change(value) for name, value in self.module.named_parameters()}
+
+    def output(self, parameters: dict[str, torch.Tensor], inputs: tuple[Any, dict[str, Any]]) -> torch.Tensor | None:
+        """Return the output by the module's definition."""
+        tensors = {name: in_double(value) for name, value in self.module.named_buffers()} | parameters
+        return first_tensor(functional_call(self.module, tensors, *inputs))
 
 
 @dataclass(slots=True)
@@ -141,13 +131,10 @@ class _Gradient:
     kind: str
     dtype: torch.dtype
     value: torch.Tensor
+    moved: torch.Tensor
+    """Square of the distance by which roundings of the inputs move it, in roundings."""
+    rows: int
     uses: int = 1
-    squares: torch.Tensor | None = None
-    """Sum of the squared terms, whose cancellation is no error."""
-    rows: int = 0
-    tables: tuple[torch.Tensor, ...] = ()
-    """Tables whose rows the block adds up: one that is read once for all rows of the batch gets the sum of what the
-    others get."""
 
 
 class ModuleProofs:
@@ -167,8 +154,6 @@ class ModuleProofs:
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._pass = ExitStack()
-        self._products = torch.zeros((), dtype=torch.float64, device=engine.ranks.device)
-        """Norm of the terms of the last matrix product's output."""
 
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
@@ -193,7 +178,7 @@ class ModuleProofs:
         """Return what native dropout kept."""
         return self._draws.summary()
 
-    def _exactly(self, repeated: RepeatedDraws) -> ExitStack:
+    def _exactly(self, repeated: Repeated) -> ExitStack:
         """Return a context in which modules compute in fp64 with known masks, and no hook acts."""
         stack = ExitStack()
         stack.enter_context(aside())
@@ -242,18 +227,13 @@ class ModuleProofs:
         if native is None or native.dtype == torch.float64:
             return
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
-        repeated = RepeatedDraws(call.draws)
-        with self._exactly(repeated), torch.no_grad():
-            exact = self._tried(call, call.exact)
-        if exact is None or exact.shape != native.shape or repeated.is_short:
-            return  # without its own draws nothing is known of its output
-        weight, dtype = _matrix(module), self._format(call, native.dtype)
+        dtype, weight = self._format(call, native.dtype), _matrix(module)
+        exact, moved = self._output(call), self._output(call, unit_of(dtype))
+        if exact is None or moved is None or exact.shape != native.shape:
+            return
         width = native.shape[-1] if native.dim() else 1
         terms = width if weight is None else weight.numel() // width
-        if weight is not None:
-            self._products = _terms(weight, given, named, width)
-        # A head's few numbers may cancel; the whole model's output is that of its last product.
-        size = size_of(exact) if weight is None and name else torch.maximum(size_of(exact), self._products)
+        size = torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
         error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
         error = torch.where(torch.isfinite(size_of(exact)), error, NO_FORM)
         self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
@@ -262,6 +242,14 @@ class ModuleProofs:
             for place, alias in enumerate(self._aliases if weight is not None else ()):
                 alias.register_hook(partial(self._reached, call, place))
 
+    def _output(self, call: _Call, unit: float = 0.0) -> torch.Tensor | None:
+        """Return a module's output by its definition, if its own draws are known."""
+        repeated = Repeated(call.draws, unit)
+        parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
+        with self._exactly(repeated), torch.no_grad():
+            found = self._tried(call, lambda: call.output(parameters, inputs))
+        return None if repeated.is_short else found
+
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
         """Add the gradients that a module's definition gives its parameters, and keep those of its inputs.
 
@@ -269,72 +257,59 @@ class ModuleProofs:
         """
         if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
             return
-        wanted: list[torch.Tensor] = []
+        dtype = self._format(call, gradient.dtype)
+        unit = unit_of(dtype)
+        exact, moved = self._gradients(call, gradient), self._gradients(call, gradient, unit)
+        rows = gradient.numel() // gradient.shape[-1]
+        for key, expected in exact.items():
+            by = distance(moved[key], expected) / unit
+            if isinstance(key, int):
+                call.passed[key] = expected, torch.maximum(size_of(expected), by)
+            else:
+                self._add(call, key, _Gradient(call.kind, dtype, expected, by.square(), rows))
+
+    def _gradients(
+        self, call: _Call, gradient: torch.Tensor, unit: float = 0.0
+    ) -> dict[torch.Tensor | int, torch.Tensor]:
+        """Return by parameter, and by place of a matrix product's input, the gradient that the definition gives."""
+        repeated, wanted = Repeated(call.draws, unit), dict[torch.Tensor | int, torch.Tensor]()
+        own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
 
         def leaf(value: torch.Tensor) -> torch.Tensor:
-            exact = _in_double(value)
+            exact = repeated.entered(value)
             if exact.is_floating_point():
-                wanted.append(exact.requires_grad_())
+                wanted[len(wanted)] = exact.requires_grad_()
             return exact
 
-        own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
-        parameters = {name: _in_double(value) for name, value in call.module.named_parameters()}
-        for name in own:
-            parameters[name].requires_grad_()
-        passed = gradient.detach().double()
-        with self._exactly(RepeatedDraws(call.draws)), torch.enable_grad():
-            inputs = _mapped(list(call.inputs), leaf if _matrix(call.module) is not None else _in_double)
-            exact = self._tried(call, lambda: call.exact(parameters, inputs))
-            if exact is None or not exact.requires_grad:
-                return
-            sources = [parameters[name] for name in own] + wanted
+        inputs = call.inputs_by(leaf if _matrix(call.module) is not None else repeated.entered)
+        parameters, passed = call.parameters_by(repeated.entered), repeated.entered(gradient)
+        wanted |= {value: parameters[name].requires_grad_() for name, value in own.items()}
+        with self._exactly(repeated), torch.enable_grad():
+            output = self._tried(call, lambda: call.output(parameters, inputs))
+            if output is None or not output.requires_grad:
+                return {}
             # A module may compute its own forward pass again in the backward pass.
-            found = self._tried(call, lambda: torch.autograd.grad(exact, sources, passed, allow_unused=True))
-            if found is None:
-                return
-        call.passed = {place: each for place, each in enumerate(found[len(own) :]) if each is not None}
-        dtype, tables = self._format(call, gradient.dtype), call.tables()
-        for value, each in zip(own.values(), found, strict=False):
-            if each is not None:
-                beside = tables if any(value is table for table in tables) else ()
-                self._add(call, value, _Gradient(call.kind, dtype, each, tables=beside))
-        if call.level == "leaf":
-            self._add_terms(call, passed, exact.detach(), [entry.detach() for entry in wanted])
+            found = self._tried(
+                call, lambda: torch.autograd.grad(output, list(wanted.values()), passed, allow_unused=True)
+            )
+        return {key: each for key, each in zip(wanted, found or (), strict=False) if each is not None}
 
     def _add(self, call: _Call, parameter: torch.Tensor, more: _Gradient) -> None:
         known = self._expected.setdefault((call.level, parameter), more)
         if known is not more:  # of another micro-batch, or of a module with the same weight
             known.value += more.value
+            known.moved += more.moved
+            known.rows += more.rows
             known.uses += 1
             known.dtype = max(known.dtype, more.dtype, key=unit_of)
 
-    def _add_terms(self, call: _Call, passed: torch.Tensor, exact: torch.Tensor, given: list[torch.Tensor]) -> None:
-        """Add the squares of the terms whose sum is a gradient."""
-        weight, flat = _matrix(call.module), passed.reshape(-1, passed.shape[-1])
-        squares = flat.square()
-        for name, value in call.module.named_parameters():
-            if (expected := self._expected.get(("leaf", value))) is None:
-                continue
-            size = squares.sum()
-            if value is weight and given and given[0].numel() // given[0].shape[-1] == len(flat):
-                size = (squares.sum(1) * given[0].reshape(len(flat), -1).square().sum(1)).sum()
-            elif name == "weight" and value.dim() == 1 and len(value) == flat.shape[1]:  # a normalisation's
-                bias, own = getattr(call.module, "bias", None), value.detach().double()
-                whole = exact if bias is None else exact - bias.detach().double()
-                size = (flat * whole.reshape(flat.shape) / torch.where(own == 0, 1.0, own)).square().sum()
-            expected.squares = size if expected.squares is None else expected.squares + size
-            expected.rows += len(flat)
-        if weight is not None:
-            columns = weight.detach().double().square().sum(1 if weight.shape[0] == flat.shape[1] else 0)
-            call.terms = (squares @ columns).sum().sqrt()
-
     def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
         """Compare the gradient that a matrix product gave an input with its definition."""
-        expected, weight = call.passed.pop(place, None), _matrix(call.module)
-        if expected is None or call.terms is None or weight is None:
+        weight = _matrix(call.module)
+        if place not in call.passed or weight is None:
             return
+        expected, size = call.passed.pop(place)
         dtype = SHORT.get(self._engine.precision, native.dtype)
-        size = torch.maximum(size_of(expected), call.terms)
         error = self._error(native, expected, size, dtype, _SMALLEST_HALF)
         terms = weight.numel() // native.shape[-1]
         self._found.append(Found("gradient", f"{call.name} input", call.kind, dtype, terms, error))
@@ -353,16 +328,12 @@ class ModuleProofs:
         factor = scale * self._engine.ranks.world
         for (_level, parameter), expected in self._expected.items():
             leaf = self._expected.get(("leaf", parameter))
-            if parameter.grad is None or leaf is None or leaf.squares is None or leaf.uses != expected.uses:
+            if parameter.grad is None or leaf is None or leaf.uses != expected.uses:
                 continue  # a weight that a module outside of the block uses as well
-            tables = [self._expected.get(("leaf", table)) for table in expected.tables]
-            added = [leaf, *(table for table in tables if table is not None)]
-            squares = torch.stack([each.squares for each in added if each.squares is not None]).max()
             exact = self._summed(expected.value) / factor
-            size = torch.maximum(size_of(exact), self._summed(squares).sqrt() / factor)
+            size = torch.maximum(size_of(exact), self._summed(expected.moved).sqrt() / factor)
             error = self._error(parameter.grad, exact, size, expected.dtype, _SMALLEST_HALF / scale)
-            rows = max(each.rows for each in added)
-            self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, rows, error))
+            self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, expected.rows, error))
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""

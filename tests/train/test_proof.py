@@ -257,6 +257,33 @@ def test_gradients_that_cancel_over_the_rows_are_honest(precision):
     assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
 
 
+class Alike(Setting):
+    """Rows of one word at places that the model does not tell apart, as in texts of few words after some training."""
+
+    share = 1e-3
+
+    def batch(self) -> Batch:
+        batch = super().batch()
+        return {**batch, "input_ids": torch.full_like(batch["input_ids"], 7) * batch["attention_mask"]}
+
+    def flatten(self, step: int, engine: Engine) -> None:
+        """Leave positions a small part of what they add."""
+        if not step:
+            with torch.no_grad():
+                engine.bare.bert.embeddings.position_embeddings.weight.mul_(self.share)
+
+
+@pytest.mark.parametrize("share", [1e-2, 1e-4, 0.0])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_gradients_that_cancel_within_a_block_are_honest(precision, attention, share):
+    """Attention to tokens that are alike gives its queries almost no gradient: one number less another."""
+    setting = Alike(precision=precision, attention=attention, steps=(0, 2))
+    setting.share = share
+    proofs, _ = setting.train(before=setting.flatten)
+    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+
+
 def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
     """A library's own function has another name, and no attribute of torch's."""
     drop = functional.dropout

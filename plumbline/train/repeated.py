@@ -1,0 +1,113 @@
+"""Repetition of a module's call by its definition: with known masks of dropout, and with each operation a rounding off.
+
+How far roundings move a result says what is lost where its terms cancel, whatever the operations are: each number that
+enters or leaves one is nudged up or down by chance (D. S. Parker, "Monte Carlo Arithmetic", 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from plumbline.train.native_draws import ATTENTION, Draw, asked, bound
+
+
+class _Nudge(torch.autograd.Function):
+    """Factors of a value, and others of its gradient: the derivative of a function that is nudged once would cancel."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, forwards: torch.Tensor, backwards: torch.Tensor) -> torch.Tensor:
+        """Return the value times its factors."""
+        ctx.save_for_backward(backwards)
+        return value * forwards
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        """Return the gradient times its own factors."""
+        (backwards,) = ctx.saved_tensors
+        return gradient * backwards, None, None
+
+
+class Repeated(TorchFunctionMode):
+    """Mode in which calls that draw use known masks, one after the other, at the rates that they ask for."""
+
+    def __init__(self, draws: Sequence[Draw], unit: float = 0.0) -> None:
+        """`unit`: relative error of the roundings; 0 for none."""
+        super().__init__()
+        self._draws, self._unit, self.is_short = iter(draws), unit, False
+        """`is_short`: whether a call draws beyond the known masks."""
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def entered(self, value: torch.Tensor) -> torch.Tensor:
+        """Return what enters the repetition in fp64."""
+        return self._nudged(in_double(value))
+
+    def _nudged(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with each number a rounding off, or not, by chance."""
+        if not self._unit or not value.is_floating_point():
+            return value
+        nudged: torch.Tensor = _Nudge.apply(value, self._chances(value), self._chances(value))
+        return nudged
+
+    def _chances(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a factor for each number: 1, or the next smaller number of the format."""
+        if value.device not in self._generators:
+            self._generators[value.device] = torch.Generator(value.device).manual_seed(0)
+        signs = torch.randint(0, 2, value.shape, generator=self._generators[value.device], device=value.device)
+        return 1 - 2 * self._unit * signs
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, by its definition if it draws, or if roundings within it are asked for."""
+        named = kwargs or {}
+        given = bound(func, args, named)
+        kind, rate = asked(func, given)
+        draw = next(self._draws, None) if rate else None
+        self.is_short |= bool(rate) and draw is None
+        if kind == "dropout":
+            value: torch.Tensor = given["input"]
+            return value if draw is None else self._nudged(value * draw.kept / (1 - rate))
+        if kind == ATTENTION:
+            with self if self._unit else nullcontext():
+                return _attention(given, None if draw is None else draw.kept, rate)
+        if self._unit and getattr(func, "__name__", "") == "softmax":
+            with self:
+                return _softmax(*args[:2], **named)
+        result = func(*args, **named)
+        is_new = isinstance(result, torch.Tensor) and not any(result is value for value in args)
+        return self._nudged(result) if is_new else result
+
+
+def in_double(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor in fp64, if it has fractions."""
+    return value.detach().double() if value.is_floating_point() else value.detach()
+
+
+def _softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:  # noqa: A002
+    """Return a softmax whose sum is an operation of its own, as its rounding changes the gradients of all its terms."""
+    value = input if dtype is None else input.to(dtype)
+    terms = _terms(value, dim)
+    return terms / terms.sum(dim, keepdim=True)
+
+
+def _terms(scores: torch.Tensor, dim: int) -> torch.Tensor:
+    return (scores - scores.detach().amax(dim, keepdim=True)).exp()
+
+
+def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) -> torch.Tensor:
+    """Return attention by its definition, with a known mask of dropout."""
+    query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    scale = given.get("scale") or query.shape[-1] ** -0.5
+    scores = query @ key.transpose(-2, -1) * scale
+    if given.get("is_causal"):
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    terms = _terms(scores, -1)
+    drawn = terms if kept is None else terms * kept / (1 - rate)
+    # Divided last, as fused kernels do: the gradient of the sum is then one of the output, with roundings of its own.
+    output: torch.Tensor = (drawn @ value) / terms.sum(-1, keepdim=True)
+    return output
