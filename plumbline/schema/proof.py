@@ -25,8 +25,8 @@ class ProofError(Model):
     terms: Count = 1
     """Number of products or values in each sum."""
     error: Number | None
-    """In units of half the spacing of `dtype`, relative to the tensor, or to its terms where these cancel; `None` if
-    not finite."""
+    """In units of half the spacing of `dtype`, relative to the tensor, or to what such roundings move where numbers
+    cancel; `None` if not finite."""
 
 
 class Draws(Model):

@@ -20,6 +20,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
+from plumbline.train.repeated import Repeated
 from plumbline.train.summaries import aside
 from plumbline.train.tasks import IGNORED
 from plumbline.train.trail import checksum
@@ -122,35 +123,42 @@ class Prover(Observer):
         logits, labels = outputs.logits, self._labels
         if labels is None:
             return
-        exact = logits.detach().double().requires_grad_()
-        with aside(), torch.enable_grad():
-            answering, wanted = self._engine.task.aligned(self._engine.unpacked(exact), labels)
-            mean = _mean_loss(answering, wanted)
-            (slope,) = torch.autograd.grad(mean, exact)
-        # The probabilities' sums are as large as the largest logit; CUDA's autocast rounds them to the logits' format.
-        size = torch.maximum(mean.detach().abs(), exact.detach().abs().max())
         dtype, kind = logits.dtype if logits.is_cuda else loss.dtype, type(self._engine.bare).__name__
-        error = distance(loss, mean) / size.clamp_min(1e-300) / unit_of(dtype)
+        mean, slope = self._defined(logits, labels)
+        moved, moved_slope = self._defined(logits, labels, dtype)
+        unit = unit_of(dtype)
+        # CUDA's autocast rounds the probabilities' sums to the logits' format.
+        size = torch.maximum(mean.abs(), (moved - mean).abs() / unit)
+        error = distance(loss, mean) / size.clamp_min(1e-300) / unit
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
         weight: list[torch.Tensor] = []
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
-        # A probability near 1 less 1 keeps few digits: the terms are the labels' own.
-        terms = (wanted != IGNORED).sum().clamp_min(1).double().rsqrt()
-        logits.register_hook(partial(self._of_logits, slope, terms, weight, kind))
+        size = torch.maximum(size_of(slope), distance(moved_slope, slope) / unit)
+        logits.register_hook(partial(self._of_logits, slope, size, weight, kind))
+
+    def _defined(
+        self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean loss by its definition, and the gradient of the logits."""
+        repeated = Repeated((), rounded)
+        exact = repeated.entered(logits).requires_grad_()
+        with aside(), torch.enable_grad(), repeated:
+            mean = _mean_loss(*self._engine.task.aligned(self._engine.unpacked(exact), labels))
+            (slope,) = torch.autograd.grad(mean, exact)
+        return mean.detach(), slope
 
     def _of_logits(
         self,
         slope: torch.Tensor,
-        terms: torch.Tensor,
+        size: torch.Tensor,
         weight: list[torch.Tensor],
         kind: str,
         passed: torch.Tensor | None,
     ) -> None:
         if passed is None:
             return  # a compiled model's own loss takes no gradient from outside
-        expected = slope * weight[0]
-        size = torch.maximum(size_of(expected), terms * weight[0].abs())
-        error = distance(passed, expected) / size.clamp_min(1e-300) / unit_of(passed.dtype)
+        size = (size * weight[0].abs()).clamp_min(1e-300)
+        error = distance(passed, slope * weight[0]) / size / unit_of(passed.dtype)
         self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
@@ -205,7 +213,9 @@ class Prover(Observer):
 def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross entropy over the counted labels, without a wait for the device; 0 without any."""
     counted = labels != IGNORED
-    losses = -logits.log_softmax(-1).gather(-1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    peak = logits.detach().amax(-1, keepdim=True)
+    whole = peak + (logits - peak).exp().sum(-1, keepdim=True).log()
+    losses = (whole - logits.gather(-1, labels.clamp_min(0).unsqueeze(-1))).squeeze(-1)
     return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 

@@ -31,8 +31,6 @@ KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 """Next to their kinks, rounding passes all of a gradient, or none."""
 NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
-_SMALLEST_HALF = 2.0**-25
-"""Half of fp16's smallest number: what a value below it loses."""
 _Result = TypeVar("_Result")
 _Change = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["leaf", "block"]
@@ -228,23 +226,22 @@ class ModuleProofs:
             return
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
         dtype, weight = self._format(call, native.dtype), _matrix(module)
-        exact, moved = self._output(call), self._output(call, unit_of(dtype))
+        exact, moved = self._output(call), self._output(call, dtype)
         if exact is None or moved is None or exact.shape != native.shape:
             return
         width = native.shape[-1] if native.dim() else 1
         terms = width if weight is None else weight.numel() // width
         size = torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
-        error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
-        error = torch.where(torch.isfinite(size_of(exact)), error, NO_FORM)
+        error = _error(native, exact, size, dtype)
         self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
         if name and native.requires_grad:
             native.register_hook(partial(self._passed, call))
             for place, alias in enumerate(self._aliases if weight is not None else ()):
                 alias.register_hook(partial(self._reached, call, place))
 
-    def _output(self, call: _Call, unit: float = 0.0) -> torch.Tensor | None:
+    def _output(self, call: _Call, rounded: torch.dtype | None = None) -> torch.Tensor | None:
         """Return a module's output by its definition, if its own draws are known."""
-        repeated = Repeated(call.draws, unit)
+        repeated = Repeated(call.draws, rounded)
         parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
         with self._exactly(repeated), torch.no_grad():
             found = self._tried(call, lambda: call.output(parameters, inputs))
@@ -259,7 +256,7 @@ class ModuleProofs:
             return
         dtype = self._format(call, gradient.dtype)
         unit = unit_of(dtype)
-        exact, moved = self._gradients(call, gradient), self._gradients(call, gradient, unit)
+        exact, moved = self._gradients(call, gradient), self._gradients(call, gradient, dtype)
         rows = gradient.numel() // gradient.shape[-1]
         for key, expected in exact.items():
             by = distance(moved[key], expected) / unit
@@ -269,10 +266,10 @@ class ModuleProofs:
                 self._add(call, key, _Gradient(call.kind, dtype, expected, by.square(), rows))
 
     def _gradients(
-        self, call: _Call, gradient: torch.Tensor, unit: float = 0.0
+        self, call: _Call, gradient: torch.Tensor, rounded: torch.dtype | None = None
     ) -> dict[torch.Tensor | int, torch.Tensor]:
         """Return by parameter, and by place of a matrix product's input, the gradient that the definition gives."""
-        repeated, wanted = Repeated(call.draws, unit), dict[torch.Tensor | int, torch.Tensor]()
+        repeated, wanted = Repeated(call.draws, rounded), dict[torch.Tensor | int, torch.Tensor]()
         own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
 
         def leaf(value: torch.Tensor) -> torch.Tensor:
@@ -310,18 +307,9 @@ class ModuleProofs:
             return
         expected, size = call.passed.pop(place)
         dtype = SHORT.get(self._engine.precision, native.dtype)
-        error = self._error(native, expected, size, dtype, _SMALLEST_HALF)
+        error = _error(native, expected, size, dtype)
         terms = weight.numel() // native.shape[-1]
         self._found.append(Found("gradient", f"{call.name} input", call.kind, dtype, terms, error))
-
-    def _error(
-        self, native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype, smallest: float
-    ) -> torch.Tensor:
-        """Return an error in roundings; of fp16, its smallest number is a part of the rounding."""
-        least = native.numel() ** 0.5 * smallest if dtype == torch.float16 else 0.0
-        off = (distance(native, exact) - least).clamp_min(0.0)
-        error = torch.where(off == 0, 0.0, off / (size.clamp_min(_TINY) * unit_of(dtype)))
-        return torch.where(torch.isfinite(size), error, NO_FORM)
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
@@ -332,7 +320,7 @@ class ModuleProofs:
                 continue  # a weight that a module outside of the block uses as well
             exact = self._summed(expected.value) / factor
             size = torch.maximum(size_of(exact), self._summed(expected.moved).sqrt() / factor)
-            error = self._error(parameter.grad, exact, size, expected.dtype, _SMALLEST_HALF / scale)
+            error = _error(parameter.grad, exact, size, expected.dtype)
             self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, expected.rows, error))
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
@@ -341,3 +329,9 @@ class ModuleProofs:
             own = own.clone()
             dist.all_reduce(own)
         return own
+
+
+def _error(native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a distance in roundings of what a tensor, or what cancels in it, measures."""
+    error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
+    return torch.where(torch.isfinite(size), error, NO_FORM)

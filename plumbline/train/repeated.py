@@ -17,28 +17,30 @@ from plumbline.train.native_draws import ATTENTION, Draw, asked, bound
 
 
 class _Nudge(torch.autograd.Function):
-    """Factors of a value, and others of its gradient: the derivative of a function that is nudged once would cancel."""
+    """Changes of a value, and others of its gradient: the derivative of a function that is nudged once would cancel."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, forwards: torch.Tensor, backwards: torch.Tensor) -> torch.Tensor:
-        """Return the value times its factors."""
-        ctx.save_for_backward(backwards)
-        return value * forwards
+    def forward(
+        ctx: Any, value: torch.Tensor, factor: torch.Tensor, more: torch.Tensor, *backwards: torch.Tensor
+    ) -> Any:
+        """Return the changed value."""
+        ctx.save_for_backward(*backwards)
+        return value * factor + more
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        """Return the gradient times its own factors."""
-        (backwards,) = ctx.saved_tensors
-        return gradient * backwards, None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Return the changed gradient."""
+        factor, more = ctx.saved_tensors
+        return gradients[0] * factor + more, None, None, None, None
 
 
 class Repeated(TorchFunctionMode):
     """Mode in which calls that draw use known masks, one after the other, at the rates that they ask for."""
 
-    def __init__(self, draws: Sequence[Draw], unit: float = 0.0) -> None:
-        """`unit`: relative error of the roundings; 0 for none."""
+    def __init__(self, draws: Sequence[Draw], rounded: torch.dtype | None = None) -> None:
+        """`rounded`: format of the roundings, if any."""
         super().__init__()
-        self._draws, self._unit, self.is_short = iter(draws), unit, False
+        self._draws, self._rounded, self.is_short = iter(draws), rounded, False
         """`is_short`: whether a call draws beyond the known masks."""
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -48,17 +50,18 @@ class Repeated(TorchFunctionMode):
 
     def _nudged(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor with each number a rounding off, or not, by chance."""
-        if not self._unit or not value.is_floating_point():
+        if self._rounded is None or not value.is_floating_point():
             return value
-        nudged: torch.Tensor = _Nudge.apply(value, self._chances(value), self._chances(value))
+        nudged: torch.Tensor = _Nudge.apply(value, *self._chances(value), *self._chances(value))  # type: ignore[no-untyped-call]
         return nudged
 
-    def _chances(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a factor for each number: 1, or the next smaller number of the format."""
+    def _chances(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return for each number a factor and a summand, by chance: a rounding, or what a small number loses."""
+        numbers = torch.finfo(self._rounded or value.dtype)
         if value.device not in self._generators:
             self._generators[value.device] = torch.Generator(value.device).manual_seed(0)
         signs = torch.randint(0, 2, value.shape, generator=self._generators[value.device], device=value.device)
-        return 1 - 2 * self._unit * signs
+        return 1 - numbers.eps * signs, numbers.smallest_normal * numbers.eps * (signs - 0.5)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, by its definition if it draws, or if roundings within it are asked for."""
@@ -71,9 +74,9 @@ class Repeated(TorchFunctionMode):
             value: torch.Tensor = given["input"]
             return value if draw is None else self._nudged(value * draw.kept / (1 - rate))
         if kind == ATTENTION:
-            with self if self._unit else nullcontext():
+            with self if self._rounded else nullcontext():
                 return _attention(given, None if draw is None else draw.kept, rate)
-        if self._unit and getattr(func, "__name__", "") == "softmax":
+        if self._rounded and getattr(func, "__name__", "") == "softmax":
             with self:
                 return _softmax(*args[:2], **named)
         result = func(*args, **named)

@@ -18,6 +18,8 @@ _OF_STEP = 64.0
 """Roundings of the step itself, in which moments, root and quotient add up."""
 _OF_MOMENTS = 8.0
 """Roundings of a moment: its share, its product, and their sum, each in half spacings."""
+_SMALLEST = 2.0**-126
+"""What a moment loses below fp32's smallest normal number, as of a gradient that is rounding alone."""
 _EPS = 2.0**-23
 """Adafactor's least moment: the relative spacing of fp32."""
 
@@ -69,11 +71,13 @@ class UpdateCheck:
                 for each in (value.detach().double() - expected, expected - weight, weight)
             )
             roundings = _OF_STEP + self._of_corrections(count)
-            yield name, torch.where(off == 0, 0.0, off / (_UNIT * (_OF_WEIGHTS * size + roundings * moved)))
+            least = value.numel() ** 0.5 * _SMALLEST
+            limit = _UNIT * (_OF_WEIGHTS * size + roundings * moved) + least * rate / self._spec.eps
+            yield name, torch.where(off == 0, 0.0, off / limit)
             for key, terms in self._moments(slope, state).items():
                 kept = self._optimizer.state[value][key].double()
                 off, *sizes = (torch.linalg.vector_norm(each) for each in (kept - sum(terms), *terms))
-                yield name, torch.where(off == 0, 0.0, off / (_UNIT * _OF_MOMENTS * sum(sizes)))
+                yield name, off / (_UNIT * _OF_MOMENTS * sum(sizes) + least)
 
     def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
         """Return the terms of each moment after the update, from which the next one starts."""

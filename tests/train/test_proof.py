@@ -95,7 +95,7 @@ def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Set
     assert [proof.step for proof in proofs] == list(setting.steps)
     for proof in proofs:
         assert {error.stage for error in proof.errors} == {"forward", "loss", "gradient", "clipped", "optimizer"}
-        assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.7
+        assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.5
         assert not any(is_over(error) for error in proof.errors)
         assert bool(proof.draws) == (setting.dropout > 0)
     assert torch.equal(setting.train(is_proven=False)[1], weights)
@@ -281,6 +281,27 @@ def test_gradients_that_cancel_within_a_block_are_honest(precision, attention, s
     setting = Alike(precision=precision, attention=attention, steps=(0, 2))
     setting.share = share
     proofs, _ = setting.train(before=setting.flatten)
+    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+
+
+class Sure(Setting):
+    """A trained head, whose loss is nearly zero."""
+
+    def batch(self) -> Batch:
+        return {**super().batch(), "labels": torch.zeros(ROWS, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("gap", [10, 16, 60, 600])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_gradients_near_the_smallest_number_are_honest(precision, gap):
+    """A key's bias gets rounding alone, whose square no format holds; fp16 holds few of the scaled gradients."""
+
+    def decide(step: int, engine: Engine) -> None:
+        if not step:
+            with torch.no_grad():
+                engine.bare.classifier.bias[:] = torch.tensor([gap / 2, -gap / 2])
+
+    proofs, _ = Sure(precision=precision, steps=(0, 2)).train(before=decide)
     assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
 
 
