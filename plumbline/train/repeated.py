@@ -6,7 +6,7 @@ enters or leaves one is nudged up or down by chance (D. S. Parker, "Monte Carlo 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,12 +76,24 @@ class Repeated(TorchFunctionMode):
         if kind == ATTENTION:
             with self if self._rounded else nullcontext():
                 return _attention(given, None if draw is None else draw.kept, rate)
-        if self._rounded and getattr(func, "__name__", "") == "softmax":
+        name = getattr(func, "__name__", "") if self._rounded else ""
+        if name == "softmax":
             with self:
                 return _softmax(*args[:2], **named)
         result = func(*args, **named)
+        if name in _SLOPES:
+            with self:
+                # Without a change of the value: the gradient is computed from the result as it was rounded.
+                result = self._nudged(result.detach())
+                return result + (args[0] - args[0].detach()) * _SLOPES[name](result)
         is_new = isinstance(result, torch.Tensor) and not any(result is value for value in args)
         return self._nudged(result) if is_new else result
+
+
+_SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": lambda result: 1 - result * result, "sigmoid": lambda result: result * (1 - result)
+}  # fmt: skip
+"""Derivatives that torch computes from a function's result, in which they cancel where it is nearly 1."""
 
 
 def in_double(value: torch.Tensor) -> torch.Tensor:
