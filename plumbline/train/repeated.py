@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,23 +16,32 @@ from torch.overrides import TorchFunctionMode
 
 from plumbline.train.native_draws import ATTENTION, Draw, asked, bound
 
+_NUM_CHANCES = 2**20 + 7
+"""A prime: no row of a tensor meets the same chances as the next one."""
+
 
 class _Nudge(torch.autograd.Function):
     """Changes of a value, and others of its gradient: the derivative of a function that is nudged once would cancel."""
 
     @staticmethod
-    def forward(
-        ctx: Any, value: torch.Tensor, factor: torch.Tensor, more: torch.Tensor, *backwards: torch.Tensor
-    ) -> Any:
+    def forward(ctx: Any, value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Return the changed value."""
-        ctx.save_for_backward(*backwards)
-        return value * factor + more
+        ctx.change = change
+        return change(value)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Return the changed gradient."""
-        factor, more = ctx.saved_tensors
-        return gradients[0] * factor + more, None, None, None, None
+        return ctx.change(gradients[0]), None
+
+
+@cache
+def _chances(rounded: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return factors and summands by chance: a rounding of a number or none, and what a small number loses."""
+    signs = torch.randint(0, 2, (_NUM_CHANCES,), generator=torch.Generator().manual_seed(0))
+    signs = signs.repeat(2).double().to(device)  # a tensor's own begin anywhere in the first half
+    numbers = torch.finfo(rounded)
+    return 1 - numbers.eps * signs, numbers.smallest_normal * numbers.eps * (signs - 0.5)
 
 
 class Repeated(TorchFunctionMode):
@@ -42,7 +52,8 @@ class Repeated(TorchFunctionMode):
         super().__init__()
         self._draws, self._rounded, self.is_short = iter(draws), rounded, False
         """`is_short`: whether a call draws beyond the known masks."""
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._place = 0
+        """That of the next chance."""
 
     def entered(self, value: torch.Tensor) -> torch.Tensor:
         """Return what enters the repetition in fp64."""
@@ -52,16 +63,18 @@ class Repeated(TorchFunctionMode):
         """Return a tensor with each number a rounding off, or not, by chance."""
         if self._rounded is None or not value.is_floating_point():
             return value
-        nudged: torch.Tensor = _Nudge.apply(value, *self._chances(value), *self._chances(value))  # type: ignore[no-untyped-call]
+        nudged: torch.Tensor = _Nudge.apply(value, self._changed)  # type: ignore[no-untyped-call]
         return nudged
 
-    def _chances(self, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return for each number a factor and a summand, by chance: a rounding, or what a small number loses."""
-        numbers = torch.finfo(self._rounded or value.dtype)
-        if value.device not in self._generators:
-            self._generators[value.device] = torch.Generator(value.device).manual_seed(0)
-        signs = torch.randint(0, 2, value.shape, generator=self._generators[value.device], device=value.device)
-        return 1 - numbers.eps * signs, numbers.smallest_normal * numbers.eps * (signs - 0.5)
+    def _changed(self, value: torch.Tensor) -> torch.Tensor:
+        assert self._rounded is not None  # noqa: S101 - asked before
+        num, first = value.numel(), self._place % _NUM_CHANCES
+        self._place += num
+        factor, more = (
+            (each if num <= _NUM_CHANCES else each.repeat(-(-num // _NUM_CHANCES)))[first : first + num]
+            for each in _chances(self._rounded, value.device)
+        )
+        return torch.addcmul(more.view(value.shape), value, factor.view(value.shape))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, by its definition if it draws, or if roundings within it are asked for."""
@@ -86,8 +99,13 @@ class Repeated(TorchFunctionMode):
                 # Without a change of the value: the gradient is computed from the result as it was rounded.
                 result = self._nudged(result.detach())
                 return result + (args[0] - args[0].detach()) * _SLOPES[name](result)
-        is_new = isinstance(result, torch.Tensor) and not any(result is value for value in args)
-        return self._nudged(result) if is_new else result
+        return self._nudged(result) if isinstance(result, torch.Tensor) and not _is_view(result, args) else result
+
+
+def _is_view(result: torch.Tensor, args: Sequence[Any]) -> bool:
+    """Return whether a result is in the memory of an argument, and so no number of it is new."""
+    own = result.untyped_storage().data_ptr()
+    return any(isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == own for value in args)
 
 
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
