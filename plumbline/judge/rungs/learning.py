@@ -1,7 +1,7 @@
 """The learning curve where bits should be equal: any difference is drift.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
-learning rates, evaluations. Every other cause is named by a trace (`confirm_learn`).
+learning rates, evaluations. Every other cause is named by a trace (`curves`).
 """
 
 from __future__ import annotations
