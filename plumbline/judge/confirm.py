@@ -322,7 +322,7 @@ class Confirmation:
 
     def _restored(self, record: LoadedRecord) -> Confirmation:
         """Evaluate the candidate's run with the suspect's value restored."""
-        (suspicion, way), mismatch, exact = self.tests[0], self.pending[0], self.in_fp64
+        (suspicion, way), mismatch = self.tests[0], self.pending[0]
         if self.sought:
             return self._learn(curves.defined(self, self.sought, suspicion, record))
         known = frozenset(other.suspicions[0].code for other in self.pending[1:])
@@ -332,12 +332,9 @@ class Confirmation:
             outcome = agree_exactly(mismatch, before, after, known)
             after = replace(after, scale=outcome.scale)
             return replace(self, in_fp64=after if outcome.restored else None)._learn(outcome)
-        reference, before_it = (exact.reference, exact.candidate) if exact else (self.reference, self.rerun)
-        outcome = check_restored(
-            reference, before_it or self.candidate, record, mismatch=mismatch, known=known, in_fp64=exact,
-            ways=(*(each.way for each in self.kept), way), rounding=("fp64",) if exact else (),
-        )  # fmt: skip
-        return self._learn(outcome)
+        before = self.in_fp64 or Pair(self.reference, self.rerun or self.candidate)
+        ways = (*(each.way for each in self.kept), way)
+        return self._learn(check_restored(before, record, mismatch=mismatch, ways=ways, known=known))
 
     def _learn(self, outcome: RestoredOutcome) -> Confirmation:
         way = self.tests[0][1]

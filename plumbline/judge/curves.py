@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from plumbline.judge.attribution import nondeterminism
 from plumbline.judge.compared import curve_formula
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -249,5 +250,4 @@ def _incomplete(side: str, problem: Statement) -> Statement:
 
 def _unsteady(side: Side, until: int) -> Cause:
     """Return the cause of a side that differs from its unchanged rerun."""
-    why = fact("curve.unsteady", side=side, differs=fact("curve.rerun-differs", step=until))
-    return Cause(code="nondeterminism", sure="confirmed", why=why, tried=(fact("rerun.different-bits"),))
+    return nondeterminism(fact("curve.unsteady", side=side, differs=fact("curve.rerun-differs", step=until)))

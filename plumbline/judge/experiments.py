@@ -161,21 +161,15 @@ def _gradients(rung: Literal["gradient", "clipped"], steps: int) -> tuple[Interv
 
 def _rng(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
     source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
-    always = Intervention(
-        "the reference's generators at every step",
-        steps,
-        replays=(Replay(rung="rng", source=source.key),),
-        sources=(source,),
-        rungs=frozenset({"rng"}),
+    start, always = (
+        Intervention(f"the reference's generators at {when}", steps, replays=(replay,), sources=(source,), rungs=rungs)
+        for when, replay, rungs in (
+            ("the start", Replay(rung="rng", step=0, source=source.key), frozenset[str]()),
+            ("every step", Replay(rung="rng", source=source.key), frozenset({"rng"})),
+        )
     )
-    if mismatch.at.step:
-        return (always,)
     # Some code draws or seeds within the steps: the generators must be restored at each step.
-    start = replace(
-        always, description="the reference's generators at the start",
-        replays=(Replay(rung="rng", step=0, source=source.key),), rungs=frozenset(),
-    )  # fmt: skip
-    return (start, always)
+    return (always,) if mismatch.at.step else (start, always)
 
 
 def _forward(mismatch: Mismatch, probe: ProbeEvidence) -> tuple[Intervention, ...]:

@@ -34,22 +34,12 @@ class Gap:
         )  # fmt: skip
 
 
-def lacks(
-    check: str, outcome: Outcome, metric: Statement, text: Statement, *numbers: int, role: Role | None = None
-) -> Gap:
-    """Return a gap; `numbers` are the observed and the required number."""
-    observed, limit = (*numbers, None, None)[:2]
-    return Gap(check, outcome, metric, text, observed, limit, role)
+def lacks(check: str, metric: Statement, text: Statement, outcome: Outcome = "inconclusive") -> Gap:
+    """Return a gap: an item that is not there, or with the outcome `invalid` one that contradicts the record."""
+    return Gap(check, outcome, metric, text)
 
 
-def counts(check: str, metric: Statement, observed: int, wanted: int, *, role: Role | None = None) -> Gap:
+def counts(check: str, metric: Statement, observed: int, wanted: int, role: Role | None = None) -> Gap:
     """Return an invalid gap: a wrong number of items."""
-    return lacks(
-        check,
-        "invalid",
-        metric,
-        fact("gap.count", observed=observed, what=metric, required=wanted),
-        observed,
-        wanted,
-        role=role,
-    )
+    text = fact("gap.count", observed=observed, what=metric, required=wanted)
+    return Gap(check, "invalid", metric, text, observed, wanted, role)
