@@ -2,9 +2,9 @@
 
 Its states: the candidate runs again unchanged (`rerun`), which shows whether it agrees with itself. Both sides record
 the window in which a learning curve separates after an equal probe (`trace`, see `curves`). Each suspicion is tested
-(`test`): the first steps, or those of the window, run again with the suspect's value restored to the reference's. If
-the difference disappears, the cause is confirmed; if not, the next suspicion is tested. After the last suspicion the
-cause is `unattributed`, with everything that was tried (`ended`). The caller runs the requests.
+(`test`, see `suspicions`): the first steps, or those of the window, run again with the suspect's value restored to the
+reference's. If the difference disappears, the cause is confirmed; if not, the next suspicion is tested. After the last
+one the cause is `unattributed`, with everything that was tried (`ended`). The caller runs the requests.
 """
 
 from __future__ import annotations
@@ -13,26 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from plumbline.judge import curves
-from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
+from plumbline.judge import curves, suspicions
+from plumbline.judge.attribution import SPEED, Attribution, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.consensus import Doubt, exonerate
 from plumbline.judge.curves import Side, Window
-from plumbline.judge.experiments import curve_interventions, interventions, steps_of
-from plumbline.judge.intervention import Intervention, Kept, Source, only_trained
-from plumbline.judge.mismatches import (
-    Mismatch,
-    Suspicion,
-    is_same_place,
-    is_trace_of_gradient,
-    with_kernel_last,
-    without,
-)
+from plumbline.judge.intervention import Intervention, Kept, Source
+from plumbline.judge.mismatches import Mismatch, Suspicion, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
-from plumbline.judge.rungs.portable import portable
+from plumbline.judge.restored import disagreement
 from plumbline.judge.walk import position, walk
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
@@ -122,11 +113,11 @@ class Confirmation:
             has_leg = any(mismatch.basis == "portable" for mismatch in self.pending)
             of_curve = " of the learning curve" if self.window else ""
             text = f"control experiment: unchanged rerun{of_curve}"
-            return self._request("candidate", text, self._num_steps, portable=has_leg)
+            return self.request("candidate", text, self.num_steps, portable=has_leg)
         if self.state == "trace" and self.window is not None:
             side: Side = "candidate" if self.prepared else "reference"
-            return self._request(side, f"trace of the learning curve's steps {self.window}", self._num_steps)
-        return self._tested(self.tests[0][1])
+            return self.request(side, f"trace of the learning curve's steps {self.window}", self.num_steps)
+        return suspicions.requested(self, self.tests[0][1])
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = _NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
@@ -145,7 +136,8 @@ class Confirmation:
             return spent._reran(record)
         if self.state == "trace" and self.window is not None:
             return curves.traced(spent, self.window, request.runs_on, record)
-        return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record)
+        answer = suspicions.prepared if request.runs_on == "reference" else suspicions.restored
+        return answer(spent, record)
 
     @property
     def judgement(self) -> Judgement:
@@ -171,7 +163,7 @@ class Confirmation:
         return None if self.reference.record.evidence.trace is not None else self.window
 
     @property
-    def _num_steps(self) -> int:
+    def num_steps(self) -> int:
         """Return the number of steps of the window or the whole probe: chance may agree over a few."""
         if self.window is not None:
             return self.window.until - self.window.first
@@ -186,9 +178,9 @@ class Confirmation:
         """Convert a suspicion to a cause; that of a curve whose window is sought is the judged one."""
         code = mismatch.suspicions[0].code
         judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.sought else None
-        return judged or self._placed(cause_of(mismatch, self.base.suspects, suspicion))
+        return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
 
-    def _placed(self, cause: Cause) -> Cause:
+    def placed(self, cause: Cause) -> Cause:
         """Return a cause with the first step of its window, from which its steps are counted."""
         if self.window is None or self.sought:
             return cause
@@ -225,7 +217,7 @@ class Confirmation:
         others = [way for suspicion, way in self.tests[1:] if suspicion == self.tests[0][0]]
         if self.state != "test" or not others or any(each.lacks_capture for each in self.kept):
             return self.ended(text)
-        return replace(self, tried=(*self.tried, text))._following()
+        return suspicions.following(replace(self, tried=(*self.tried, text)))
 
     def _reran(self, record: LoadedRecord) -> Confirmation:
         """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
@@ -245,7 +237,7 @@ class Confirmation:
     def steady(self, rerun: LoadedRecord, mismatches: tuple[Mismatch, ...]) -> Confirmation:
         """Start the tests of a candidate that agrees with its rerun."""
         pending = tuple(without("nondeterminism", mismatch) for mismatch in mismatches)
-        return replace(self, rerun=rerun, pending=pending)._opened()
+        return suspicions.opened(replace(self, rerun=rerun, pending=pending))
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
@@ -257,151 +249,13 @@ class Confirmation:
             and mismatch.rung != parting.rung
             and mismatch.suspicions[0].code != "device"
         )
-        return replace(self, rerun=record, settled=self.settled.settled(unsteady(parting)), pending=rest)._opened()
+        settled = self.settled.settled(unsteady(parting))
+        return suspicions.opened(replace(self, rerun=record, settled=settled, pending=rest))
 
-    def _opened(self) -> Confirmation:
-        """Start with the first pending mismatch."""
-        if not self.pending:
-            return self.ended()
-        wider = self._reaching(self.pending[0])
-        return replace(wider, state="test", tests=tuple(wider._ways()), prepared=None)._settled()
-
-    def _reaching(self, mismatch: Mismatch) -> Confirmation:
-        """Extend the restored values to a mismatch at a later step."""
-        probe, reach = self.reference.record.evidence.probe, self._reach()
-        if probe is None or reach is None:
-            return self
-        last = len(probe.steps)
-        shown = last if mismatch.rung == "evaluation" else (mismatch.at.step or 0) + 1
-        if shown <= reach:
-            return self
-        trained, kept = self._trained(), (each.reaching(probe.taps, steps_of(mismatch, last)) for each in self.kept)
-        limited = (replace(each, way=only_trained(each.way, trained, self.reference)) for each in kept)
-        return replace(self, kept=tuple(limited))
-
-    def _ways(self) -> Iterator[tuple[Suspicion, Intervention]]:
-        """Yield each suspicion of the first pending mismatch with the ways to test it."""
-        mismatch, trained, reach = self.pending[0], self._trained(), self._reach()
-        for suspicion in mismatch.suspicions:
-            if self.sought:
-                ways = curve_interventions(suspicion, self._num_steps)
-            else:
-                ways = interventions(mismatch, suspicion, self.reference, trained)
-            for way in ways:
-                # fp64 leaves no rounding and no number format to test.
-                if self.in_fp64 is None or way.method != "exact":
-                    yield suspicion, replace(way, steps=min(way.steps, reach)) if reach is not None else way
-
-    def _following(self) -> Confirmation:
-        return replace(self, tests=self.tests[1:], prepared=None)._settled()
-
-    def _settled(self) -> Confirmation:
-        """Skip interventions that need no experiment; without any left, seek the window, or end unattributed."""
-        if not self.tests:
-            return curves.traceable(self, self.sought) if self.sought else self._unattributed()
-        if self.tests[0][1].method != "observed":
-            return self
-        shows = self.rerun is not None and self._reproduced(self.rerun)
-        text = fact("rerun.same-difference") if shows else fact("rerun.no-difference")
-        return self._learn(RestoredOutcome(restored=shows, text=text))
-
-    def _reproduced(self, rerun: LoadedRecord) -> bool:
-        mismatch, pair = self.pending[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
-        if mismatch.basis == "proven":
-            return True
-        again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
-        return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
-
-    def _prepared(self, record: LoadedRecord) -> Confirmation:
-        """Keep the reference's record for the candidate's next experiment."""
-        for place, each in enumerate(self.kept):
-            if each.lacks_capture:
-                captured = replace(each, captured=record.record.record_id)
-                return replace(self, kept=(*self.kept[:place], captured, *self.kept[place + 1 :]))
-        return replace(self, prepared=record)
-
-    def _restored(self, record: LoadedRecord) -> Confirmation:
-        """Evaluate the candidate's run with the suspect's value restored."""
-        (suspicion, way), mismatch = self.tests[0], self.pending[0]
-        if self.sought:
-            return self._learn(curves.defined(self, self.sought, suspicion, record))
-        known = frozenset(other.suspicions[0].code for other in self.pending[1:])
-        if way.method == "exact" and self.prepared is not None:
-            before = Pair(self.reference, self.candidate)
-            after = Pair(self.prepared, record, rounding=("fp64",), noise=before.rounding_only)
-            outcome = agree_exactly(mismatch, before, after, known)
-            after = replace(after, scale=outcome.scale)
-            return replace(self, in_fp64=after if outcome.restored else None)._learn(outcome)
-        before = self.in_fp64 or Pair(self.reference, self.rerun or self.candidate)
-        ways = (*(each.way for each in self.kept), way)
-        return self._learn(check_restored(before, record, mismatch=mismatch, ways=ways, known=known))
-
-    def _learn(self, outcome: RestoredOutcome) -> Confirmation:
-        way = self.tests[0][1]
-        tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
-        learned = replace(self, tried=tried)
-        return learned._confirmed(way, outcome) if outcome.restored else learned._following()
-
-    def _confirmed(self, way: Intervention, outcome: RestoredOutcome) -> Confirmation:
-        mismatch, suspicion = self.pending[0], self.tests[0][0]
-        cause = self.cause(mismatch, suspicion).replace(sure="confirmed", tried=self.tried)
-        known = {other.suspicions[0].code for other in self.pending}
-        left = (each for each in outcome.left if cause.code != "gradient" or not is_trace_of_gradient(each))
-        hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in left)
-        hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
-        is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
-        learned = replace(
-            self,
-            settled=self.settled if is_trace else self.settled.confirmed(cause, suspicion.names),
-            pending=tuple(sorted((*self.pending[1:], *hidden), key=position)),
-            kept=(*self.kept, Kept(way, self._captured)) if way.method == "replay" else self.kept,
-            tried=(),
-            tests=(),
-        )
-        # A value that cannot stay restored hides later differences: later causes keep their certainty.
-        return learned._opened() if way.method != "observed" else learned.ended()
-
-    def _unattributed(self) -> Confirmation:
-        """End the tests of a mismatch that no experiment restored."""
-        mismatch = self.pending[0]
-        name = still_likely if mismatch.is_certain else unattributed
-        cause = self._placed(name(mismatch, self.base.suspects, self.tried))
-        return replace(self, settled=self.settled.settled(cause), pending=self.pending[1:], tried=()).ended()
-
-    def _reach(self) -> int | None:
-        """Return the number of steps covered by restored captures, if any."""
-        return min((each.way.steps for each in self.kept if each.way.kind), default=None)
-
-    def _trained(self) -> frozenset[str]:
-        """Return the parameters whose gradients both records contain."""
-        probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
-        names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
-        return frozenset[str]().union(*names).intersection(*names)
-
-    @property
-    def _captured(self) -> str:
-        return self.prepared.record.record_id if self.prepared is not None else ""
-
-    def _tested(self, way: Intervention) -> Request:
-        """Return the next experiment that restores the suspect's value, or captures it from the reference."""
-        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
-        if lacking is None and way.captures and self.prepared is None:
-            lacking = way
-        if lacking is not None:
-            text = f"capture of {lacking.description}"
-            return self._request("reference", text, lacking.steps, captures=lacking.captures)
-        if way.method == "exact":
-            side: Side = "candidate" if self.prepared else "reference"
-            return self._request(side, way.description, way.steps, precision="fp64")
-        held = (*self.kept, Kept(way, self._captured))
-        text = " and ".join(each.way.description for each in held)
-        sources = {source.key: source for each in held for source in each.sources()}
-        replays = tuple(replay for each in held for replay in each.replays(way.steps))
-        return self._request("candidate", text, way.steps, tuple(sources.values()), replays=replays)
-
-    def _request(
+    def request(
         self, side: Side, description: str, steps: int, sources: tuple[Source, ...] = (), **parts: Any
     ) -> Request:
+        """Return a request of the first steps of the probe or the window."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
         if self.window is not None:
