@@ -19,7 +19,7 @@ from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.consensus import Doubt, exonerate
 from plumbline.judge.curves import Side, Window
-from plumbline.judge.intervention import Intervention, Kept, Source
+from plumbline.judge.intervention import Intervention, Source
 from plumbline.judge.mismatches import Mismatch, Suspicion, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
@@ -75,7 +75,8 @@ class Confirmation:
     """The reference's record for the candidate's next experiment."""
     in_fp64: Pair | None = None
     """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[Intervention, ...] = ()
+    """Restored values that stay while later suspects are tested."""
     tried: tuple[Statement, ...] = ()
     settled: Attribution = field(default_factory=Attribution)
     reference_cause: Cause | None = None
@@ -117,7 +118,7 @@ class Confirmation:
         if self.state == "trace" and self.window is not None:
             side: Side = "candidate" if self.prepared else "reference"
             return self.request(side, f"trace of the learning curve's steps {self.window}", self.num_steps)
-        return suspicions.requested(self, self.tests[0][1])
+        return suspicions.requested(self)
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = _NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
@@ -215,7 +216,7 @@ class Confirmation:
     def _failed(self, text: Statement) -> Confirmation:
         """Record a failed experiment, which refutes nothing: the next way tests the same suspicion."""
         others = [way for suspicion, way in self.tests[1:] if suspicion == self.tests[0][0]]
-        if self.state != "test" or not others or any(each.lacks_capture for each in self.kept):
+        if self.state != "test" or not others or any(way.captures for way in self.kept):
             return self.ended(text)
         return suspicions.following(replace(self, tried=(*self.tried, text)))
 

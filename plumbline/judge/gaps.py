@@ -16,10 +16,10 @@ class Gap:
     """One item that a record lacks."""
 
     check: str
-    outcome: Outcome
     metric: Statement
     text: Statement
     """Predicate of a sentence about the record, such as `contains no evidence of its data`."""
+    outcome: Outcome = "inconclusive"
     observed: int | None = None
     limit: int | None = None
     role: Role | None = None
@@ -34,12 +34,7 @@ class Gap:
         )  # fmt: skip
 
 
-def lacks(check: str, metric: Statement, text: Statement, outcome: Outcome = "inconclusive") -> Gap:
-    """Return a gap: an item that is not there, or with the outcome `invalid` one that contradicts the record."""
-    return Gap(check, outcome, metric, text)
-
-
 def counts(check: str, metric: Statement, observed: int, wanted: int, role: Role | None = None) -> Gap:
     """Return an invalid gap: a wrong number of items."""
     text = fact("gap.count", observed=observed, what=metric, required=wanted)
-    return Gap(check, "invalid", metric, text, observed, wanted, role)
+    return Gap(check, metric, text, "invalid", observed, wanted, role)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plumbline.judge.gaps import Gap, counts, lacks
+from plumbline.judge.gaps import Gap, counts
 from plumbline.judge.taps import missing_taps, num_steps
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_array
@@ -51,13 +51,13 @@ def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
     generators = _GENERATORS | ({"cuda:0"} if record.fingerprint.gpus else set())
     for step in probe.steps:
         if lost := _lost_of(step, generators, is_fp16=is_fp16):
-            yield lacks("probe.steps", lost, fact("gap.of-step", what=lost, step=step.step))
+            yield Gap("probe.steps", lost, fact("gap.of-step", what=lost, step=step.step))
             return
     if fields := [name for name in BATCH_FIELDS if name not in loaded.batches]:
-        yield lacks("probe.batches", "batches", fact("gap.batches", fields=", ".join(fields)), "invalid")
+        yield Gap("probe.batches", "batches", fact("gap.batches", fields=", ".join(fields)), "invalid")
     if states := [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]:
         held = len(probe.steps) - len(states)
-        yield Gap("probe.state", "invalid", "states", fact("gap.generators", step=states[0]), held, len(probe.steps))
+        yield Gap("probe.state", "states", fact("gap.generators", step=states[0]), "invalid", held, len(probe.steps))
 
 
 def _precision(record: RunRecord) -> Precision:
@@ -85,9 +85,9 @@ def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -
 
 def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec | None) -> Iterator[Gap]:
     if loaded.record.evidence.model is None:
-        yield lacks("probe.evidence", "evidence", fact("gap.model"))
+        yield Gap("probe.evidence", "evidence", fact("gap.model"))
     if not probe.optimizer or any(not group.settings.keys() >= _SETTINGS for group in probe.optimizer):
-        yield lacks("probe.optimizer", "settings", fact("gap.optimizer"))
+        yield Gap("probe.optimizer", "settings", fact("gap.optimizer"))
 
 
 def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
@@ -97,7 +97,7 @@ def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec)
     """
     asked, leg = min(spec.portable_steps, spec.steps), probe.portable
     if asked and leg is None and "portable" not in probe.lost_legs:
-        yield lacks("probe.portable", fact("gap.portable-leg"), fact("gap.none"))
+        yield Gap("probe.portable", fact("gap.portable-leg"), fact("gap.none"))
     if not asked or leg is None or leg.unportable:
         return
     # A limit of time may end the leg after any step.
@@ -113,28 +113,28 @@ def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpe
     """Yield wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
     evaluation, asked = probe.evaluation, num_steps(loaded.record, spec)
     if evaluation is None:
-        yield lacks("probe.evaluation", "evaluation", fact("gap.evaluation"))
+        yield Gap("probe.evaluation", "evaluation", fact("gap.evaluation"))
         return
     if evaluation.step != asked:
         text = fact("gap.evaluated-at", step=evaluation.step, required=asked)
-        yield Gap("probe.evaluation", "invalid", "step", text, evaluation.step, asked)
+        yield Gap("probe.evaluation", "step", text, "invalid", evaluation.step, asked)
     yield from _evaluated_rows(loaded.record, evaluation, spec, "probe")
     logits = loaded.evaluation.get("logits", np.zeros(0))
     # Rows of masked tokens may hide none: their mean log-probabilities are zero then, and there is no loss.
     is_empty = not loaded.record.spec.has_row_labels and not logits.any()
     if not (_has_numbers(evaluation) or is_empty) or not np.isfinite(logits).all():
         text = fact("gap.evaluation-not-finite")
-        yield Gap("probe.evaluation", "invalid", "evaluation", text, role="reference")
+        yield Gap("probe.evaluation", "evaluation", text, "invalid", role="reference")
 
 
 def _data(_loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:
     if evidence.data is None and (evidence.probe is not None or evidence.learn is not None):
-        yield lacks("data.evidence", "evidence", fact("gap.data"))
+        yield Gap("data.evidence", "evidence", fact("gap.data"))
 
 
 def _data_rows(loaded: LoadedRecord, data: DataEvidence, _spec: None) -> Iterator[Gap]:
     if not data.shards:
-        yield lacks("data.shards", "shards", fact("gap.shards"), "invalid")
+        yield Gap("data.shards", "shards", fact("gap.shards"), "invalid")
     held = len(loaded.rows.get("row_id", ()))
     due = _rows_due(loaded.record, data)
     if held != data.num_rows:
@@ -155,7 +155,7 @@ def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> I
         if array is None or held != evaluation.num_rows or not array.ndim:
             yield counts("evaluation.part", fact("gap.evaluation-part", name=name), held, evaluation.num_rows)
         elif digest_array(array) != getattr(evaluation, f"{key}_sha256"):
-            yield lacks("evaluation.part", name, fact("gap.part-digest", name=name), "invalid")
+            yield Gap("evaluation.part", name, fact("gap.part-digest", name=name), "invalid")
 
 
 def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
@@ -185,7 +185,7 @@ def _evaluated_rows(
     data = record.evidence.data
     available = _num_evaluation_rows(data) if data is not None else None
     if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
-        yield Gap("data.shards", "invalid", "shards", fact("gap.evaluation-shards"), role="reference")
+        yield Gap("data.shards", "shards", fact("gap.evaluation-shards"), "invalid", role="reference")
         return
     due = spec.evaluation_rows if available is None else min(spec.evaluation_rows, available)
     if evaluation.num_rows != due:
@@ -202,15 +202,15 @@ def _curve(loaded: LoadedRecord, learn: LearnEvidence, spec: LearnSpec) -> Itera
     if [evaluation.step for evaluation in learn.evaluations] != due:
         yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
     if learn.weights_sha256 is None:
-        yield lacks("learn.weights", "digest", fact("gap.last-weights"))
+        yield Gap("learn.weights", "digest", fact("gap.last-weights"))
     for evaluation in learn.evaluations:
         yield from _evaluated_rows(record, evaluation, spec, "learn")
     # Rows of masked tokens may hide none, and then never have any number.
     is_empty = not record.spec.has_row_labels and all(e.loss is e.accuracy is None for e in learn.evaluations)
     if not is_empty and not _has_numbers(*learn.evaluations):
-        yield lacks("learn.evaluation", "evaluation", fact("gap.evaluations-not-finite"), "invalid")
+        yield Gap("learn.evaluation", "evaluation", fact("gap.evaluations-not-finite"), "invalid")
     if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
-        yield lacks("learn.log", lost, fact("gap.log", what=lost))
+        yield Gap("learn.log", lost, fact("gap.log", what=lost))
 
 
 def _has_numbers(*evaluations: EvaluationEvidence) -> bool:
@@ -235,22 +235,22 @@ def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iter
     if speed.steps != spec.steps:
         yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, spec.steps)
     elif speed.wall_seconds is None:
-        yield lacks("speed.wall", fact("gap.wall-time-name"), fact("gap.wall-time"))
+        yield Gap("speed.wall", fact("gap.wall-time-name"), fact("gap.wall-time"))
     if speed.trail is not None and speed.steps == spec.steps:
         yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
     elif speed.trail is None:
-        yield lacks("speed.trail", "trail", fact("gap.trail"))
+        yield Gap("speed.trail", "trail", fact("gap.trail"))
 
 
 def _speed_checks(loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
     if not spec.checks:
         return
     if speed.production is None or not (speed.production.lost or _is_checked(speed.production, spec)):
-        yield lacks("production.evidence", "checks", fact("gap.production"))
+        yield Gap("production.evidence", "checks", fact("gap.production"))
     has_ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
     places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
     if not has_ended and not {*speed_places(loaded.record.spec)} <= places:
-        yield lacks("speed.legs", fact("gap.legs"), fact("gap.no-legs", part="speed"))
+        yield Gap("speed.legs", fact("gap.legs"), fact("gap.no-legs", part="speed"))
 
 
 def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
@@ -275,7 +275,7 @@ def _selfcheck(loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterato
     # Only a training that a round ordered has a nonce.
     is_ordered = bool(record.nonce) and record.experiment is None and probe is not None and probe.portable_steps
     if is_ordered and evidence.selfcheck is None:
-        yield lacks("selfcheck.evidence", "selfcheck", fact("gap.selfcheck"))
+        yield Gap("selfcheck.evidence", "selfcheck", fact("gap.selfcheck"))
 
 
 When = Literal["always", "part", "leg", "training"]
@@ -314,7 +314,7 @@ def gaps(loaded: LoadedRecord) -> Iterator[Gap]:
     record = loaded.record
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
-            yield lacks(f"{part}.evidence", "evidence", fact("gap.evidence", part=part))
+            yield Gap(f"{part}.evidence", "evidence", fact("gap.evidence", part=part))
     for name, when, missing in _TABLE:
         evidence = getattr(record.evidence, name) if name else record.evidence
         if evidence is not None and _is_due(record, name, when):

@@ -10,7 +10,7 @@ from plumbline.judge import curves
 from plumbline.judge.attribution import still_likely, unattributed
 from plumbline.judge.curves import Side
 from plumbline.judge.experiments import curve_interventions, interventions, steps_of
-from plumbline.judge.intervention import Intervention, Kept, only_trained
+from plumbline.judge.intervention import Intervention, only_trained
 from plumbline.judge.mismatches import (
     Mismatch,
     Suspicion,
@@ -47,9 +47,8 @@ def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
     shown = last if mismatch.rung == "evaluation" else (mismatch.at.step or 0) + 1
     if shown <= reach:
         return state
-    trained, kept = _trained(state), (each.reaching(probe.taps, steps_of(mismatch, last)) for each in state.kept)
-    limited = (replace(each, way=only_trained(each.way, trained, state.reference)) for each in kept)
-    return replace(state, kept=tuple(limited))
+    trained, kept = _trained(state), (way.reaching(probe.taps, steps_of(mismatch, last)) for way in state.kept)
+    return replace(state, kept=tuple(only_trained(way, trained, state.reference) for way in kept))
 
 
 def _ways(state: Confirmation) -> Iterator[tuple[Suspicion, Intervention]]:
@@ -92,11 +91,13 @@ def _reproduced(state: Confirmation, rerun: LoadedRecord) -> bool:
 
 def prepared(state: Confirmation, record: LoadedRecord) -> Confirmation:
     """Keep the reference's record for the candidate's next experiment."""
-    lacking = next((each for each in state.kept if each.lacks_capture), None)
-    if lacking is None:
+    (suspicion, way), name = state.tests[0], record.record.record_id
+    lacking = next((kept for kept in state.kept if kept.captures), way)
+    if not lacking.captures:
         return replace(state, prepared=record)
-    captured = replace(lacking, captured=record.record.record_id)
-    return replace(state, kept=tuple(captured if each is lacking else each for each in state.kept))
+    kept = tuple(each.captured_in(name) if each is lacking else each for each in state.kept)
+    first = (suspicion, way.captured_in(name) if way is lacking else way)
+    return replace(state, kept=kept, tests=(first, *state.tests[1:]))
 
 
 def restored(state: Confirmation, record: LoadedRecord) -> Confirmation:
@@ -112,7 +113,7 @@ def restored(state: Confirmation, record: LoadedRecord) -> Confirmation:
         in_fp64 = replace(after, scale=outcome.scale) if outcome.restored else None
         return _learn(replace(state, in_fp64=in_fp64), outcome)
     before = state.in_fp64 or Pair(state.reference, state.rerun or state.candidate)
-    ways = (*(each.way for each in state.kept), way)
+    ways = (*state.kept, way)
     return _learn(state, check_restored(before, record, mismatch=mismatch, ways=ways, known=known))
 
 
@@ -135,7 +136,7 @@ def _confirmed(state: Confirmation, way: Intervention, outcome: RestoredOutcome)
         state,
         settled=state.settled if is_trace else state.settled.confirmed(cause, suspicion.names),
         pending=tuple(sorted((*state.pending[1:], *hidden), key=position)),
-        kept=(*state.kept, Kept(way, _captured(state))) if way.method == "replay" else state.kept,
+        kept=(*state.kept, way) if way.method == "replay" else state.kept,
         tried=(),
         tests=(),
     )
@@ -153,7 +154,7 @@ def _unattributed(state: Confirmation) -> Confirmation:
 
 def _reach(state: Confirmation) -> int | None:
     """Return the number of steps covered by restored captures, if any."""
-    return min((each.way.steps for each in state.kept if each.way.kind), default=None)
+    return min((way.steps for way in state.kept if way.kind), default=None)
 
 
 def _trained(state: Confirmation) -> frozenset[str]:
@@ -163,23 +164,17 @@ def _trained(state: Confirmation) -> frozenset[str]:
     return frozenset[str]().union(*names).intersection(*names)
 
 
-def _captured(state: Confirmation) -> str:
-    return state.prepared.record.record_id if state.prepared is not None else ""
-
-
-def requested(state: Confirmation, way: Intervention) -> Request:
+def requested(state: Confirmation) -> Request:
     """Return the next experiment that restores the suspect's value, or captures it from the reference."""
-    lacking = next((each.way for each in state.kept if each.lacks_capture), None)
-    if lacking is None and way.captures and state.prepared is None:
-        lacking = way
-    if lacking is not None:
+    way = state.tests[0][1]
+    held = (*state.kept, way)
+    if (lacking := next((each for each in held if each.captures), None)) is not None:
         text = f"capture of {lacking.description}"
         return state.request("reference", text, lacking.steps, captures=lacking.captures)
     if way.method == "exact":
         side: Side = "candidate" if state.prepared else "reference"
         return state.request(side, way.description, way.steps, precision="fp64")
-    held = (*state.kept, Kept(way, _captured(state)))
-    text = " and ".join(each.way.description for each in held)
-    sources = {source.key: source for each in held for source in each.sources()}
-    replays = tuple(replay for each in held for replay in each.replays(way.steps))
-    return state.request("candidate", text, way.steps, tuple(sources.values()), replays=replays)
+    text = " and ".join(each.description for each in held)
+    sources = {source.key: source for each in held for source in each.sources}
+    replays = (replay for each in held for replay in each.replays if (replay.step or 0) < way.steps)
+    return state.request("candidate", text, way.steps, tuple(sources.values()), replays=tuple(replays))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from plumbline.judge.gaps import Gap, Role, lacks
+from plumbline.judge.gaps import Gap, Role
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
 from plumbline.schema.fact import Statement, fact
@@ -121,11 +121,11 @@ def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
     """Yield gaps for tensors that a record should have sketched; at most one for their names and role."""
     taps = _Taps(probe, loaded.record.evidence.model)
     if probe.taps and "sketch" not in loaded.sketches:
-        yield lacks("probe.sketches", "sketches", fact("gap.sketches", num=len(probe.taps)), "invalid")
+        yield Gap("probe.sketches", "sketches", fact("gap.sketches", num=len(probe.taps)), "invalid")
     elif name := _not_finite(loaded, probe):
-        yield Gap("probe.sketches", "invalid", "sketches", fact("gap.not-finite", name=name), role="reference")
+        yield Gap("probe.sketches", "sketches", fact("gap.not-finite", name=name), "invalid", role="reference")
     if not any(tap.stage == "forward" for tap in probe.taps):
-        yield Gap("probe.taps", "inconclusive", "taps", fact("gap.outputs"), 0, 1)
+        yield Gap("probe.taps", "taps", fact("gap.outputs"), "inconclusive", 0, 1)
     elif problem := _unknown(taps):
         yield _lost(fact("gap.has", problem=problem))
     else:
@@ -133,7 +133,7 @@ def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
 
 
 def _lost(text: Statement, observed: int | None = None, wanted: int | None = None, role: Role | None = None) -> Gap:
-    return Gap("probe.taps", "invalid", "taps", text, observed, wanted, role)
+    return Gap("probe.taps", "taps", text, "invalid", observed, wanted, role)
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:

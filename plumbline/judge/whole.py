@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from plumbline.judge.gaps import Gap, lacks
+from plumbline.judge.gaps import Gap
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
@@ -110,10 +110,10 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
     """Yield legs, checks and proofs of `known` that `found` has no part of."""
     if known.learn and found.learn and _lacks_legs(known.learn, found.learn):
-        yield lacks("learn.legs", fact("gap.legs"), fact("gap.no-legs", part="learn"))
+        yield Gap("learn.legs", fact("gap.legs"), fact("gap.no-legs", part="learn"))
     is_lost = found.speed is not None and found.speed.production is not None and bool(found.speed.production.lost)
     if found.speed and not is_lost and not _named_checks(known.speed) <= _named_checks(found.speed):
-        yield lacks("production.evidence", "checks", fact("gap.checks"))
+        yield Gap("production.evidence", "checks", fact("gap.checks"))
     for part in ("probe", "learn") if is_lost else ("probe", "speed", "learn"):
         proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
         # Without their forms in fp64 the outputs and gradients of modules prove nothing. A proof lists `state` only if
@@ -121,7 +121,7 @@ def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
         wanted, held = ({str(e.stage) for proof in each for e in proof.errors} - {"state"} for each in proofs)
         if getattr(found, part) and (len(proofs[1]) < len(proofs[0]) or not wanted <= held):
             text = fact("gap.proofs", part=part)
-            yield Gap("proof.steps", "inconclusive", fact("gap.proven-steps"), text, len(proofs[0]), len(proofs[1]))
+            yield Gap("proof.steps", fact("gap.proven-steps"), text, "inconclusive", len(proofs[0]), len(proofs[1]))
 
 
 def _named_checks(speed: SpeedEvidence | None) -> set[str]:
