@@ -22,7 +22,6 @@ from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
-State = Confirmation
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class Laboratory:
         self._trainer, self._sides = trainer, {"reference": reference, "candidate": candidate}
         self._folders: dict[str, Path] = {}
 
-    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: State) -> State:
+    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: Confirmation) -> Confirmation:
         """Run requests until none is left."""
         for record in (reference, candidate):
             self._folders[record.record.record_id] = record.folder

@@ -427,3 +427,11 @@ def test_a_round_sends_the_second_trace_to_the_reference() -> None:
     while alone.confirmation.next() is not None:
         (alone,) = absorb([alone], {}, {})
     assert named(alone.confirmation) == [("unattributed", "unattributed")]  # type: ignore[arg-type]
+
+
+def test_a_tested_cause_has_the_suspects_of_the_judged_records_and_none_of_its_reruns() -> None:
+    candidate = curve(5)
+    elsewhere = faulty(candidate, separated(5), noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
+    state, _ = confirm(curve(), candidate, elsewhere)
+    assert named(state) == [("operator", "confirmed")]
+    assert [cause.suspects for cause in state.judgement.causes] == [()]
