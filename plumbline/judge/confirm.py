@@ -172,11 +172,14 @@ class Confirmation:
         return len(probe.steps) if probe else 1
 
     def ended(self, text: Statement = "") -> Confirmation:
-        """Return the last state: `text` tells why nothing more is tested."""
+        """Return the last state; `text` says why nothing more is tested."""
         return replace(self, state="ended", tried=(*self.tried, text) if text else self.tried)
 
     def cause(self, mismatch: Mismatch, suspicion: Suspicion | None = None) -> Cause:
-        """Convert a suspicion to a cause; that of a curve whose window is sought is the judged one."""
+        """Convert a suspicion to a cause.
+
+        As long as a curve's window is sought, it is the judged one.
+        """
         code = mismatch.suspicions[0].code
         judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.sought else None
         return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
@@ -222,9 +225,8 @@ class Confirmation:
 
     def _reran(self, record: LoadedRecord) -> Confirmation:
         """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
-        window, probe, parting = self.window, record.record.evidence.probe, None
-        if window is None:
-            parting = disagreement(self.candidate, record, len(probe.steps) if probe else 0)
+        window, probe = self.window, record.record.evidence.probe
+        parting = None if window else disagreement(self.candidate, record, len(probe.steps) if probe else 0)
         if curves.has_equal_bits(self.candidate, record, window.until) if window else parting is None:
             beside = curves.repeated(self, record) if window else self.beside
             return replace(self, beside=beside, tried=(fact("rerun.equal-bits"),)).steady(record, self.pending)

@@ -136,7 +136,10 @@ def trace_problem(record: LoadedRecord, window: Window) -> Statement:
 
 
 def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | None:
-    """Return the mismatch of a curve whose bits should be equal, and its window; `None` if no trace can name more."""
+    """Return the mismatch of a curve's bits, and its window.
+
+    `None` if the bits are equal, or if no trace can name more.
+    """
     if not any(finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings):
         return None
     bits, curves = learning(pair), [side.record.evidence.learn for side in (pair.reference, pair.candidate)]
@@ -154,7 +157,7 @@ def is_compiled(side: LoadedRecord) -> bool:
 
 
 def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
-    """Return the causes beside that of the curve; an evaluation that differs again in the rerun is confirmed."""
+    """Return the causes beside the curve's, a repeated evaluation confirmed."""
     if evaluating(Pair(state.reference, rerun)) is None:
         return state.beside
     again = {"sure": "confirmed", "tried": (fact("rerun.same-evaluation"),)}
@@ -180,7 +183,7 @@ def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> 
 
 
 def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
-    """Evaluate the curve with the suspect's value restored by its definition."""
+    """Evaluate a curve whose suspect is restored by its definition."""
     if suspicion.code == "evaluation":
         restored = has_equal_evaluations(state.reference, record)
     else:
@@ -189,7 +192,7 @@ def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: L
 
 
 def traceable(state: Confirmation, window: Window) -> Confirmation:
-    """Return the state that records the window, or the last one if no trace can name more."""
+    """Begin to record the window, or end if that names nothing more."""
     if state.pending[0].suspicions[0].code == "evaluation" or state.rerun is None:
         return state.ended()
     problem = trace_problem(state.rerun, window)
@@ -199,7 +202,7 @@ def traceable(state: Confirmation, window: Window) -> Confirmation:
 
 
 def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord) -> Confirmation:
-    """Evaluate one side's trace: compare both, or ask for the steps at which the weights separate."""
+    """Compare both traces, or ask for the window where the weights separate."""
     if side == "reference" and not has_equal_bits(state.reference, record, window.until):
         return _in_reference(state, window, record)
     traces = replace(state, prepared=record) if side == "reference" else replace(state, rerun=record)
@@ -220,7 +223,7 @@ def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord
 
 
 def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> Confirmation:
-    """Evaluate a trace without the reference's bits: the cause is in the reference, if its machine is the same."""
+    """Name the cause in a reference whose trace has different bits."""
     step, until = state.pending[0].at.step, window.until
     if kernels := rounds_differently(state.reference.record, record.record, "learn"):
         return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))

@@ -79,12 +79,12 @@ _OF_CURVE = frozenset({"schedule", "rng", "evaluation"})
 
 
 def curve_interventions(suspicion: Suspicion, steps: int) -> tuple[Intervention, ...]:
-    """Return the ways to test a suspicion of a learning curve over its first `steps` steps."""
+    """Return the ways to test a suspicion of a learning curve."""
     return (_defined(suspicion.code, steps),) if suspicion.code in _OF_CURVE else ()
 
 
 def _defined(name: str, steps: int) -> Intervention:
-    """Compute a value by its definition; a schedule's rates are exact, all others are equal up to rounding."""
+    """Compute a value by its definition: exact rates, others up to rounding."""
     rung, description = _DEFINITIONS[name]
     return Intervention(description, steps, replays=(Replay(rung=rung),), by_definition=rung != "schedule")
 
@@ -143,7 +143,10 @@ def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, st
 def _captured(
     description: str, rung: ReplayRung, at: Iterable[int], steps: int, *imposed: str
 ) -> tuple[Intervention, ...]:
-    """Impose the reference's whole tensors of a rung at the steps `at`; `imposed` rungs are no evidence afterwards."""
+    """Impose the reference's tensors of a rung at the steps `at`.
+
+    Afterwards the rungs of `imposed` are no evidence.
+    """
     way = Intervention(
         description,
         steps,

@@ -43,13 +43,13 @@ class Intervention:
     """Class of the modules whose outputs are imposed."""
 
     def captured_in(self, record_id: str) -> Intervention:
-        """Return the intervention that reads its tensors from the capture of a record."""
+        """Return the intervention on tensors that a record captured."""
         key = f"capture-{record_id}.safetensors"
         replays = tuple(replay.replace(source=key) if replay.source == CAPTURED else replay for replay in self.replays)
         return replace(self, replays=replays, sources=(*self.sources, Source(key, record_id, CAPTURED)), captures=())
 
     def reaching(self, taps: tuple[Tap, ...], steps: int) -> Intervention:
-        """Return the intervention over `steps` steps, with a new capture where imposed outputs need one."""
+        """Extend imposed outputs to `steps` steps, with a new capture."""
         if not self.kind or self.steps >= steps:
             return self
         return forward_of(taps, min(replay.step or 0 for replay in self.replays), self.kind, until=steps)

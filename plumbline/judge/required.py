@@ -1,4 +1,4 @@
-"""Table of the evidence that a record must have: the part of the training, when, and what. Pure."""
+"""Table of the evidence that a record must have. Pure."""
 
 from __future__ import annotations
 

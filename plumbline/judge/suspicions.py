@@ -1,4 +1,4 @@
-"""Tests of the suspicions of each mismatch: what is restored next, and what the candidate's run with it shows. Pure."""
+"""Tests of suspicions: which value is restored next, and what that shows. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
 
 
 def _ways(state: Confirmation) -> Iterator[tuple[Suspicion, Intervention]]:
-    """Yield each suspicion of the first pending mismatch with the ways to test it."""
+    """Yield each suspicion with each way to test it."""
     mismatch, trained, reach = state.pending[0], _trained(state), _reach(state)
     for suspicion in mismatch.suspicions:
         if state.sought:
@@ -71,7 +71,7 @@ def following(state: Confirmation) -> Confirmation:
 
 
 def _settled(state: Confirmation) -> Confirmation:
-    """Skip interventions that need no experiment; without any left, seek the window, or end unattributed."""
+    """Skip tests without an experiment; after the last one, go on."""
     if not state.tests:
         return curves.traceable(state, state.sought) if state.sought else _unattributed(state)
     if state.tests[0][1].method != "observed":
@@ -165,7 +165,7 @@ def _trained(state: Confirmation) -> frozenset[str]:
 
 
 def requested(state: Confirmation) -> Request:
-    """Return the next experiment that restores the suspect's value, or captures it from the reference."""
+    """Return the next experiment: a capture, or a restored value."""
     way = state.tests[0][1]
     held = (*state.kept, way)
     if (lacking := next((each for each in held if each.captures), None)) is not None:
