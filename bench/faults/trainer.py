@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from plumbline.environments.launch import run_training
-from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import WindowSearch
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.judge.intervention import Source
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import canonical_json, digest_json
@@ -24,7 +22,6 @@ from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
-State = Confirmation | WindowSearch
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class Laboratory:
         self._trainer, self._sides = trainer, {"reference": reference, "candidate": candidate}
         self._folders: dict[str, Path] = {}
 
-    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: State) -> State:
+    def confirm(self, reference: LoadedRecord, candidate: LoadedRecord, state: Confirmation) -> Confirmation:
         """Run requests until none is left."""
         for record in (reference, candidate):
             self._folders[record.record.record_id] = record.folder

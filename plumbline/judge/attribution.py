@@ -49,13 +49,14 @@ def unsteady(parting: Mismatch) -> Cause:
         if parting.at.step is not None
         else parting.at.stage
     )
-    return Cause(
-        code="nondeterminism",
-        sure="confirmed",
-        why=fact("attribution.unsteady", place=place, at=parting.at.at),
-        evidence=tuple(finding.metric for finding in parting.findings),
-        tried=(fact("rerun.different-bits"),),
-    )
+    why = fact("attribution.unsteady", place=place, at=parting.at.at)
+    return nondeterminism(why, tuple(finding.metric for finding in parting.findings))
+
+
+def nondeterminism(why: Statement, evidence: tuple[Statement, ...] = ()) -> Cause:
+    """Return the cause of a side that differs from its unchanged rerun."""
+    tried = (fact("rerun.different-bits"),)
+    return Cause(code="nondeterminism", sure="confirmed", why=why, evidence=evidence, tried=tried)
 
 
 _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
@@ -73,9 +74,5 @@ def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Sta
 
 def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
     """Return the cause of a mismatch that no restored value explains."""
-    return cause_of(mismatch, suspects).replace(
-        code="unattributed",
-        sure="unattributed",
-        why=fact("attribution.unattributed", stage=mismatch.at.stage),
-        tried=tried,
-    )
+    why = fact("attribution.unattributed", stage=mismatch.at.stage)
+    return cause_of(mismatch, suspects).replace(code="unattributed", sure="unattributed", why=why, tried=tried)

@@ -1,9 +1,10 @@
 """Confirmation by experiment: a pure state machine that requests reruns and evaluates their records.
 
-The first request is an unchanged rerun, which shows whether the candidate agrees with itself. Then each suspicion is
-tested: the probe's first steps run again with the suspect's value restored to the reference's. If the difference
-disappears, the cause is confirmed; if not, the next suspicion is tested. After the last suspicion the cause is
-`unattributed`, with everything that was tried. The caller runs the requests.
+Its states: the candidate runs again unchanged (`rerun`), which shows whether it agrees with itself. Both sides record
+the window in which a learning curve separates after an equal probe (`trace`, see `curves`). Each suspicion is tested
+(`test`, see `suspicions`): the first steps, or those of the window, run again with the suspect's value restored to the
+reference's. If the difference disappears, the cause is confirmed; if not, the next suspicion is tested. After the last
+one the cause is `unattributed`, with everything that was tried (`ended`). The caller runs the requests.
 """
 
 from __future__ import annotations
@@ -12,63 +13,76 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from plumbline.judge.attribution import SPEED, Attribution, still_likely, unattributed, unsteady
+from plumbline.judge import curves, suspicions
+from plumbline.judge.attribution import SPEED, Attribution, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.confirm_requests import NO_RECORD, Request, experiment_name, unanswered
-from plumbline.judge.curves import Window
-from plumbline.judge.experiments import interventions, steps_of
-from plumbline.judge.intervention import Intervention, Kept, only_trained
-from plumbline.judge.mismatches import (
-    Mismatch,
-    Suspicion,
-    is_same_place,
-    is_trace_of_gradient,
-    with_kernel_last,
-    without,
-)
+from plumbline.judge.consensus import Doubt, exonerate
+from plumbline.judge.curves import Side, Window
+from plumbline.judge.intervention import Intervention, Source
+from plumbline.judge.mismatches import Mismatch, Suspicion, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
-from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
-from plumbline.judge.rungs.portable import portable
-from plumbline.judge.suspects import differences
+from plumbline.judge.restored import disagreement
 from plumbline.judge.walk import position, walk
+from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
+from plumbline.schema.digest import bounded_name
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
+State = Literal["rerun", "trace", "test", "ended"]
+
+_NO_RECORD = fact("experiment.no-record")
+_NAMES = {"experiment_id": "x", "suspect": ""}
+"""Fields of an experiment that do not change what it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One experiment to run, its platform, and the record parts that it reads."""
+
+    runs_on: Side
+    experiment: Experiment
+    sources: tuple[Source, ...] = ()
+
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Immutable state of the tests of one drift; each step returns a new state."""
+    """Immutable state of the experiments on one drift; each step returns a new state."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
+    """Both are the traces of `window` once these are recorded."""
     base: Judgement
     budget: int
-    pending_mismatches: tuple[Mismatch, ...] = ()
-    suspicions: tuple[Suspicion, ...] = ()
-    """Suspicions of the first pending mismatch that are not refuted yet."""
-    ways: tuple[Intervention, ...] = ()
-    """Interventions on the first suspicion that are not tried yet."""
+    name: str
+    """Record by which the experiments are named."""
+    state: State = "ended"
+    beside: tuple[Cause, ...] = ()
+    """Causes that no experiment is about."""
+    pending: tuple[Mismatch, ...] = ()
+    tests: tuple[tuple[Suspicion, Intervention], ...] = ()
+    """Suspicions of the first pending mismatch that are not refuted yet, with each untried way to test them."""
+    window: Window | None = None
+    """Steps of the learning curve that are recorded; `None` is the probe."""
     rerun: LoadedRecord | None = None
-    captured: str = ""
-    exact: LoadedRecord | None = None
+    """The unchanged rerun with the candidate's bits; in the state `rerun` a first one without."""
+    prepared: LoadedRecord | None = None
+    """The reference's record for the candidate's next experiment."""
     in_fp64: Pair | None = None
     """Reference and candidate in fp64, once that removed a cause: later experiments are run and compared in fp64."""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[Intervention, ...] = ()
+    """Restored values that stay while later suspects are tested."""
     tried: tuple[Statement, ...] = ()
     settled: Attribution = field(default_factory=Attribution)
+    reference_cause: Cause | None = None
+    """Cause in the reference, if its own rerun shows that the reference is the side that differs."""
     spent: int = 0
     lost: int = 0
-    window: Window | None = None
-    """Steps of the learning curve that both records trace; `None` is the probe."""
-    subject: str = ""
-    """Record of the training whose window is tested, by which its experiments are named; empty is the candidate's."""
-    beside: tuple[Cause, ...] = ()
-    """Causes that no experiment of these tests is about."""
 
     @classmethod
     def begin(
@@ -81,312 +95,176 @@ class Confirmation:
     ) -> Confirmation:
         """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
         beside = tuple(cause for cause in judgement.causes if cause.code in SPEED)
-        start = cls(reference, candidate, judgement, budget, beside=beside)
+        start = cls(reference, candidate, judgement, budget, candidate.record.record_id, beside=beside)
+        compared = (table if table is not None else Comparisons()).of(reference, candidate)
+        if budget > 0 and (found := curves.separated(judgement, compared.pair)) is not None:
+            beside = tuple(cause for cause in judgement.causes if cause.code != found[0].suspicions[0].code)
+            return replace(start, state="rerun", pending=found[:1], window=found[1], beside=beside)
         if judgement.verdict != "drift" or budget < 1:
             return start
-        compared = (table if table is not None else Comparisons()).of(reference, candidate)
-        found = compared.walk or walk(compared.pair)  # data may differ without a probe
-        return replace(start, pending_mismatches=found.mismatches)
-
-    @classmethod
-    def of_traces(
-        cls,
-        reference: LoadedRecord,
-        candidate: LoadedRecord,
-        judgement: Judgement,
-        tried: tuple[Statement, ...],
-        **given: Any,
-    ) -> Confirmation | None:
-        """Return the tests of two traces of a window; `None` if the traces agree.
-
-        The candidate's trace is its unchanged rerun. `tried` has the experiments that led to the window.
-        """
-        mismatches = walk(Pair(reference, candidate)).mismatches
-        if not mismatches:
-            return None
-        start = cls(reference, candidate, judgement, pending_mismatches=mismatches, **given)
-        return start._steady(candidate, tried)
+        mismatches = (compared.walk or walk(compared.pair)).mismatches  # data may differ without a probe
+        return replace(start, state="rerun" if mismatches else "ended", pending=mismatches)
 
     def next(self) -> Request | None:
         """Return the next experiment; `None` at the end or without budget left."""
-        if not self.pending_mismatches or self.spent >= self.budget or (self.rerun is not None and not self.ways):
+        if self.state == "ended" or not self.has_budget:
             return None
-        if self.rerun is None:
+        if self.state == "rerun":
             # A difference of portable bits shows in nothing else.
-            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending_mismatches)
-            text = "control experiment: unchanged rerun"
-            return self._request("candidate", text, self.probe_steps(), portable=has_leg)
-        lacking = next((each.way for each in self.kept if each.lacks_capture), None)
-        if lacking is not None:
-            return self._capture(lacking)
-        return self._tested(self.ways[0])
+            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending)
+            of_curve = " of the learning curve" if self.window else ""
+            text = f"control experiment: unchanged rerun{of_curve}"
+            return self.request("candidate", text, self.num_steps, portable=has_leg)
+        if self.state == "trace" and self.window is not None:
+            side: Side = "candidate" if self.prepared else "reference"
+            return self.request(side, f"trace of the learning curve's steps {self.window}", self.num_steps)
+        return suspicions.requested(self)
 
-    def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = NO_RECORD) -> Confirmation:
+    def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = _NO_RECORD) -> Confirmation:
         """Evaluate an experiment's record; `None` means lost, for the reason `why`.
 
-        A record that does not answer the request is lost, too.
+        A record that does not answer the request is lost, too. One lost experiment is repeated, without charge.
         """
         spent = replace(self, spent=self.spent + 1)
-        if record is not None and (problem := unanswered(request, record, self.window)):
+        if record is not None and (problem := self._unanswered(request, record)):
             record, why = None, problem
-        if record is None:
-            return spent._lost(request, why)
-        if record.record.exit.status != "completed":
-            return spent._failed(request, record.record.exit.message)
-        if self.rerun is None:
+        if record is None and self.lost < limits.MOST_LOST:
+            return replace(spent, lost=self.lost + 1)
+        if record is None or record.record.exit.status != "completed":
+            why = why if record is None else record.record.exit.message
+            return spent._failed(fact("experiment.failed", suspect=request.experiment.suspect, why=why))
+        if self.state == "rerun":
             return spent._reran(record)
-        return spent._prepared(record) if request.runs_on == "reference" else spent._restored(record, self.rerun)
-
-    def _prepared(self, record: LoadedRecord) -> Confirmation:
-        """Keep the reference's record for the candidate's next experiment."""
-        for place, each in enumerate(self.kept):
-            if each.lacks_capture:
-                captured = replace(each, captured=record.record.record_id)
-                return replace(self, kept=(*self.kept[:place], captured, *self.kept[place + 1 :]))
-        if self.ways[0].method == "exact":
-            return replace(self, exact=record)
-        return replace(self, captured=record.record.record_id)
-
-    def _restored(self, record: LoadedRecord, rerun: LoadedRecord) -> Confirmation:
-        """Evaluate the candidate's run with the suspect's value restored."""
-        way, mismatch = self.ways[0], self.pending_mismatches[0]
-        rounding = ("fp64",) if self.in_fp64 is not None else ()
-        known = frozenset(other.suspicions[0].code for other in self.pending_mismatches[1:])
-        if self.exact is not None:
-            before = Pair(self.reference, self.candidate)
-            after = Pair(self.exact, record, rounding=("fp64",), noise=before.rounding_only)
-            outcome = agree_exactly(mismatch, before, after, known)
-            return replace(self, in_fp64=replace(after, scale=outcome.scale))._learn(outcome)
-        ways = (*(each.way for each in self.kept), way)
-        exact = self.in_fp64
-        reference, before_it = (exact.reference, exact.candidate) if exact is not None else (self.reference, rerun)
-        outcome = check_restored(
-            reference, before_it, record, mismatch=mismatch, ways=ways, known=known, rounding=rounding,
-            in_fp64=exact,
-        )  # fmt: skip
-        return self._learn(outcome)
-
-    def _lost(self, request: Request, why: Statement) -> Confirmation:
-        """Repeat a lost experiment once, without charging the budget."""
-        if self.lost < limits.MOST_LOST:
-            return replace(self, budget=self.budget + 1, lost=self.lost + 1)
-        return self._failed(request, why)
-
-    def _failed(self, request: Request, why: Statement) -> Confirmation:
-        """Record a failed experiment, which refutes nothing."""
-        tried = (*self.tried, fact("experiment.failed", suspect=request.experiment.suspect, why=why))
-        if self.rerun is None or len(self.ways) < 2 or any(each.lacks_capture for each in self.kept):
-            return replace(self, tried=tried, budget=self.spent)
-        return replace(self, tried=tried, ways=self.ways[1:], captured="", exact=None)._settled()
-
-    def _reran(self, record: LoadedRecord) -> Confirmation:
-        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
-        steps = len(record.record.evidence.probe.steps) if record.record.evidence.probe else 0
-        parting = disagreement(self.candidate, record, steps)
-        kernels = rounds_differently(self.candidate.record, record.record, "probe") if parting is not None else ()
-        if kernels:  # such as another number of processes: no unchanged rerun
-            tried = (*self.tried, fact("rerun.different-machine", difference=kernels[0]))
-            return replace(self, tried=tried, budget=self.spent)
-        if parting is not None:
-            return self._unsteady(record, parting)
-        return self._steady(record, (fact("rerun.equal-bits"),))
-
-    def _steady(self, rerun: LoadedRecord, tried: tuple[Statement, ...]) -> Confirmation:
-        """Start the tests of a candidate that agrees with its rerun."""
-        pending_mismatches = tuple(without("nondeterminism", mismatch) for mismatch in self.pending_mismatches)
-        return replace(self, rerun=rerun, pending_mismatches=pending_mismatches, tried=tried)._opened()
-
-    def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
-        # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
-        # A portable leg that did not repeat itself is the same finding again.
-        rest = tuple(
-            mismatch
-            for mismatch in self.pending_mismatches
-            if position(mismatch) < position(parting)
-            and mismatch.rung != parting.rung
-            and mismatch.suspicions[0].code != "device"
-        )
-        return replace(
-            self, rerun=record, settled=Attribution().settled(unsteady(parting)), pending_mismatches=rest
-        )._opened()
-
-    def _opened(self) -> Confirmation:
-        """Start with the first pending mismatch."""
-        if not self.pending_mismatches:
-            return self
-        wider = self._reaching(self.pending_mismatches[0])
-        return replace(wider, suspicions=wider.pending_mismatches[0].suspicions)._suspected()
-
-    def _reaching(self, mismatch: Mismatch) -> Confirmation:
-        """Extend the restored values to a mismatch at a later step."""
-        probe, reach = self.reference.record.evidence.probe, self._reach()
-        if probe is None or reach is None:
-            return self
-        last = len(probe.steps)
-        shown = last if mismatch.rung == "evaluation" else (mismatch.at.step or 0) + 1
-        if shown <= reach:
-            return self
-        kept = tuple(each.reaching(probe.taps, steps_of(mismatch, last)) for each in self.kept)
-        trained = self._trained()
-        return replace(
-            self, kept=tuple(replace(each, way=only_trained(each.way, trained, self.reference)) for each in kept)
-        )
-
-    def _suspected(self) -> Confirmation:
-        """Test the first suspicion; without suspicions left, end unattributed."""
-        fresh = replace(self, captured="", exact=None)
-        if not self.suspicions:
-            return fresh._unattributed()
-        mismatch, suspicion = self.pending_mismatches[0], self.suspicions[0]
-        reach = self._reach()
-        ways = interventions(mismatch, suspicion, self.reference, self._trained())
-        if self.in_fp64 is not None:  # fp64 leaves no rounding and no number format to test
-            ways = tuple(way for way in ways if way.method != "exact")
-        if reach is not None:
-            ways = tuple(replace(way, steps=min(way.steps, reach)) for way in ways)
-        return replace(fresh, ways=ways)._settled()
-
-    def _settled(self) -> Confirmation:
-        """Skip interventions that need no experiment, and suspicions without any left."""
-        if not self.ways:
-            if not self.suspicions:
-                return self
-            return replace(self, suspicions=self.suspicions[1:])._suspected()
-        if self.ways[0].method != "observed":
-            return self
-        shows = self.rerun is not None and self._reproduced(self.rerun)
-        text = fact("rerun.same-difference") if shows else fact("rerun.no-difference")
-        return self._learn(RestoredOutcome(restored=shows, text=text))
-
-    def _reproduced(self, rerun: LoadedRecord) -> bool:
-        mismatch, pair = self.pending_mismatches[0], Pair(self.reference, rerun, imposed=frozenset({"evaluation"}))
-        if mismatch.basis == "proven":
-            return True
-        again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
-        return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
-
-    def _learn(self, outcome: RestoredOutcome) -> Confirmation:
-        way = self.ways[0]
-        tried = (*self.tried, fact("experiment.result", what=way.description, result=outcome.text))
-        learned = replace(self, tried=tried, exact=None)
-        if way.method == "exact" and not outcome.restored:
-            learned = replace(learned, in_fp64=None)
-        if outcome.restored:
-            return learned._confirmed(way, outcome)
-        return replace(learned, ways=self.ways[1:], captured="")._settled()
-
-    def _confirmed(self, way: Intervention, outcome: RestoredOutcome) -> Confirmation:
-        mismatch = self.pending_mismatches[0]
-        cause = cause_of(mismatch, self._suspects(), self.suspicions[0]).replace(sure="confirmed", tried=self.tried)
-        known = {other.suspicions[0].code for other in self.pending_mismatches}
-        left = (each for each in outcome.left if cause.code != "gradient" or not is_trace_of_gradient(each))
-        hidden = tuple(with_kernel_last(without("nondeterminism", other)) for other in left)
-        hidden = tuple(other for other in hidden if other.suspicions[0].code not in known)
-        kept = (*self.kept, Kept(way, self.captured)) if way.method == "replay" else self.kept
-        pending_mismatches = tuple(sorted((*self.pending_mismatches[1:], *hidden), key=position))
-        is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
-        settled = self.settled if is_trace else self.settled.confirmed(cause, self.suspicions[0].names)
-        learned = replace(
-            self, settled=settled, pending_mismatches=pending_mismatches, kept=kept, tried=(), ways=(), suspicions=(),
-        )  # fmt: skip
-        # A value that cannot stay restored hides later differences: later causes keep their certainty.
-        return learned._opened() if way.method in ("replay", "exact") else replace(learned, budget=self.spent)
-
-    def _unattributed(self) -> Confirmation:
-        """End the tests of a mismatch that no experiment restored."""
-        mismatch = self.pending_mismatches[0]
-        name = still_likely if mismatch.is_certain else unattributed
-        settled = self.settled.settled(name(mismatch, self._suspects(), self.tried))
-        pending_mismatches = self.pending_mismatches[1:]
-        return replace(
-            self,
-            settled=settled,
-            pending_mismatches=pending_mismatches,
-            tried=(),
-            ways=(),
-            suspicions=(),
-            budget=self.spent,
-        )
+        if self.state == "trace" and self.window is not None:
+            return curves.traced(spent, self.window, request.runs_on, record)
+        answer = suspicions.prepared if request.runs_on == "reference" else suspicions.restored
+        return answer(spent, record)
 
     @property
     def judgement(self) -> Judgement:
         """Return the judgement with its causes as certain as the experiments show."""
+        if self.reference_cause is not None:
+            why = fact("doubt.reference-differs", why=self.reference_cause.why)
+            return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
         causes = (*self.settled.causes, *self._open())
         if not causes:
             return self.base
         codes = {cause.code for cause in causes}
         others = tuple(cause for cause in self.beside if cause.code not in codes)
-        return self.base.replace(causes=[cause.model_dump() for cause in (*map(self._placed, causes), *others)])
+        return self.base.replace(causes=[cause.model_dump() for cause in (*causes, *others)])
 
-    def _placed(self, cause: Cause) -> Cause:
+    @property
+    def has_budget(self) -> bool:
+        """Return whether another experiment may run."""
+        return self.spent - self.lost < self.budget
+
+    @property
+    def sought(self) -> Window | None:
+        """Return the window of a learning curve that is not recorded yet."""
+        return None if self.reference.record.evidence.trace is not None else self.window
+
+    @property
+    def num_steps(self) -> int:
+        """Return the number of steps of the window or the whole probe: chance may agree over a few."""
+        if self.window is not None:
+            return self.window.until - self.window.first
+        probe = self.reference.record.evidence.probe
+        return len(probe.steps) if probe else 1
+
+    def ended(self, text: Statement = "") -> Confirmation:
+        """Return the last state; `text` says why nothing more is tested."""
+        return replace(self, state="ended", tried=(*self.tried, text) if text else self.tried)
+
+    def cause(self, mismatch: Mismatch, suspicion: Suspicion | None = None) -> Cause:
+        """Convert a suspicion to a cause.
+
+        As long as a curve's window is sought, it is the judged one.
+        """
+        code = mismatch.suspicions[0].code
+        judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.sought else None
+        return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
+
+    def placed(self, cause: Cause) -> Cause:
         """Return a cause with the first step of its window, from which its steps are counted."""
-        if self.window is None:
+        if self.window is None or self.sought:
             return cause
         counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
         return cause.replace(why=fact("curve.cause", counted=counted, why=cause.why))
 
     def _open(self) -> Iterator[Cause]:
         """Yield the causes that are not fully tested, with their former certainty."""
-        suspects = self.base.suspects
-        for place, mismatch in enumerate(self.pending_mismatches):
-            first = self.suspicions[0] if place == 0 and self.suspicions else mismatch.suspicions[0]
-            cause = cause_of(mismatch, suspects, first)
+        for place, mismatch in enumerate(self.pending):
+            cause = self.cause(mismatch, self.tests[0][0] if place == 0 and self.tests else None)
             yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
 
-    def probe_steps(self) -> int:
-        """Return the whole probe's number of steps: chance may agree over a few."""
-        return len(self.reference.record.evidence.probe.steps) if self.reference.record.evidence.probe else 1
+    def _unanswered(self, request: Request, record: LoadedRecord) -> Statement:
+        """Return why a record does not answer a request; empty if it does, or if its training failed.
 
-    def _reach(self) -> int | None:
-        """Return the number of steps covered by restored captures, if any."""
-        return min((each.way.steps for each in self.kept if each.way.kind), default=None)
+        A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by
+        its order; what it ran is compared here. In a recorded window of the curve the evidence is that of a trace.
+        """
+        asked, experiment = request.experiment, record.record.experiment
+        if experiment is None or experiment.replace(**_NAMES) != asked.replace(**_NAMES):
+            return fact("experiment.different")
+        if record.record.exit.status != "completed":
+            return ""
+        try:
+            missing = next((finding.detail for finding in missing_evidence(record, "experiment")), "")
+            if missing or self.window is None or self.sought:
+                return missing
+            return curves.trace_problem(record, Window(self.window.first, asked.steps))
+        except InvalidInputError as error:
+            return fact("experiment.unreadable", error=error)
 
-    def _trained(self) -> frozenset[str]:
-        """Return the parameters whose gradients both records contain."""
-        probes = (self.reference.record.evidence.probe, self.candidate.record.evidence.probe)
-        names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
-        return frozenset[str]().union(*names).intersection(*names)
+    def _failed(self, text: Statement) -> Confirmation:
+        """Record a failed experiment, which refutes nothing: the next way tests the same suspicion."""
+        others = [way for suspicion, way in self.tests[1:] if suspicion == self.tests[0][0]]
+        if self.state != "test" or not others or any(way.captures for way in self.kept):
+            return self.ended(text)
+        return suspicions.following(replace(self, tried=(*self.tried, text)))
 
-    def _suspects(self) -> tuple[str, ...]:
-        return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
+    def _reran(self, record: LoadedRecord) -> Confirmation:
+        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
+        window, probe = self.window, record.record.evidence.probe
+        parting = None if window else disagreement(self.candidate, record, len(probe.steps) if probe else 0)
+        if curves.has_equal_bits(self.candidate, record, window.until) if window else parting is None:
+            beside = curves.repeated(self, record) if window else self.beside
+            return replace(self, beside=beside, tried=(fact("rerun.equal-bits"),)).steady(record, self.pending)
+        kernels = rounds_differently(self.candidate.record, record.record, "learn" if window else "probe")
+        if kernels:  # such as another number of processes: no unchanged rerun
+            return self.ended(fact("rerun.different-machine", difference=kernels[0]))
+        if parting is not None:
+            return self._unsteady(record, parting)
+        return curves.unsteady_curve(self, window, record) if window else self
 
-    def _capture(self, way: Intervention) -> Request:
-        return self._request(
-            "reference",
-            f"capture of {way.description}",
-            way.steps,
-            captures=way.captures,
+    def steady(self, rerun: LoadedRecord, mismatches: tuple[Mismatch, ...]) -> Confirmation:
+        """Start the tests of a candidate that agrees with its rerun."""
+        pending = tuple(without("nondeterminism", mismatch) for mismatch in mismatches)
+        return suspicions.opened(replace(self, rerun=rerun, pending=pending))
+
+    def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
+        # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
+        # A portable leg that did not repeat itself is the same finding again.
+        rest = tuple(
+            mismatch
+            for mismatch in self.pending
+            if position(mismatch) < position(parting)
+            and mismatch.rung != parting.rung
+            and mismatch.suspicions[0].code != "device"
         )
+        settled = self.settled.settled(unsteady(parting))
+        return suspicions.opened(replace(self, rerun=record, settled=settled, pending=rest))
 
-    def _tested(self, way: Intervention) -> Request:
-        """Return the next experiment that restores the suspect's value."""
-        if way.method == "exact":
-            side: Literal["reference", "candidate"] = "candidate" if self.exact else "reference"
-            return self._request(side, way.description, way.steps, precision="fp64")
-        if way.captures and not self.captured:
-            return self._capture(way)
-        kept = (*self.kept, Kept(way, self.captured))
-        description = " and ".join(each.way.description for each in kept)
-        return self._request("candidate", description, way.steps, **_imposed(kept, way.steps))
-
-    def _request(
-        self, side: Literal["reference", "candidate"], description: str, steps: int, **parts: object
+    def request(
+        self, side: Side, description: str, steps: int, sources: tuple[Source, ...] = (), **parts: Any
     ) -> Request:
-        sources = parts.pop("sources", ())
+        """Return a request of the first steps of the probe or the window."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
         if self.window is not None:
-            first = self.window.first
-            parts |= {"part": "learn", "trace": first, "portable": False}
-            steps += first
-        name = experiment_name(self.subject or self.candidate.record.record_id, self.spent)
-        experiment = Experiment(experiment_id=name, suspect=description, steps=steps, **parts)
-        return Request(side, experiment, sources)  # type: ignore[arg-type]
-
-
-def _imposed(kept: tuple[Kept, ...], steps: int) -> dict[str, object]:
-    """Return replays and tensor sources of the suspects restored within `steps`."""
-    return {
-        "replays": tuple(replay for each in kept for replay in each.replays(steps)),
-        "sources": tuple({source.key: source for each in kept for source in each.sources()}.values()),
-    }
+            # Taps would change compiled kernels, and so the bits.
+            is_bare = self.sought is not None and ("replays" in parts or curves.is_compiled(self.reference))
+            steps += self.window.first
+            parts |= {"part": "learn", "trace": None if is_bare else self.window.first, "portable": False}
+        name = bounded_name(f"{self.name}-x{self.spent + 1}")
+        return Request(side, Experiment(experiment_id=name, suspect=description, steps=steps, **parts), sources)

@@ -1,17 +1,42 @@
-"""Reruns and traces of a learning curve: how they compare, and which steps are traced. Pure."""
+"""The learning curve that separates after an equal probe: where, and what its reruns and traces show. Pure.
+
+The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
+evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
+neither side's bits, the candidate does not agree with itself, unless a second rerun repeats the first and the records
+name a cause: then the curve depends on the parts before it, which no rerun has. If it gives the candidate's bits, a
+suspect that the records show is restored by its definition. If that does not help, the reference traces the same steps,
+and both traces are tested as two probes are. If the reference's rerun does not give the reference's bits, the reference
+is the side that differs: the candidate is not accused.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
+from plumbline.judge.attribution import nondeterminism
+from plumbline.judge.compared import curve_formula
+from plumbline.judge.comparison import cause_of
+from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
-from plumbline.judge.rungs.learning import first_logged_difference
+from plumbline.judge.pair import Pair
+from plumbline.judge.restored import RestoredOutcome
+from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
+from plumbline.judge.rungs.windows import with_windows
+from plumbline.judge.suspects import differences
+from plumbline.judge.walk import walk
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import limit, relative
+from plumbline.schema.verdict import Cause, Judgement
+
+if TYPE_CHECKING:
+    from plumbline.judge.confirm import Confirmation
+
+Side = Literal["reference", "candidate"]
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
@@ -49,11 +74,6 @@ def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
     return learn is not None and any(at <= (learn.steps if step is None else step) for at in learn.resumed_at)
 
 
-def machine_changes(side: LoadedRecord, rerun: LoadedRecord) -> tuple[Statement, ...]:
-    """Return the machine's changes that explain the rerun's different rounding."""
-    return rounds_differently(side.record, rerun.record, "learn")
-
-
 def _has_equal_losses(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or len(other.losses) < steps:
@@ -67,6 +87,9 @@ class Window:
 
     first: int
     until: int
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.until - 1}"
 
 
 def _window(first: int, steps: int) -> Window:
@@ -110,3 +133,124 @@ def trace_problem(record: LoadedRecord, window: Window) -> Statement:
     if len(evidence.trace.weights) <= window.first:
         return fact("trace.checksums")
     return next((finding.detail for finding in missing_evidence(record, "trace")), "")
+
+
+def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | None:
+    """Return the mismatch of a curve's bits, and its window.
+
+    `None` if the bits are equal, or if no trace can name more.
+    """
+    if not any(finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings):
+        return None
+    bits, curves = learning(pair), [side.record.evidence.learn for side in (pair.reference, pair.candidate)]
+    if bits is None or curves[0] is None or curves[1] is None:
+        return None
+    named = with_windows(bits, curve_formula(pair))
+    mismatch = bits if named is None or named.suspicions[0].code == "evaluation" else named
+    # A measured number format needs no trace of the curve.
+    return None if mismatch.suspicions[0].code == "precision" else (mismatch, first_window(curves[0], curves[1]))
+
+
+def is_compiled(side: LoadedRecord) -> bool:
+    """Return whether the curve is compiled."""
+    return side.record.spec.learn is not None and side.record.spec.learn.compile
+
+
+def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
+    """Return the causes beside the curve's, a repeated evaluation confirmed."""
+    if evaluating(Pair(state.reference, rerun)) is None:
+        return state.beside
+    again = {"sure": "confirmed", "tried": (fact("rerun.same-evaluation"),)}
+    return tuple(cause.replace(**again) if cause.code == "evaluation" else cause for cause in state.beside)
+
+
+def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> Confirmation:
+    """Evaluate an unchanged rerun without the candidate's bits."""
+    mismatch, until = state.pending[0], window.until
+    was_cut = was_interrupted(state.candidate, mismatch.at.step)
+    is_reference = has_equal_bits(state.reference, rerun, until)
+    if was_cut and is_reference:
+        alone = state.ended(fact("rerun.uninterrupted"))
+        cause = state.cause(mismatch).replace(tried=alone.tried)
+        sure = cause if cause.code == "unattributed" else cause.replace(sure="confirmed")
+        return replace(alone, settled=state.settled.settled(sure), pending=())
+    if state.rerun is not None and has_equal_bits(state.rerun, rerun, until):
+        return state.ended(fact("rerun.alone"))
+    is_named = mismatch.suspicions[0].code != "unattributed" and not was_cut
+    if is_named and not is_reference and state.rerun is None and state.has_budget:
+        return replace(state, rerun=rerun)
+    return replace(state.ended(), settled=state.settled.settled(_unsteady("candidate", until)), pending=())
+
+
+def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
+    """Evaluate a curve whose suspect is restored by its definition."""
+    if suspicion.code == "evaluation":
+        restored = has_equal_evaluations(state.reference, record)
+    else:
+        restored = has_equal_bits(state.reference, record, window.until)
+    return RestoredOutcome(restored, fact("curve.equal") if restored else fact("curve.differs"))
+
+
+def traceable(state: Confirmation, window: Window) -> Confirmation:
+    """Begin to record the window, or end if that names nothing more."""
+    if state.pending[0].suspicions[0].code == "evaluation" or state.rerun is None:
+        return state.ended()
+    problem = trace_problem(state.rerun, window)
+    if is_compiled(state.reference):
+        problem = fact("trace.compiled")
+    return state.ended(_incomplete("candidate", problem)) if problem else replace(state, state="trace")
+
+
+def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord) -> Confirmation:
+    """Compare both traces, or ask for the window where the weights separate."""
+    if side == "reference" and not has_equal_bits(state.reference, record, window.until):
+        return _in_reference(state, window, record)
+    traces = replace(state, prepared=record) if side == "reference" else replace(state, rerun=record)
+    own, other = traces.rerun, traces.prepared
+    if own is None or other is None:
+        return traces
+    if problem := _unusable(traces, window, own, other):
+        return traces.ended(problem)
+    earlier = earlier_window(window, other, own)
+    if earlier is not None:
+        tried = (*state.tried, fact("curve.earlier", steps=str(window)))
+        return replace(state, window=earlier, rerun=None, prepared=None, tried=tried)
+    known = replace(traces, tried=(*state.tried, fact("curve.traced", steps=str(window))))
+    mismatches = walk(Pair(other, own)).mismatches
+    if not mismatches:
+        return known.ended(fact("trace.agree"))
+    return replace(known, reference=other, candidate=own).steady(own, mismatches)
+
+
+def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> Confirmation:
+    """Name the cause in a reference whose trace has different bits."""
+    step, until = state.pending[0].at.step, window.until
+    if kernels := rounds_differently(state.reference.record, record.record, "learn"):
+        return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))
+    cause = _unsteady("reference", until)
+    if was_interrupted(state.reference, step) and has_equal_bits(state.candidate, record, until):
+        mismatch = learning(Pair(state.candidate, state.reference)) or state.pending[0]
+        suspects = differences(state.candidate.record.fingerprint, state.reference.record.fingerprint)
+        cause = cause_of(mismatch, suspects)
+        sure = "unattributed" if cause.code == "unattributed" else "confirmed"
+        cause = cause.replace(sure=sure, tried=(*state.tried, fact("rerun.reference-uninterrupted")))
+    return replace(state.ended(), reference_cause=cause)
+
+
+def _unusable(state: Confirmation, window: Window, own: LoadedRecord, other: LoadedRecord) -> Statement:
+    """Return why the traces of both sides are not compared, or ""."""
+    for side, trace, trained in (("candidate", own, state.candidate), ("reference", other, state.reference)):
+        if problem := trace_problem(trace, window):
+            return _incomplete(side, problem)
+        if not has_equal_bits(trained, trace, window.until):
+            return fact("trace.different-bits", side=side)
+    return ""
+
+
+def _incomplete(side: str, problem: Statement) -> Statement:
+    return fact("trace.incomplete", side=side, problem=problem)
+
+
+def _unsteady(side: Side, until: int) -> Cause:
+    """Return the cause of a side that differs from its unchanged rerun."""
+    return nondeterminism(fact("curve.unsteady", side=side, differs=fact("curve.rerun-differs", step=until)))

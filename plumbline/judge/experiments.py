@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal
 
 from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -33,25 +35,58 @@ def interventions(
     if suspicion.code == "precision":
         return _precision(mismatch, probe, step)
     if suspicion.code == "gradient" and mismatch.rung == "optimizer":
-        ways = _gradients(replace(mismatch, rung="clipped"), suspicion, reference, steps)
-        return tuple(only_trained(way, trained, reference) for way in ways)
-    makers = {
-        "data": _batch,
-        "batch": _batch,
-        "weights": _weights,
-        "state": _state,
-        "rng": _rng,
-        "forward": _forward,
-        "loss": _loss,
-        "gradient": _gradients,
-        "clipped": _gradients,
-        "optimizer": _optimizer,
-        "schedule": _schedule,
-        "evaluation": _evaluation,
-    }
-    chosen = steps_of(mismatch, last)
-    ways = makers[mismatch.rung](mismatch, suspicion, reference, chosen)
+        return tuple(only_trained(way, trained, reference) for way in _gradients("clipped", steps))
+    ways = _ways(mismatch, suspicion, reference, probe)
     return tuple(_over(last, suspicion, only_trained(way, trained, reference)) for way in ways)
+
+
+def _ways(
+    mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, probe: ProbeEvidence
+) -> tuple[Intervention, ...]:
+    """Return the ways to restore the value of a rung."""
+    steps = steps_of(mismatch, len(probe.steps))
+    match mismatch.rung:
+        case "data" | "batch":
+            ways = _batch(mismatch, suspicion, reference, steps)
+        case "weights":
+            ways = _captured("the reference's initial weights", "weights", (0,), steps, "weights")
+        case "state":
+            step = mismatch.at.step or 0
+            ways = _captured(f"the reference's weights at the start of step {step}", "weights", (step,), steps, "state")
+        case "rng":
+            ways = _rng(mismatch, reference, steps)
+        case "forward":
+            ways = _forward(mismatch, probe)
+        case "gradient" | "clipped" as rung:
+            ways = _gradients(rung, steps)
+        case "optimizer":
+            ways = _optimizer(mismatch, reference, steps)
+        case rung:
+            ways = (_defined(rung, steps),)
+    return ways
+
+
+_DEFINITIONS: dict[str, tuple[ReplayRung, str]] = {
+    "loss": ("loss", "the loss by its definition"),
+    "optimizer": ("optimizer", "the update by AdamW's definition, with the spec's settings"),
+    "schedule": ("schedule", "the learning rates by the schedule's definition"),
+    "evaluation": ("evaluation", "the evaluation by its definition"),
+    "rng": ("dropout", "the dropout that the spec asks for"),
+}
+"""Replays that need no tensors of the reference: by rung in a probe, by cause in a curve."""
+_OF_CURVE = frozenset({"schedule", "rng", "evaluation"})
+"""Causes that a curve's record shows."""
+
+
+def curve_interventions(suspicion: Suspicion, steps: int) -> tuple[Intervention, ...]:
+    """Return the ways to test a suspicion of a learning curve."""
+    return (_defined(suspicion.code, steps),) if suspicion.code in _OF_CURVE else ()
+
+
+def _defined(name: str, steps: int) -> Intervention:
+    """Compute a value by its definition: exact rates, others up to rounding."""
+    rung, description = _DEFINITIONS[name]
+    return Intervention(description, steps, replays=(Replay(rung=rung),), by_definition=rung != "schedule")
 
 
 _KEPT = frozenset({"batch", "schedule", "rng"})
@@ -105,107 +140,53 @@ def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, st
     return (Intervention(description, steps, replays=(replay,), sources=(source,), rungs=rungs),)
 
 
-def _weights(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    return (
-        Intervention(
-            "the reference's initial weights",
-            steps,
-            replays=(Replay(rung="weights", step=0, source=CAPTURED),),
-            captures=(Capture(rung="weights", names=(), step=0),),
-            rungs=frozenset({"weights"}),
-        ),
-    )
+def _captured(
+    description: str, rung: ReplayRung, at: Iterable[int], steps: int, *imposed: str
+) -> tuple[Intervention, ...]:
+    """Impose the reference's tensors of a rung at the steps `at`.
 
-
-def _state(mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    step = mismatch.at.step or 0
-    return (
-        Intervention(
-            f"the reference's weights at the start of step {step}",
-            steps,
-            replays=(Replay(rung="weights", step=step, source=CAPTURED),),
-            captures=(Capture(rung="weights", names=(), step=step),),
-            rungs=frozenset({"state"}),
-        ),
-    )
-
-
-def _rng(mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
-    start = Intervention(
-        "the reference's generators at the start",
+    Afterwards the rungs of `imposed` are no evidence.
+    """
+    way = Intervention(
+        description,
         steps,
-        replays=(Replay(rung="rng", step=0, source=source.key),),
-        sources=(source,),
+        replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in at),
+        captures=tuple(Capture(rung=rung, names=(), step=step) for step in at),
+        rungs=frozenset(imposed),
+    )
+    return (way,)
+
+
+def _gradients(rung: Literal["gradient", "clipped"], steps: int) -> tuple[Intervention, ...]:
+    description = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
+    return _captured(description, rung, range(steps), steps, rung)
+
+
+def _rng(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    source = Source("reference-state.safetensors", reference.record.record_id, "state.safetensors")
+    start, always = (
+        Intervention(f"the reference's generators at {when}", steps, replays=(replay,), sources=(source,), rungs=rungs)
+        for when, replay, rungs in (
+            ("the start", Replay(rung="rng", step=0, source=source.key), frozenset[str]()),
+            ("every step", Replay(rung="rng", source=source.key), frozenset({"rng"})),
+        )
     )
     # Some code draws or seeds within the steps: the generators must be restored at each step.
-    always = Intervention(
-        "the reference's generators at every step",
-        steps,
-        replays=(Replay(rung="rng", source=source.key),),
-        sources=(source,),
-        rungs=frozenset({"rng"}),
-    )
     return (always,) if mismatch.at.step else (start, always)
 
 
-def _forward(
-    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, _steps: int
-) -> tuple[Intervention, ...]:
-    probe = reference.record.evidence.probe
-    step = mismatch.at.step or 0
-    taps = probe.taps if probe else ()
-    kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == mismatch.at.at), "")
-    return (forward_of(taps, step, kind),) if kind else ()
+def _forward(mismatch: Mismatch, probe: ProbeEvidence) -> tuple[Intervention, ...]:
+    taps, name = probe.taps, mismatch.at.at
+    kind = next((tap.kind for tap in taps if tap.stage == "forward" and tap.name == name), "")
+    return (forward_of(taps, mismatch.at.step or 0, kind),) if kind else ()
 
 
-def _loss(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    return (Intervention("the loss by its definition", steps, replays=(Replay(rung="loss"),), by_definition=True),)
-
-
-def _gradients(
-    mismatch: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
-) -> tuple[Intervention, ...]:
-    rung: ReplayRung = "clipped" if mismatch.rung == "clipped" else "gradient"
-    description = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
-    return (
-        Intervention(
-            description,
-            steps,
-            replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in range(steps)),
-            captures=tuple(Capture(rung=rung, names=(), step=step) for step in range(steps)),
-            rungs=frozenset({mismatch.rung}),
-        ),
-    )
-
-
-def _optimizer(
-    mismatch: Mismatch, _suspicion: Suspicion, reference: LoadedRecord, steps: int
-) -> tuple[Intervention, ...]:
-    rungs = frozenset({"settings"}) if mismatch.findings[0].check == "probe.optimizer" else frozenset()
-    description = "the update by AdamW's definition, with the spec's settings"
-    replay = Replay(rung="optimizer")
-    way = Intervention(description, steps, replays=(replay,), rungs=rungs, by_definition=True)
+def _optimizer(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+    way = _defined("optimizer", steps)
+    if mismatch.findings[0].check == "probe.optimizer":
+        return (replace(way, rungs=frozenset({"settings"})),)
     trace = reference.record.evidence.trace
     # Before its first step an optimizer has no state; later a checkpoint may lose it.
-    return (way,) if trace is None or not trace.first or rungs else (_moments(steps), way)
-
-
-def _moments(steps: int) -> Intervention:
-    return Intervention(
-        "the reference's optimizer state",
-        steps,
-        replays=(Replay(rung="moments", step=0, source=CAPTURED),),
-        captures=(Capture(rung="moments", names=(), step=0),),
-    )
-
-
-def _schedule(_one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
-    return (Intervention("the learning rates by the schedule's definition", steps, replays=(Replay(rung="schedule"),)),)
-
-
-def _evaluation(
-    _one: Mismatch, _suspicion: Suspicion, _reference: LoadedRecord, steps: int
-) -> tuple[Intervention, ...]:
-    description = "the evaluation by its definition"
-    return (Intervention(description, steps, replays=(Replay(rung="evaluation"),), by_definition=True),)
+    if trace is None or not trace.first:
+        return (way,)
+    return (*_captured("the reference's optimizer state", "moments", (0,), steps), way)

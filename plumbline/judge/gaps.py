@@ -16,10 +16,10 @@ class Gap:
     """One item that a record lacks."""
 
     check: str
-    outcome: Outcome
     metric: Statement
     text: Statement
     """Predicate of a sentence about the record, such as `contains no evidence of its data`."""
+    outcome: Outcome = "inconclusive"
     observed: int | None = None
     limit: int | None = None
     role: Role | None = None
@@ -34,22 +34,7 @@ class Gap:
         )  # fmt: skip
 
 
-def lacks(
-    check: str, outcome: Outcome, metric: Statement, text: Statement, *numbers: int, role: Role | None = None
-) -> Gap:
-    """Return a gap; `numbers` are the observed and the required number."""
-    observed, limit = (*numbers, None, None)[:2]
-    return Gap(check, outcome, metric, text, observed, limit, role)
-
-
-def counts(check: str, metric: Statement, observed: int, wanted: int, *, role: Role | None = None) -> Gap:
+def counts(check: str, metric: Statement, observed: int, wanted: int, role: Role | None = None) -> Gap:
     """Return an invalid gap: a wrong number of items."""
-    return lacks(
-        check,
-        "invalid",
-        metric,
-        fact("gap.count", observed=observed, what=metric, required=wanted),
-        observed,
-        wanted,
-        role=role,
-    )
+    text = fact("gap.count", observed=observed, what=metric, required=wanted)
+    return Gap(check, metric, text, "invalid", observed, wanted, role)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -35,7 +34,7 @@ class Intervention:
     replays: tuple[Replay, ...] = ()
     sources: tuple[Source, ...] = ()
     captures: tuple[Capture, ...] = ()
-    """Captured from the reference first; replays with the source `capture.safetensors` read them."""
+    """To capture from the reference first; replays with the source `capture.safetensors` read them."""
     rungs: frozenset[str] = field(default_factory=frozenset)
     """Rungs that are equal by construction afterwards, and so are no evidence."""
     by_definition: bool = False
@@ -43,41 +42,17 @@ class Intervention:
     kind: str = ""
     """Class of the modules whose outputs are imposed."""
 
+    def captured_in(self, record_id: str) -> Intervention:
+        """Return the intervention on tensors that a record captured."""
+        key = f"capture-{record_id}.safetensors"
+        replays = tuple(replay.replace(source=key) if replay.source == CAPTURED else replay for replay in self.replays)
+        return replace(self, replays=replays, sources=(*self.sources, Source(key, record_id, CAPTURED)), captures=())
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A suspect that stays restored while later suspects are tested."""
-
-    way: Intervention
-    captured: str
-
-    @property
-    def lacks_capture(self) -> bool:
-        """Return whether the reference has to run again, to capture tensors."""
-        return bool(self.way.captures) and not self.captured
-
-    def reaching(self, taps: tuple[Tap, ...], steps: int) -> Kept:
-        """Return the intervention over `steps` steps, with a new capture where needed."""
-        if not self.way.kind or self.way.steps >= steps:
+    def reaching(self, taps: tuple[Tap, ...], steps: int) -> Intervention:
+        """Extend imposed outputs to `steps` steps, with a new capture."""
+        if not self.kind or self.steps >= steps:
             return self
-        first = min(each.step for each in self.way.captures)
-        return Kept(forward_of(taps, first, self.way.kind, until=steps), "")
-
-    @property
-    def _key(self) -> str:
-        return f"capture-{self.captured}.safetensors"
-
-    def replays(self, steps: int) -> Iterator[Replay]:
-        """Yield the replays within the first `steps`."""
-        for replay in self.way.replays:
-            if replay.step is None or replay.step < steps:
-                yield replay.replace(source=self._key) if replay.source == CAPTURED else replay
-
-    def sources(self) -> Iterator[Source]:
-        """Yield the record parts that the replays read."""
-        yield from self.way.sources
-        if self.captured:
-            yield Source(self._key, self.captured, CAPTURED)
+        return forward_of(taps, min(replay.step or 0 for replay in self.replays), self.kind, until=steps)
 
 
 def forward_of(taps: tuple[Tap, ...], step: int, kind: str, *, until: int | None = None) -> Intervention:

@@ -31,57 +31,38 @@ class RestoredOutcome:
     """Factor of every limit in later comparisons of the same two sides, see `Pair.scale`."""
 
 
-def _pair(
-    reference: LoadedRecord,
-    other: LoadedRecord,
-    steps: int,
-    rungs: frozenset[str],
-    *,
-    exact: bool,
-    rounding: tuple[Statement, ...] = (),
-    in_fp64: Pair | None = None,
-) -> Pair:
+def _evidence(reference: LoadedRecord, steps: int, imposed: frozenset[str]) -> frozenset[str]:
+    """Return the rungs that are no evidence; before the probe's end its evaluation is none either."""
     probe = reference.record.evidence.probe
-    whole = probe is not None and steps >= len(probe.steps)
-    imposed = rungs if whole else rungs | {"evaluation"}
-    if not exact:
-        rounding = (*rounding, fact("restored.imposed"))
-    noise, scale = (in_fp64.noise, in_fp64.scale) if in_fp64 is not None else (frozenset[tuple[str, str]](), 1.0)
-    return Pair(reference, other, steps, imposed, rounding, noise, scale)
+    is_whole = probe is not None and steps >= len(probe.steps)
+    return imposed if is_whole else imposed | {"evaluation"}
 
 
 def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mismatch | None:
     """Return the first mismatch between a run and its unchanged rerun."""
-    mismatches = walk(_pair(candidate, rerun, steps, frozenset(), exact=True)).mismatches
-    return mismatches[0] if mismatches else None
+    imposed = _evidence(candidate, steps, frozenset())
+    return next(iter(walk(Pair(candidate, rerun, steps, imposed)).mismatches), None)
 
 
 def check_restored(
-    reference: LoadedRecord,
-    before: LoadedRecord,
-    after: LoadedRecord,
-    *,
-    mismatch: Mismatch,
-    ways: tuple[Intervention, ...],
-    known: frozenset[str],
-    rounding: tuple[Statement, ...] = (),
-    in_fp64: Pair | None = None,
+    before: Pair, after: LoadedRecord, *, mismatch: Mismatch, ways: tuple[Intervention, ...], known: frozenset[str]
 ) -> RestoredOutcome:
     """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
 
-    `before` is the candidate without it; `known` are the codes of other causes that are still in force. `rounding`
-    are reasons for other bits beside the ways themselves. `in_fp64` is the comparison of both
-    sides' fp64 runs, if the experiment is one of fp64: its noise and its limits hold here too.
+    `before` is the reference and the candidate without it: its noise, its limits and its reasons for different rounding
+    hold here, too. `known` are the codes of other causes that are still in force.
     """
-    way = ways[-1]
-    rungs = frozenset[str]().union(*(each.rungs for each in ways))
-    exact = not any(each.by_definition for each in ways)
-    pair = _pair(reference, after, way.steps, rungs, exact=exact, rounding=rounding, in_fp64=in_fp64)
+    reference, steps = before.reference, ways[-1].steps
+    rungs = frozenset[str]().union(*(way.rungs for way in ways))
+    exact = not any(way.by_definition for way in ways)
+    rounding = before.rounding if exact else (*before.rounding, fact("restored.imposed"))
+    imposed = _evidence(reference, steps, rungs)
+    pair = Pair(reference, after, steps, imposed, rounding, before.noise, before.scale)
     left = walk(pair).mismatches
     fresh = tuple(other for other in left if other.suspicions[0].code not in known)
     if not fresh:
         # A mismatch of bits alone may lie below every limit: then the difference has to shrink clearly.
-        if not exact and mismatch.basis != "given" and not _came_closer(pair, before, way.steps):
+        if not exact and mismatch.basis != "given" and not _came_closer(pair, before.candidate, steps):
             return RestoredOutcome(restored=False, text=fact("restored.stays"))
         return RestoredOutcome(restored=True, text=fact("restored.equal"))
     first = fresh[0]

@@ -7,23 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from plumbline.judge.gaps import Gap, counts, lacks
+import numpy as np
+
+from plumbline.judge.gaps import Gap
 from plumbline.judge.own_distance import OwnDistances
-from plumbline.judge.whole_parts import missing_curve, missing_probe
-from plumbline.judge.whole_rows import missing_rows, unequal_rows
-from plumbline.judge.whole_taps import unequal_taps
+from plumbline.judge.required import gaps
+from plumbline.judge.taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, SpeedEvidence
+from plumbline.schema.evidence import Evidence, LearnEvidence, SpeedEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import speed_places
-from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import SpeedSpec
 from plumbline.schema.verdict import Finding, Outcome
-
-_ALWAYS_MARKED = ("input_ids", "labels")
-"""Fields of a batch that every task has."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class WholeRecord(LoadedRecord):
 
         A reference's numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
         """
-        return tuple(_gaps(self))
+        return tuple(gaps(self))
 
     @cached_property
     def own(self) -> OwnDistances:
@@ -76,76 +71,6 @@ def stands_alone(loaded: LoadedRecord) -> bool:
         return False
 
 
-def _gaps(loaded: LoadedRecord) -> Iterator[Gap]:
-    record = loaded.record
-    for part in (record.experiment.part,) if record.experiment else record.spec.parts:
-        if getattr(record.evidence, part) is None:
-            yield lacks(
-                f"{part}.evidence",
-                "inconclusive",
-                "evidence",
-                fact("gap.evidence", part=part),
-            )
-    if record.evidence.probe is not None:
-        yield from missing_probe(loaded, record.evidence.probe)
-    yield from missing_rows(loaded)
-    is_curve = record.experiment is None or record.experiment.part == "learn"
-    if is_curve and record.evidence.learn is not None and record.spec.learn is not None:
-        yield from missing_curve(record, record.evidence.learn, record.spec.learn)
-    yield from _speed(record)
-    yield from _selfcheck(record)
-
-
-def _speed(record: RunRecord) -> Iterator[Gap]:
-    speed = record.evidence.speed
-    if speed is None or record.spec.speed is None:
-        return
-    if speed.steps != record.spec.speed.steps:
-        yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, record.spec.speed.steps)
-    elif speed.wall_seconds is None:
-        text = fact("gap.wall-time")
-        yield lacks("speed.wall", "inconclusive", fact("gap.wall-time-name"), text)
-    is_whole = record.experiment is None
-    if is_whole and speed.trail is None:
-        yield lacks("speed.trail", "inconclusive", "trail", fact("gap.trail"))
-    elif speed.trail is not None and speed.steps == record.spec.speed.steps:
-        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
-    if is_whole and record.spec.speed.checks:
-        if speed.production is None or not (speed.production.lost or _is_checked(speed.production, record.spec.speed)):
-            yield lacks("production.evidence", "inconclusive", "checks", fact("gap.production"))
-        ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
-        places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
-        if not ended and not {*speed_places(record.spec)} <= places:
-            yield lacks("speed.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="speed"))
-
-
-def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
-    """Return whether all checks of these settings ran; shards have no kernels of a compiler, or of flash-attn."""
-    is_closed = spec.compile or spec.attention == "flash_attention_2"
-    has_kernels = bool(checks.kernels) or not is_closed or spec.distributed == "fsdp"
-    return bool(checks.formula) and checks.repeated is not None and has_kernels
-
-
-def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for the first list of the trail without one entry a step; the gate compares what both have."""
-    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
-    lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
-    for name, values in lists.items():
-        if len(values) != num_steps:
-            yield counts("speed.trail", fact("gap.trail-steps", name=name), len(values), num_steps)
-            return
-
-
-def _selfcheck(record: RunRecord) -> Iterator[Gap]:
-    """Yield a gap if a round's training lacks its selfcheck; only an ordered training has a nonce."""
-    probe = record.spec.probe
-    if record.experiment is not None or probe is None:
-        return
-    if record.nonce and probe.portable_steps and record.evidence.selfcheck is None:
-        text = fact("gap.selfcheck")
-        yield lacks("selfcheck.evidence", "inconclusive", "selfcheck", text)
-
-
 def _not_finite(record: RunRecord, side: str) -> Iterator[Finding]:
     probe, learn = record.evidence.probe, record.evidence.learn
     losses = [(step.step, step.loss) for step in probe.steps] if probe is not None else []
@@ -179,21 +104,24 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     left, right = reference.record.evidence, candidate.record.evidence
     yield from unequal_taps(left, right)
     yield from unequal_rows(reference, candidate)
-    if left.learn and right.learn and _lacks_legs(left.learn, right.learn):
-        gap = lacks("learn.legs", "inconclusive", fact("gap.legs"), fact("gap.no-legs", part="learn"))
-        yield "candidate", gap.finding("candidate")
-    checked = [_named_checks(each.speed) for each in (left, right)]
-    lost = right.speed.production.lost if right.speed and right.speed.production else ""
-    if right.speed and not lost and not checked[0] <= checked[1]:
-        gap = lacks("production.evidence", "inconclusive", "checks", fact("gap.checks"))
-        yield "candidate", gap.finding("candidate")
-    for part in ("probe", "learn") if lost else ("probe", "speed", "learn"):
-        proven = [len(found.proofs) if (found := getattr(each, part)) else 0 for each in (left, right)]
-        stages = [_proven_stages(getattr(each, part)) for each in (left, right)]
-        # Which steps these are, each night draws anew.
-        if getattr(right, part) and (proven[1] < proven[0] or not stages[0] <= stages[1]):
-            gap = lacks("proof.steps", "inconclusive", fact("gap.proven-steps"), fact("gap.proofs", part=part), *proven)
-            yield "candidate", gap.finding("candidate")
+    yield from (("candidate", gap.finding("candidate")) for gap in _lost_by(right, left))
+
+
+def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
+    """Yield legs, checks and proofs of `known` that `found` has no part of."""
+    if known.learn and found.learn and _lacks_legs(known.learn, found.learn):
+        yield Gap("learn.legs", fact("gap.legs"), fact("gap.no-legs", part="learn"))
+    is_lost = found.speed is not None and found.speed.production is not None and bool(found.speed.production.lost)
+    if found.speed and not is_lost and not _named_checks(known.speed) <= _named_checks(found.speed):
+        yield Gap("production.evidence", "checks", fact("gap.checks"))
+    for part in ("probe", "learn") if is_lost else ("probe", "speed", "learn"):
+        proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
+        # Without their forms in fp64 the outputs and gradients of modules prove nothing. A proof lists `state` only if
+        # it changed. Which steps these are, each night draws anew.
+        wanted, held = ({str(e.stage) for proof in each for e in proof.errors} - {"state"} for each in proofs)
+        if getattr(found, part) and (len(proofs[1]) < len(proofs[0]) or not wanted <= held):
+            text = fact("gap.proofs", part=part)
+            yield Gap("proof.steps", fact("gap.proven-steps"), text, "inconclusive", len(proofs[0]), len(proofs[1]))
 
 
 def _named_checks(speed: SpeedEvidence | None) -> set[str]:
@@ -203,15 +131,6 @@ def _named_checks(speed: SpeedEvidence | None) -> set[str]:
         return set()
     names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}
     return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels}
-
-
-def _proven_stages(found: ProbeEvidence | SpeedEvidence | LearnEvidence | None) -> set[str]:
-    """Return what a part's proofs compare, but for `state`, which a proof lists only if it changed.
-
-    Without their forms in fp64 the modules' outputs and gradients prove nothing.
-    """
-    proofs = found.proofs if found is not None else ()
-    return {str(each.stage) for proof in proofs for each in proof.errors} - {"state"}
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
@@ -225,3 +144,35 @@ def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
     # The places between may depend on the number of rows, whose difference is a finding of its own.
     ends = {0, left.steps - 1} & {leg.at for leg in known.legs}
     return not ended and not ends <= {leg.at for leg in found.legs}
+
+
+def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
+    """Yield (side, finding) if two records of one dataset contain different rows, or contradict their digests.
+
+    Different batches explain different rows: their rung names the cause. The records do not show which one is wrong.
+    """
+    left, right = reference.record.evidence.data, candidate.record.evidence.data
+    if left is None or right is None:
+        return
+    ours, theirs = reference.rows, candidate.rows
+    ids, others = (side.get("row_id", np.zeros(0, np.int64)) for side in (ours, theirs))
+    invalid = Finding(check="data.rows", outcome="invalid")
+    if not np.array_equal(ids, others):
+        same_dataset = left.manifest_sha256 == right.manifest_sha256 or left.shards == right.shards
+        if same_dataset and _reads_equal_rows(reference.record, candidate.record):
+            shared = len(np.intersect1d(ids, others))
+            detail = fact("rows.shared", num=shared, total=len(ids))
+            yield "either", invalid.replace(metric="rows", observed=shared, limit=len(ids), detail=detail)
+        return
+    same = len(ids) == 0 or all(np.array_equal(ours[name], theirs[name]) for name in ("text", "label"))
+    if same != (left.rows_sha256 == right.rows_sha256):
+        detail = fact("rows.contradict", state=fact("rows.equal") if same else fact("rows.different"))
+        yield "either", invalid.replace(metric=fact("rows.digest"), detail=detail)
+
+
+def _reads_equal_rows(left: RunRecord, right: RunRecord) -> bool:
+    """Return whether the batches of two trainings contain the same rows, as far as the records show."""
+    probes, curves = ([side.evidence.probe for side in (left, right)], [side.evidence.learn for side in (left, right)])
+    read = [[step.batch.get("row_ids") for step in probe.steps] for probe in probes if probe is not None]
+    logged = [curve.batches for curve in curves if curve is not None]
+    return (len(read) < 2 or read[0] == read[1]) and (len(logged) < 2 or logged[0] == logged[1])

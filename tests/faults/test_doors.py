@@ -19,7 +19,7 @@ from bench.faults.injectors.doors import KERNELS, LATE, LONG, LOST, STATED
 from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.world import World
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import begin_confirmation
+from plumbline.judge.confirm import Confirmation
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
@@ -116,7 +116,7 @@ def test_experiments_confirm_the_module_that_differs_first(doors: Doors) -> None
     """Its output lies within rounding, and the next module's does not."""
     entry = next(entry for entry in KERNELS if entry.name == "one-layer-norm-with-other-eps")
     found = doors.fault(entry)
-    state = begin_confirmation(doors.other, found, judged(doors.other, found), 8)
+    state = Confirmation.begin(doors.other, found, judged(doors.other, found), 8)
     laboratory = Laboratory(doors.trainer, doors.side("", {}), doors.side(entry.inject, AVX2))
     (cause,) = laboratory.confirm(doors.other, found, state).judgement.causes
     assert (cause.code, cause.sure) == ("operator", "confirmed")

@@ -15,7 +15,7 @@ import torch
 
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import begin_confirmation
+from plumbline.judge.confirm import Confirmation
 from plumbline.records import load_record
 from plumbline.schema.errors import StoppedError, UnavailableError
 from plumbline.schema.record import RunRecord, read_record
@@ -284,7 +284,7 @@ def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
 
         monkeypatch.setattr(learn_module, "use_portable_dropout", wetter)
     candidate = load_record(workshop.train(spec).folder)
-    state = begin_confirmation(reference, candidate, compare(reference, candidate), 4)
+    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 4)
     while (request := state.next()) is not None:
         engine_is_restored = bool(request.experiment.replays)
         if fault == "none":

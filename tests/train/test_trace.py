@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import begin_confirmation
+from plumbline.judge.confirm import Confirmation
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import walk
 from plumbline.judge.whole import missing_evidence
@@ -222,7 +222,7 @@ def test_a_fault_of_the_curve_alone_is_named_and_confirmed(
         return made
 
     reference, candidate = load_record(whole.folder), train("candidate")
-    state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), 6), 0
+    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), 6), 0
     while (request := state.next()) is not None:
         asked += 1
         bundle = write_bundle(request, records, workshop.out())

@@ -1,7 +1,7 @@
 """The learning curve where bits should be equal: any difference is drift.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
-learning rates, evaluations. Every other cause is named by a trace (`confirm_learn`).
+learning rates, evaluations. Every other cause is named by a trace (`curves`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,10 @@ def learning(pair: Pair) -> Mismatch | None:
         if fed is not None:
             return fed
     masked = draws_labels(pair.reference.record.spec.task)
-    code, why = _suspect(left, right, step, masked=masked)
-    finding = Finding(
-        check="learn.bits",
-        outcome="drift",
-        metric=fact("learning.first-different-bit"),
-        observed=step,
-        detail=fact("learning.no-excuse"),
-    )
+    exact = _exact_suspect(left, right, len(left.losses) if step is None else step + 1, masked=masked)
+    code, why = exact[1:] if exact is not None else _by_place(left, right, step)
+    metric, detail = fact("learning.first-different-bit"), fact("learning.no-excuse")
+    finding = Finding(check="learn.bits", outcome="drift", metric=metric, observed=step, detail=detail)
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
     return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
 
@@ -58,15 +54,13 @@ def logged(pair: Pair) -> Mismatch | None:
         return None
     masked = draws_labels(pair.reference.record.spec.task)
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
-    if found is None and (evaluated := _evaluated_apart(left, right)) is not None:
-        return evaluated
+    if found is None and (apart := _evaluated_apart(left, right, fact("learning.whatever-rounding"))) is not None:
+        return apart
     place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
     if code is None:
         return None
-    finding = Finding(
-        check="learn.exact", outcome="drift", metric=fact("learning.first-beyond-rounding"), observed=place,
-        detail=why,
-    )  # fmt: skip
+    metric = fact("learning.first-beyond-rounding")
+    finding = Finding(check="learn.exact", outcome="drift", metric=metric, observed=place, detail=why)
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
     return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
 
@@ -88,17 +82,6 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
     if place is None:
         return None
     return place, "unattributed", fact("learning.loss-too-large", step=place, loss=right.losses[place], most=most)
-
-
-def _evaluated_apart(left: LearnEvidence, right: LearnEvidence) -> Mismatch | None:
-    """Return the mismatch of the first evaluation of different rows, labels or inputs, or in a different mode."""
-    if (fed := _evaluated_differently(left, right, fact("learning.whatever-rounding"))) is not None:
-        return fed
-    for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
-        why = _own_difference(ours, theirs, parting=None)
-        if ours.step == theirs.step and why:
-            return _of_evaluation(ours.step, why, fact("learning.whatever-rounding"))
-    return None
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:
@@ -156,15 +139,22 @@ def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
-    if (fed := _evaluated_differently(left, right, fact("learning.bits-due"))) is not None:
-        return fed
     step = parting(pair)
     if step is not None and apart is not None and apart.at.step is not None:
         step = min(step, apart.at.step)
+    return _evaluated_apart(left, right, fact("learning.bits-due"), step)
+
+
+def _evaluated_apart(
+    left: LearnEvidence, right: LearnEvidence, where: Statement, parting: int | None = None
+) -> Mismatch | None:
+    """Return the mismatch of the first evaluation of different rows, labels or inputs, or that differs by itself."""
+    if (fed := _evaluated_differently(left, right, where)) is not None:
+        return fed
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
-        why = _own_difference(ours, theirs, parting=step)
+        why = _own_difference(ours, theirs, parting=parting)
         if ours.step == theirs.step and why:
-            return _of_evaluation(ours.step, why, fact("learning.bits-due"))
+            return _of_evaluation(ours.step, why, where)
     return None
 
 
@@ -185,14 +175,6 @@ def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | 
     logs = ((left.batches, right.batches), (left.learning_rates, right.learning_rates), (left.losses, right.losses))
     places = [place for ours, theirs in logs if (place := _first(ours, theirs)) is not None]
     return min(places, default=None)
-
-
-def _suspect(
-    left: LearnEvidence, right: LearnEvidence, step: int | None, *, masked: bool
-) -> tuple[CauseCode, Statement]:
-    """Return the first of dropout, weights, batches and learning rates that differs, as cause."""
-    found = _exact_suspect(left, right, len(left.losses) if step is None else step + 1, masked=masked)
-    return found[1:] if found is not None else _by_place(left, right, step)
 
 
 def _exact_suspect(
@@ -232,19 +214,14 @@ def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: boo
 
 def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, Statement]:
     """Return a cause from the step at which the curves separate, or `unattributed`."""
+    if step is None and left.weights_sha256 == right.weights_sha256:
+        return "evaluation", fact("learning.evaluations-alone")
     if step is None:
-        same = left.weights_sha256 == right.weights_sha256
-        return (
-            ("evaluation", fact("learning.evaluations-alone"))
-            if same
-            else ("unattributed", fact("learning.final-weights-alone"))
-        )
+        return "unattributed", fact("learning.final-weights-alone")
     restarts = [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]
     if restarts:
-        why = fact("learning.parts-after-resume", step=step, resumed_at=restarts[-1])
-        return "optimizer", why
-    why = fact("learning.parts", step=step)
-    return "unattributed", why
+        return "optimizer", fact("learning.parts-after-resume", step=step, resumed_at=restarts[-1])
+    return "unattributed", fact("learning.parts", step=step)
 
 
 def _first(left: tuple[object, ...], right: tuple[object, ...]) -> int | None:

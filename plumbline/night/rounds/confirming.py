@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from plumbline.judge import Comparisons, compare
-from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.judge.consensus import CHECK, Doubt, exonerate
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated
@@ -31,7 +29,7 @@ class Case:
     workload: str
     reference: str | None
     """Platform for the reference's experiments; `None` if the reference is a baseline."""
-    confirmation: Confirmation | WindowSearch
+    confirmation: Confirmation
 
 
 Wanted = tuple[Case, Request, Assignment]
@@ -74,7 +72,7 @@ def _case(
     """Return the case against the first side with a testable drift."""
     for reference, record in sides:
         judgement = compare(record, candidate, gates_of(round_, name), table=table)
-        confirmation = begin_confirmation(record, candidate, judgement, round_.suite.dispatch.experiments, table)
+        confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments, table)
         if confirmation.next() is not None:
             return [Case(name, workload, reference, confirmation)]
     return []
@@ -119,7 +117,7 @@ def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, 
     for case in cases:
         platforms = changed[case.workload]
         result = platforms[case.platform]
-        if isinstance(case.confirmation, WindowSearch) and case.confirmation.reference_cause is not None:
+        if case.confirmation.reference_cause is not None:
             _move(platforms, case, case.confirmation.judgement, case.confirmation.reference_cause)
             continue
         causes = case.confirmation.judgement.causes

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
 

@@ -108,9 +108,10 @@ def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: fl
     way = Intervention("the update by its definition", STEPS, by_definition=True)
     at = Divergence(stage="optimizer", step=0, at="head.weight")
     item = Mismatch("optimizer", at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
+    before, after = sides
     outcome = check_restored(
-        make_record(),
-        *sides,
+        Pair(make_record(), before),
+        after,
         mismatch=item,
         ways=(way,),
         known=frozenset({"schedule", "optimizer", "operator", "gradient", "loss"}),

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import failures_of, said

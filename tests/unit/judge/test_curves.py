@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Request
 from plumbline.judge.curves import (
     Window,
     earlier_window,
     first_window,
     has_equal_bits,
     has_equal_evaluations,
-    machine_changes,
     trace_problem,
     was_interrupted,
 )
+from plumbline.judge.native import rounds_differently
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.experiment import Experiment
@@ -155,9 +155,10 @@ def test_only_a_resume_up_to_the_step_interrupts_it() -> None:
 
 def test_a_machine_changes_by_what_explains_rounding() -> None:
     moved = curve(fingerprint=other_kernel() | {"hostname": "other"})
-    assert keep(machine_changes(curve(), moved)) == ("cpu.isa: AVX2 → AVX512",)
-    assert keep(machine_changes(moved, curve())) == ("cpu.isa: AVX512 → AVX2",)
-    assert machine_changes(curve(), curve(fingerprint={"hostname": "other"})) == ()
+    assert keep(rounds_differently(curve().record, moved.record, "learn")) == ("cpu.isa: AVX2 → AVX512",)
+    assert keep(rounds_differently(moved.record, curve().record, "learn")) == ("cpu.isa: AVX512 → AVX2",)
+    other = curve(fingerprint={"hostname": "other"})
+    assert rounds_differently(curve().record, other.record, "learn") == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge.experiments import interventions, steps_of
-from plumbline.judge.intervention import CAPTURED, Intervention, Kept, Source, forward_of, only_trained
+from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward_of, only_trained
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
@@ -225,26 +225,25 @@ def test_a_restored_value_reads_the_capture_of_its_own_record() -> None:
     )  # fmt: skip
     capture = Capture(rung="forward", names=("third",), step=3)
     way = Intervention("a way", 4, replays=replays, sources=(source,), captures=(capture,))
-    fresh, captured = Kept(way, ""), Kept(way, "unit-x3")
-    assert (fresh.lacks_capture, captured.lacks_capture) == (True, False)
-    assert not Kept(dataclasses.replace(way, captures=()), "").lacks_capture
-    assert [replay.rung for replay in captured.replays(3)] == ["rng", "schedule", "gradient"]
-    assert [replay.rung for replay in captured.replays(4)] == ["forward", "rng", "schedule", "gradient"]
-    assert list(fresh.sources()) == [source]
-    keep([list(captured.replays(4)), list(captured.sources()), list(fresh.replays(2))])
+    captured = way.captured_in("unit-x3")
+    key = "capture-unit-x3.safetensors"
+    assert (captured.captures, captured.steps) == ((), 4)
+    assert [replay.source for replay in captured.replays] == [key, source.key, None, key]
+    assert captured.sources == (source, Source(key, "unit-x3", CAPTURED))
+    assert dataclasses.replace(captured, replays=replays, sources=(source,), captures=(capture,)) == way
 
 
 def test_only_imposed_outputs_reach_to_later_steps() -> None:
     way = forward_of(TAPS, 1, "Norm")
-    held = Kept(way, "unit-x3")
+    held = way.captured_in("unit-x3")
     for steps in (1, 2):
         assert held.reaching(TAPS, steps) is held
     wider = held.reaching(TAPS, 3)
-    assert (wider.captured, wider.way.steps) == ("", 3)
-    assert {capture.step for capture in wider.way.captures} == {1, 2}
-    plain = Kept(dataclasses.replace(way, kind=""), "unit-x3")
+    assert (wider.sources, wider.steps) == ((), 3)
+    assert {capture.step for capture in wider.captures} == {1, 2}
+    plain = dataclasses.replace(held, kind="")
     assert plain.reaching(TAPS, 5) is plain
-    keep(listed(wider.way))
+    keep(listed(wider))
 
 
 def test_a_candidate_of_one_step_is_tested_over_that_step() -> None:

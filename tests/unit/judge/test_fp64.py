@@ -98,9 +98,8 @@ def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
     assert off is not None
     noise = frozenset({("gradient", "head.weight")}) if is_noise else frozenset()
     outcome = check_restored(
-        reference, after, after, mismatch=off, known=frozenset(),
+        Pair(reference, after, noise=noise, scale=0.01), after, mismatch=off, known=frozenset(),
         ways=(Intervention("the loss by its definition", 2, by_definition=True),),
-        in_fp64=Pair(reference, after, noise=noise, scale=0.01),
     )  # fmt: skip
     assert (outcome.left == ()) is is_noise
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import begin_confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.verdict import Finding
@@ -182,7 +181,7 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
         SAME: learned(accuracy, losses, weights, **(TRACED | changes)),
         THIRD: learned(0.8, (0.7, 0.4), "c", **TRACED),
     }
-    state = begin_confirmation(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
+    state = Confirmation.begin(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
     answers, asked = iter(filter(None, (first, second))), []
     while (request := state.next()) is not None:
         asked.append(keep(request))
@@ -200,11 +199,11 @@ def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause
         learned(0.85, (0.7, 0.5), "a", **TRACED),
         learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]})),
     )
-    state, asked = begin_confirmation(left, right, compare(left, right), 1), 0
+    state, asked = Confirmation.begin(left, right, compare(left, right), 1), 0
     while (request := state.next()) is not None:
         state, asked = state.absorb(request, None, "no worker came online"), asked + 1
     keep(state.judgement)
     assert asked == 2
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
     assert "no worker came online" in said(state.judgement.causes[0].tried)[0]
-    assert begin_confirmation(left, right, compare(left, right), 0).next() is None
+    assert Confirmation.begin(left, right, compare(left, right), 0).next() is None

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.judge.curves import Window, earlier_window, first_window
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
@@ -96,9 +95,9 @@ Answer = Callable[[Request], LoadedRecord | None]
 
 def confirm(
     reference: LoadedRecord, candidate: LoadedRecord, answer: Answer, budget: int = 6
-) -> tuple[WindowSearch, list[Request]]:
-    state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), budget), []
-    assert isinstance(state, WindowSearch)
+) -> tuple[Confirmation, list[Request]]:
+    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), budget), []
+    assert state.window is not None
     while (request := state.next()) is not None:
         asked.append(keep(request))
         state = state.absorb(request, answer(request))
@@ -106,7 +105,7 @@ def confirm(
     return state, asked
 
 
-def named(state: WindowSearch) -> list[tuple[str, str]]:
+def named(state: Confirmation) -> list[tuple[str, str]]:
     return [(cause.code, cause.sure) for cause in state.judgement.causes]
 
 
@@ -351,9 +350,9 @@ def test_weights_that_change_between_two_steps_are_no_operator(learn: dict[str, 
             return with_spec(trace(curve(), request, separated(5)))
         return with_spec(trace(candidate, request, separated(5), noise={"embed@1": 0.01}))
 
-    state = WindowSearch(
-        reference, candidate, compare(curve(), curve(5)), 6, learning(Pair(curve(), curve(5))), Window(4, 8)
-    )
+    state = Confirmation.begin(curve(), curve(5), compare(curve(), curve(5)), 6)
+    assert (state.pending, state.window) == ((learning(Pair(curve(), curve(5))),), Window(4, 8))
+    state = replace(state, reference=reference, candidate=candidate)
     while (request := state.next()) is not None:
         state = state.absorb(request, answer(request))
     keep(state.judgement)
@@ -405,7 +404,7 @@ def test_the_window_begins_at_the_first_difference_that_a_record_shows() -> None
 @pytest.mark.parametrize(("step", "window"), [(9, None), (6, None), (5, Window(4, 8)), (1, Window(0, 4))])
 def test_only_weights_that_differ_before_the_window_move_it(step: int, window: Window | None) -> None:
     candidate = curve(6)
-    state = begin_confirmation(curve(), candidate, compare(curve(), candidate), 6)
+    state = Confirmation.begin(curve(), candidate, compare(curve(), candidate), 6)
     request = state.next()
     assert request is not None
     sides = trace(curve(), request), trace(candidate, request, separated(step))
@@ -414,7 +413,7 @@ def test_only_weights_that_differ_before_the_window_move_it(step: int, window: W
 
 def test_a_round_sends_the_second_trace_to_the_reference() -> None:
     candidate = curve(5)
-    state = begin_confirmation(curve(), candidate, compare(curve(), candidate), 6)
+    state = Confirmation.begin(curve(), candidate, compare(curve(), candidate), 6)
     case = Case("azure", "unit", "aws", state)
     ((_, first, assignment),) = wanted([case])
     assert assignment.platform == "azure"
@@ -428,3 +427,11 @@ def test_a_round_sends_the_second_trace_to_the_reference() -> None:
     while alone.confirmation.next() is not None:
         (alone,) = absorb([alone], {}, {})
     assert named(alone.confirmation) == [("unattributed", "unattributed")]  # type: ignore[arg-type]
+
+
+def test_a_tested_cause_has_the_suspects_of_the_judged_records_and_none_of_its_reruns() -> None:
+    candidate = curve(5)
+    elsewhere = faulty(candidate, separated(5), noise={"layer.norm": 1e-3}, fingerprint=other_kernel())
+    state, _ = confirm(curve(), candidate, elsewhere)
+    assert named(state) == [("operator", "confirmed")]
+    assert [cause.suspects for cause in state.judgement.causes] == [()]

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
-from plumbline.judge.confirm_learn import WindowSearch, begin_confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.night.rounds.confirming import absorb, apply_cases, open_cases, wanted
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
@@ -33,9 +31,9 @@ RATES = tuple(1e-3 - 1e-4 * step for step in range(CURVE))
 
 def run(
     reference: LoadedRecord, candidate: LoadedRecord, answer: Answer, budget: int = 6
-) -> tuple[WindowSearch, list[Request]]:
-    state, asked = begin_confirmation(reference, candidate, compare(reference, candidate), budget), []
-    assert isinstance(state, WindowSearch)
+) -> tuple[Confirmation, list[Request]]:
+    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), budget), []
+    assert state.window is not None
     while (request := state.next()) is not None:
         asked.append(request)
         state = state.absorb(request, answer(request))
@@ -44,7 +42,7 @@ def run(
     return state, asked
 
 
-def tried(state: WindowSearch) -> str:
+def tried(state: Confirmation) -> str:
     return " // ".join(said(state.judgement.causes[0].tried))
 
 
@@ -256,13 +254,13 @@ def test_an_evaluation_that_a_rerun_repeats_is_confirmed_beside_a_training(rerun
 def test_a_curve_is_tested_only_where_it_should_have_equal_bits() -> None:
     candidate = curve(5)
     judgement = compare(curve(), candidate)
-    assert isinstance(begin_confirmation(curve(), candidate, judgement, 1), WindowSearch)
+    assert Confirmation.begin(curve(), candidate, judgement, 1).window is not None
     other = [finding.replace(outcome="pass") for finding in judgement.findings]
     for left, right, judged, budget in (
         (curve(), candidate, judgement, 0), (curve(), candidate, judgement.replace(findings=other), 6),
         (with_evidence(curve(), learn=None), candidate, judgement, 6), (curve(), curve(), judgement, 6),
         (curve(), with_evidence(candidate, learn=None), judgement, 6),
     ):  # fmt: skip
-        assert isinstance(begin_confirmation(left, right, judged, budget), Confirmation)
+        assert Confirmation.begin(left, right, judged, budget).window is None
     probed = make_record(gradient_factor=1.5)
-    assert isinstance(begin_confirmation(make_record(), probed, compare(make_record(), probed), 6), Confirmation)
+    assert Confirmation.begin(make_record(), probed, compare(make_record(), probed), 6).window is None

@@ -75,8 +75,8 @@ def check(
     *ways: Intervention,
     **more: Any,
 ) -> RestoredOutcome:
-    known = more.pop("known", NONE)
-    return keep(check_restored(reference, before, after, mismatch=found, ways=ways or (WAY,), known=known, **more))
+    known, sides = more.pop("known", NONE), Pair(reference, before, **more)
+    return keep(check_restored(sides, after, mismatch=found, ways=ways or (WAY,), known=known))
 
 
 Sizes = tuple[float, float, bool]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.confirm_learn import begin_confirmation
-from plumbline.judge.confirm_requests import Request
+from plumbline.judge.confirm import Confirmation, Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.record import RunRecord
@@ -104,7 +103,7 @@ def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name:
 def test_a_curve_is_not_confirmed_by_a_record_of_another_experiment(change: Any) -> None:
     healed = learned(0.85, (0.7, 0.5), "a", **TRACED)
     faulty = learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]}))
-    state = begin_confirmation(healed, faulty, compare(healed, faulty), 6)
+    state = Confirmation.begin(healed, faulty, compare(healed, faulty), 6)
     while (request := state.next()) is not None:
         answer = rerun_of(healed if request.experiment.replays else faulty, request)
         if request.experiment.replays:

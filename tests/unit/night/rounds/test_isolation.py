@@ -61,8 +61,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> WholeRound:
     return made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def honest(world: WholeRound) -> GatheredRecords:
+    """Gather before any test of this process delivers a malformed record, in whatever order they run."""
     return world.gather()
 
 

@@ -9,10 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from plumbline.judge.gaps import Gap, Role, lacks
+from plumbline.judge.gaps import Gap, Role
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import ProbeSpec
 from plumbline.schema.verdict import Finding
 
 _STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
@@ -31,9 +33,9 @@ class _Taps:
     model: ModelEvidence | None
 
     @cached_property
-    def names(self) -> Mapping[tuple[int, str], dict[str, None]]:
+    def names(self) -> Mapping[tuple[int, TapStage], dict[str, None]]:
         """Return by (step, stage) the names in the order of execution; a further call (`#`) is no tensor of its own."""
-        found: dict[tuple[int, str], dict[str, None]] = {}
+        found: dict[tuple[int, TapStage], dict[str, None]] = {}
         for tap in self.probe.taps:
             if "#" not in tap.name:
                 found.setdefault((tap.step, tap.stage), {})[tap.name] = None
@@ -74,6 +76,10 @@ class _Taps:
         """Return the parameters that the model trains under their own name."""
         return frozenset(p.name for p in (self.model.parameters if self.model else ()) if not p.tied_to)
 
+    def known(self, stage: TapStage) -> Collection[str]:
+        """Return the names that the model has for tensors of a stage."""
+        return self.modules if stage == "forward" else self.parameters
+
     @cached_property
     def owners(self) -> frozenset[str]:
         """Return the modules of these parameters."""
@@ -104,26 +110,30 @@ def _around(name: str) -> Iterator[str]:
         yield name or _ROOT
 
 
-def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, asked: int) -> Iterator[Gap]:
+def num_steps(record: RunRecord, spec: ProbeSpec | None) -> int:
+    """Return the number of steps of a probe, or of a traced part of a learning curve."""
+    if record.experiment is not None:
+        return record.experiment.steps - (record.experiment.trace or 0)
+    return spec.steps if spec else 0
+
+
+def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | None) -> Iterator[Gap]:
     """Yield gaps for tensors that a record should have sketched; at most one for their names and role."""
     taps = _Taps(probe, loaded.record.evidence.model)
     if probe.taps and "sketch" not in loaded.sketches:
-        yield lacks(
-            "probe.sketches",
-            "invalid",
-            "sketches",
-            fact("gap.sketches", num=len(probe.taps)),
-        )
+        yield Gap("probe.sketches", "sketches", fact("gap.sketches", num=len(probe.taps)), "invalid")
     elif name := _not_finite(loaded, probe):
-        text = fact("gap.not-finite", name=name)
-        yield lacks("probe.sketches", "invalid", "sketches", text, role="reference")
+        yield Gap("probe.sketches", "sketches", fact("gap.not-finite", name=name), "invalid", role="reference")
     if not any(tap.stage == "forward" for tap in probe.taps):
-        yield lacks("probe.taps", "inconclusive", "taps", fact("gap.outputs"), 0, 1)
-        return
-    if problem := _unknown(taps):
-        yield lacks("probe.taps", "invalid", "taps", fact("gap.has", problem=problem))
-        return
-    yield from _at_steps(taps, sorted(_tapped_steps(loaded, asked)))
+        yield Gap("probe.taps", "taps", fact("gap.outputs"), "inconclusive", 0, 1)
+    elif problem := _unknown(taps):
+        yield _lost(fact("gap.has", problem=problem))
+    else:
+        yield from _at_steps(taps, sorted(_tapped_steps(loaded.record, spec)))
+
+
+def _lost(text: Statement, observed: int | None = None, wanted: int | None = None, role: Role | None = None) -> Gap:
+    return Gap("probe.taps", "taps", text, "invalid", observed, wanted, role)
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
@@ -141,63 +151,41 @@ def _unknown(taps: _Taps) -> Statement:
     keys = [(tap.step, tap.stage, tap.name) for tap in taps.probe.taps]
     if len(set(keys)) != len(keys):
         return fact("gap.twice")
-    if taps.model is None:
-        return ""
-    known: dict[str, Collection[str]] = {
-        "forward": taps.modules, "gradient": taps.parameters, "weight": taps.parameters,
-    }  # fmt: skip
-    for step, stage, name in keys:
+    for step, stage, name in keys if taps.model is not None else ():
         base = name.partition("#")[0] if stage == "forward" else name
-        if base not in known[stage]:
+        if base not in taps.known(stage):
             return fact("gap.unknown-tensor", stage=stage, name=name, step=step)
     return ""
 
 
-def _tapped_steps(loaded: LoadedRecord, asked: int) -> set[int]:
-    spec, experiment = loaded.record.spec.probe, loaded.record.experiment
+def _tapped_steps(record: RunRecord, spec: ProbeSpec | None) -> set[int]:
+    experiment, asked = record.experiment, num_steps(record, spec)
     if experiment is not None and experiment.trace is not None:
         return set(range(asked))
-    captured = {capture.step for capture in experiment.captures if capture.step < asked} if experiment else set()
-    return {step for step in spec.tap_steps if step < asked} | captured | {asked - 1} if spec else set()
+    captured = {capture.step for capture in experiment.captures} if experiment else set()
+    return {step for step in (*spec.tap_steps, *captured, asked - 1) if step < asked} if spec else set()
 
 
 def _at_steps(taps: _Taps, steps: Sequence[int]) -> Iterator[Gap]:
     """Yield the first gap in the tensors of the tapped steps, of a reference and of a candidate."""
     role: Role | None = None
     for step in steps:
-        if gap := _lost_at(taps, step, role):
-            yield gap
+        outputs, weights, own = taps.at(step, "forward"), taps.at(step, "weight"), taps.parameters
+        if empty := next((stage for stage in _STAGES if not taps.at(step, stage)), None):
+            yield _lost(fact("gap.stage", stage=empty, step=step), 0, role=role)
+            return
+        if own and weights.keys() != own:
+            text = fact("gap.parameters", num=len(weights), required=len(own), step=step)
+            yield _lost(text, len(weights), len(own), role)
+            return
+        if (hidden := _hidden(taps, step)) is not None:
+            yield _lost(fact("gap.uncalled", name=hidden, step=step), len(outputs), role=role)
             return
         # The comparison decides on a candidate that calls a module rarely.
-        rare = next((name for name in taps.called if name not in taps.at(step, "forward")), None)
+        rare = next((name for name in taps.called if name not in outputs), None)
         if rare is not None and role is None:
-            yield _uncalled(taps, step, rare, "reference")
+            yield _lost(fact("gap.uncalled", name=rare, step=step), len(outputs), role="reference")
             role = "candidate"
-
-
-def _lost_at(taps: _Taps, step: int, role: Role | None) -> Gap | None:
-    """Return the first gap in the tensors of one step."""
-    empty = next((stage for stage in _STAGES if not taps.at(step, stage)), None)
-    if empty is not None:
-        return lacks(
-            "probe.taps",
-            "invalid",
-            "taps",
-            fact("gap.stage", stage=empty, step=step),
-            0,
-            role=role,
-        )
-    held, own = taps.at(step, "weight"), taps.parameters
-    if own and held.keys() != own:
-        text = fact("gap.parameters", num=len(held), required=len(own), step=step)
-        return lacks("probe.taps", "invalid", "taps", text, len(held), len(own), role=role)
-    lost = _hidden(taps, step)
-    return None if lost is None else _uncalled(taps, step, lost, role)
-
-
-def _uncalled(taps: _Taps, step: int, name: str, role: Role | None) -> Gap:
-    text = fact("gap.uncalled", name=name, step=step)
-    return lacks("probe.taps", "invalid", "taps", text, len(taps.at(step, "forward")), role=role)
 
 
 def _hidden(taps: _Taps, step: int) -> str | None:
@@ -235,19 +223,13 @@ def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding
             for (step, stage), names in wanted.names.items()
             if stage != "gradient" or step in same_gradients
             for name in names
-            if name not in held.names.get((step, stage), _NO_NAMES) and _has(held, stage, name)
+            if name not in held.at(step, stage) and (held.model is None or name in held.known(stage))
             if stage != "forward" or not _is_shown(name, step, held, wanted, same_logits=same_logits)
         ]
         if lost:
             step, stage, name = min(lost)
             text = fact("gap.tensor", stage=stage, name=name, step=step)
-            numbers = (len(held.probe.taps), len(wanted.probe.taps))
-            yield side, lacks("probe.taps", "invalid", "taps", text, *numbers).finding(side)
-
-
-def _has(taps: _Taps, stage: str, name: str) -> bool:
-    """Return whether the model contains the module or parameter, as far as the record shows."""
-    return taps.model is None or name in (taps.modules if stage == "forward" else taps.parameters)
+            yield side, _lost(text, len(held.probe.taps), len(wanted.probe.taps)).finding(side)
 
 
 def _is_shown(name: str, step: int, held: _Taps, wanted: _Taps, *, same_logits: bool) -> bool:

@@ -1,0 +1,321 @@
+"""Table of the evidence that a record must have. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from plumbline.judge.gaps import Gap, counts
+from plumbline.judge.taps import missing_taps, num_steps
+from plumbline.records import LoadedRecord
+from plumbline.schema.digest import digest_array
+from plumbline.schema.evidence import (
+    BATCH_FIELDS,
+    DataEvidence,
+    EvaluationEvidence,
+    Evidence,
+    LearnEvidence,
+    ProbeEvidence,
+    SpeedEvidence,
+    StepEvidence,
+)
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import probe_places, speed_places
+from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
+from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, SpeedSpec
+
+_GENERATORS = frozenset({"python", "numpy", "torch"})
+_GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
+_SETTINGS = frozenset({"class", "lr"})
+"""Settings that the groups of every optimizer have."""
+_LOGGED_STEPS = 10_000
+"""The trainer logs the first steps of a long curve."""
+_ALWAYS_MARKED = ("input_ids", "labels")
+"""Fields of a batch that every task has."""
+_EVALUATION = "evaluation/"
+"""Prefix of the keys of a dataset's evaluation shards."""
+_MAX_SHARDS_KEPT = 10_000
+"""A record of a dataset with more shards names the first ones only."""
+
+
+def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | None) -> Iterator[Gap]:
+    record, asked = loaded.record, num_steps(loaded.record, spec)
+    if [step.step for step in probe.steps] != list(range(asked)):
+        yield counts("probe.steps", "steps", len(probe.steps), asked)
+    is_fp16 = _precision(record) == "fp16"
+    generators = _GENERATORS | ({"cuda:0"} if record.fingerprint.gpus else set())
+    for step in probe.steps:
+        if lost := _lost_of(step, generators, is_fp16=is_fp16):
+            yield Gap("probe.steps", lost, fact("gap.of-step", what=lost, step=step.step))
+            return
+    if fields := [name for name in BATCH_FIELDS if name not in loaded.batches]:
+        yield Gap("probe.batches", "batches", fact("gap.batches", fields=", ".join(fields)), "invalid")
+    if states := [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]:
+        held = len(probe.steps) - len(states)
+        yield Gap("probe.state", "states", fact("gap.generators", step=states[0]), "invalid", held, len(probe.steps))
+
+
+def _precision(record: RunRecord) -> Precision:
+    """Return the precision of the steps that a record's probe contains."""
+    experiment = record.experiment
+    part = record.spec.learn if experiment is not None and experiment.part == "learn" else record.spec.probe
+    own = experiment.precision if experiment is not None else None
+    return own or (part.precision if part else "fp32")
+
+
+def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
+    """Return the name of the missing part of a step's evidence, or ""."""
+    if set(step.batch) != set(BATCH_FIELDS):
+        return fact("gap.batch-digests")
+    if not generators <= step.rng.keys() or not all(map(_GENERATOR.fullmatch, step.rng)):
+        return fact("gap.generator-digests")
+    if not step.learning_rates:
+        return fact("gap.learning-rate")
+    if step.gradients_sha256 is None:
+        return fact("gap.gradients-digest")
+    # Only the loss scaling of fp16 skips a step.
+    is_skipped = is_fp16 and step.loss_scale is not None
+    return fact("gap.gradient-norm") if step.gradient_norm is None and not is_skipped else ""
+
+
+def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec | None) -> Iterator[Gap]:
+    if loaded.record.evidence.model is None:
+        yield Gap("probe.evidence", "evidence", fact("gap.model"))
+    if not probe.optimizer or any(not group.settings.keys() >= _SETTINGS for group in probe.optimizer):
+        yield Gap("probe.optimizer", "settings", fact("gap.optimizer"))
+
+
+def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
+    """Yield a gap if a requested portable leg is missing or incomplete.
+
+    If it was lost because memory ran out, equal bits may still decide: see `comparison`.
+    """
+    asked, leg = min(spec.portable_steps, spec.steps), probe.portable
+    if asked and leg is None and "portable" not in probe.lost_legs:
+        yield Gap("probe.portable", fact("gap.portable-leg"), fact("gap.none"))
+    if not asked or leg is None or leg.unportable:
+        return
+    # A limit of time may end the leg after any step.
+    least = asked if spec.portable_seconds is None else 1
+    steps = [step.step for step in leg.steps]
+    first, late = probe_places(spec, loaded.record.spec.seed)
+    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]  # the second: kept records of GPUs
+    if steps not in planned or not least <= len(steps) <= asked:
+        yield counts("probe.portable", fact("gap.portable-steps"), len(steps), asked)
+
+
+def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
+    """Yield wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
+    evaluation, asked = probe.evaluation, num_steps(loaded.record, spec)
+    if evaluation is None:
+        yield Gap("probe.evaluation", "evaluation", fact("gap.evaluation"))
+        return
+    if evaluation.step != asked:
+        text = fact("gap.evaluated-at", step=evaluation.step, required=asked)
+        yield Gap("probe.evaluation", "step", text, "invalid", evaluation.step, asked)
+    yield from _evaluated_rows(loaded.record, evaluation, spec, "probe")
+    logits = loaded.evaluation.get("logits", np.zeros(0))
+    # Rows of masked tokens may hide none: their mean log-probabilities are zero then, and there is no loss.
+    is_empty = not loaded.record.spec.has_row_labels and not logits.any()
+    if not (_has_numbers(evaluation) or is_empty) or not np.isfinite(logits).all():
+        text = fact("gap.evaluation-not-finite")
+        yield Gap("probe.evaluation", "evaluation", text, "invalid", role="reference")
+
+
+def _data(_loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:
+    if evidence.data is None and (evidence.probe is not None or evidence.learn is not None):
+        yield Gap("data.evidence", "evidence", fact("gap.data"))
+
+
+def _data_rows(loaded: LoadedRecord, data: DataEvidence, _spec: None) -> Iterator[Gap]:
+    if not data.shards:
+        yield Gap("data.shards", "shards", fact("gap.shards"), "invalid")
+    held = len(loaded.rows.get("row_id", ()))
+    due = _rows_due(loaded.record, data)
+    if held != data.num_rows:
+        yield counts("data.rows", "rows", held, data.num_rows)
+    elif due is not None and held != due:
+        yield counts("data.rows", "rows", held, due, "reference")
+
+
+def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> Iterator[Gap]:
+    """Yield a gap if the arrays of the probe's evaluation are missing, or are not those of its digests."""
+    probe = loaded.record.evidence.probe
+    evaluation = probe.evaluation if probe is not None else None
+    if evaluation is None:
+        return
+    for name, key in (("row_ids", "rows"), ("predictions", "predictions"), ("logits", "logits")):
+        array = loaded.evaluation.get(name)
+        held = 0 if array is None or not array.ndim else len(array)
+        if array is None or held != evaluation.num_rows or not array.ndim:
+            yield counts("evaluation.part", fact("gap.evaluation-part", name=name), held, evaluation.num_rows)
+        elif digest_array(array) != getattr(evaluation, f"{key}_sha256"):
+            yield Gap("evaluation.part", name, fact("gap.part-digest", name=name), "invalid")
+
+
+def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
+    """Return how many different rows all parts of the spec read; `None` if the shards do not show it."""
+    available = _num_evaluation_rows(data)
+    if available is None:
+        return None
+    spec = record.spec
+    training = sum(shard.num_rows for shard in data.shards) - available
+    steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
+    evaluated = max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
+    return min(steps * spec.batch_size, training) + min(evaluated, available)
+
+
+def _num_evaluation_rows(data: DataEvidence) -> int | None:
+    """Return the number of rows of the evaluation split; `None` if the record does not name all of its shards."""
+    if len(data.shards) >= _MAX_SHARDS_KEPT:
+        return None
+    sizes = [shard.num_rows for shard in data.shards if shard.key.startswith(_EVALUATION)]
+    return sum(sizes) if sizes else None
+
+
+def _evaluated_rows(
+    record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str
+) -> Iterator[Gap]:
+    """Yield a gap unless a reference's evaluation has the rows that its spec asks for, or all of a smaller split."""
+    data = record.evidence.data
+    available = _num_evaluation_rows(data) if data is not None else None
+    if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
+        yield Gap("data.shards", "shards", fact("gap.evaluation-shards"), "invalid", role="reference")
+        return
+    due = spec.evaluation_rows if available is None else min(spec.evaluation_rows, available)
+    if evaluation.num_rows != due:
+        yield counts(f"{part}.evaluation", fact("gap.evaluation-rows"), evaluation.num_rows, due, "reference")
+
+
+def _curve(loaded: LoadedRecord, learn: LearnEvidence, spec: LearnSpec) -> Iterator[Gap]:
+    record = loaded.record
+    asked = min(record.experiment.steps, spec.steps) if record.experiment else spec.steps
+    if learn.steps != asked or len(learn.losses) != asked:
+        yield counts("learn.steps", "steps", len(learn.losses), asked)
+        return
+    due = [step for step in range(1, asked + 1) if step % spec.evaluate_every == 0 or step == spec.steps]
+    if [evaluation.step for evaluation in learn.evaluations] != due:
+        yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
+    if learn.weights_sha256 is None:
+        yield Gap("learn.weights", "digest", fact("gap.last-weights"))
+    for evaluation in learn.evaluations:
+        yield from _evaluated_rows(record, evaluation, spec, "learn")
+    # Rows of masked tokens may hide none, and then never have any number.
+    is_empty = not record.spec.has_row_labels and all(e.loss is e.accuracy is None for e in learn.evaluations)
+    if not is_empty and not _has_numbers(*learn.evaluations):
+        yield Gap("learn.evaluation", "evaluation", fact("gap.evaluations-not-finite"), "invalid")
+    if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
+        yield Gap("learn.log", lost, fact("gap.log", what=lost))
+
+
+def _has_numbers(*evaluations: EvaluationEvidence) -> bool:
+    numbers = [number for each in evaluations for number in (each.loss, each.accuracy)]
+    return all(number is not None and math.isfinite(number) for number in numbers)
+
+
+def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
+    """Return the name of a missing log, or ""."""
+    if len(learn.batches) != num_steps:
+        return fact("gap.batch-digest")
+    if len(learn.learning_rates) != num_steps:
+        return fact("gap.learning-rate")
+    if not len(learn.rows) == len(learn.labels) == num_steps:
+        return fact("gap.rows-digest")
+    if learn.start_sha256 is None:
+        return fact("gap.start-digest")
+    return "dropout" if learn.dropout is None else ""
+
+
+def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
+    if speed.steps != spec.steps:
+        yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, spec.steps)
+    elif speed.wall_seconds is None:
+        yield Gap("speed.wall", fact("gap.wall-time-name"), fact("gap.wall-time"))
+    if speed.trail is not None and speed.steps == spec.steps:
+        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
+    elif speed.trail is None:
+        yield Gap("speed.trail", "trail", fact("gap.trail"))
+
+
+def _speed_checks(loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
+    if not spec.checks:
+        return
+    if speed.production is None or not (speed.production.lost or _is_checked(speed.production, spec)):
+        yield Gap("production.evidence", "checks", fact("gap.production"))
+    has_ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
+    places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
+    if not has_ended and not {*speed_places(loaded.record.spec)} <= places:
+        yield Gap("speed.legs", fact("gap.legs"), fact("gap.no-legs", part="speed"))
+
+
+def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
+    """Return whether all checks of these settings ran; shards have no kernels of a compiler, or of flash-attn."""
+    is_closed = spec.compile or spec.attention == "flash_attention_2"
+    has_kernels = bool(checks.kernels) or not is_closed or spec.distributed == "fsdp"
+    return bool(checks.formula) and checks.repeated is not None and has_kernels
+
+
+def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
+    """Yield a gap for the first list of the trail without one entry a step; the gate compares what both have."""
+    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
+    lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
+    for name, values in lists.items():
+        if len(values) != num_steps:
+            yield counts("speed.trail", fact("gap.trail-steps", name=name), len(values), num_steps)
+            return
+
+
+def _selfcheck(loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:
+    record, probe = loaded.record, loaded.record.spec.probe
+    # Only a training that a round ordered has a nonce.
+    is_ordered = bool(record.nonce) and record.experiment is None and probe is not None and probe.portable_steps
+    if is_ordered and evidence.selfcheck is None:
+        yield Gap("selfcheck.evidence", "selfcheck", fact("gap.selfcheck"))
+
+
+When = Literal["always", "part", "leg", "training"]
+"""When a row is due: for every record; in a training alone; or also in an experiment on this part, or on its leg."""
+
+_TABLE: tuple[tuple[str, When, Callable[[LoadedRecord, Any, Any], Iterator[Gap]]], ...] = (
+    ("probe", "always", _probe_steps),
+    ("probe", "always", missing_taps),
+    ("probe", "always", _probe_settings),
+    ("probe", "leg", _probe_portable),
+    ("probe", "part", _probe_evaluation),
+    ("", "always", _data),
+    ("data", "always", _data_rows),
+    ("data", "always", _data_evaluated),
+    ("learn", "part", _curve),
+    ("speed", "training", _speed),
+    ("speed", "training", _speed_checks),
+    ("", "always", _selfcheck),
+)
+"""Part whose evidence is checked, if the record has it (empty: the whole record), when, and what yields the gaps."""
+
+
+def _is_due(record: RunRecord, part: str, when: When) -> bool:
+    experiment = record.experiment
+    if when == "always":
+        return True
+    if getattr(record.spec, part) is None:
+        return False
+    if experiment is None:
+        return True
+    return when != "training" and experiment.part == part and (when != "leg" or experiment.portable)
+
+
+def gaps(loaded: LoadedRecord) -> Iterator[Gap]:
+    """Yield every required item that a record lacks, in the order of the table."""
+    record = loaded.record
+    for part in (record.experiment.part,) if record.experiment else record.spec.parts:
+        if getattr(record.evidence, part) is None:
+            yield Gap(f"{part}.evidence", "evidence", fact("gap.evidence", part=part))
+    for name, when, missing in _TABLE:
+        evidence = getattr(record.evidence, name) if name else record.evidence
+        if evidence is not None and _is_due(record, name, when):
+            yield from missing(loaded, evidence, getattr(record.spec, name, None))
