@@ -7,17 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.changepoints import autocorrelation_within
+from plumbline.judge.history.changepoints import split_scores
 from plumbline.judge.history.decision import Detection, Onset
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
-from plumbline.judge.history.ranks import rank_sum_chance
-from plumbline.judge.history.reference import Reference
+from plumbline.judge.history.distributions import normal_quantile, rank_sum_chance, t_quantile
+from plumbline.judge.history.reference import Reference, Values, autocorrelation_within
 from plumbline.schema import limits
-
-Values = NDArray[np.float64]
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
@@ -58,17 +54,13 @@ def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -
     if not len(splits):
         return
     off = np.clip((values - reference.centre) / reference.spread, -limits.WINSOR, limits.WINSOR)
-    sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (off, off**2))
-    before, after = np.minimum(splits, limits.MOST_NIGHTS), num - splits
-    centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
-    inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
     # The spread of few nights may be too small by chance.
-    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), limits.LEAST_SPREAD)
-    scores = (newest - centre) / (spread * np.sqrt(1 / before + 1 / after))
+    scores = split_scores(off, splits, least=limits.LEAST_SPREAD, most=limits.MOST_NIGHTS)
     best = int(scores.argmax())
     rho = min(reference.rho, autocorrelation_within(off, [int(splits[best])])) if reference.rho else 0.0
     independent = (1 - rho) / (1 + rho)
-    freedom = max(round((before[best] + after[best]) * independent) - 2, 2)
+    num_compared = min(int(splits[best]), limits.MOST_NIGHTS) + num - int(splits[best])
+    freedom = max(round(num_compared * independent) - 2, 2)
     limit = t_quantile(allowed.detection_chance / _SPLITS, freedom)
     score = float(scores[best]) * math.sqrt(independent)
     if score > limit:

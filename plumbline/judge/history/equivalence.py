@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
+from plumbline.judge.history.distributions import normal_quantile, t_quantile
 from plumbline.judge.history.reference import HUGE
 from plumbline.schema import limits
 

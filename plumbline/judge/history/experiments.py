@@ -10,7 +10,7 @@ from typing import Literal
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, RerunTest, Software
 from plumbline.judge.history.paired import PairedTest, paired_test
-from plumbline.judge.history.quantiles import normal_quantile
+from plumbline.judge.history.distributions import normal_quantile
 from plumbline.judge.history.reference import HUGE, Reference
 from plumbline.schema import limits
 

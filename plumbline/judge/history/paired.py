@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import t_quantile
+from plumbline.judge.history.distributions import t_quantile
 from plumbline.judge.history.reference import HUGE
 
 Values = NDArray[np.float64]
