@@ -182,7 +182,7 @@ def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, 
     for name, level in {"reference": summary.reference, "limit": summary.limit}.items():
         if level is not None:
             lines[name] = [level * factor if first + index >= summary.level else None for index in range(len(values))]
-    decided = {call.place - first: call.entry.verdict for call in history.calls}
+    decided = {place - first: entry.verdict for place, entry in history.calls}
     signs = [SYMBOLS[decided[index]] if decided.get(index, "pass") != "pass" else "" for index in range(len(values))]
     rounds = {name: index for index, name in enumerate(history.rounds[first:])}
     changes = [
@@ -214,11 +214,11 @@ def _decisions(history: MetricHistory) -> tuple[DecisionRow, ...]:
     """Return the newest decisions, the newest first."""
     return tuple(
         DecisionRow(
-            round=history.rounds[call.place],
-            when=history.day(call.place),
-            verdict=call.entry.verdict,
-            words=clean(_short(history, entry_sentence(history, call.entry)), 400),
-            cause=call.entry.cause or "",
+            round=history.rounds[place],
+            when=history.day(place),
+            verdict=entry.verdict,
+            words=clean(_short(history, entry_sentence(history, entry)), 400),
+            cause=entry.cause or "",
         )
-        for call in sorted(history.calls, key=lambda call: call.place, reverse=True)[:_MOST_CALLS]
+        for place, entry in sorted(history.calls, key=lambda call: call[0], reverse=True)[:_MOST_CALLS]
     )

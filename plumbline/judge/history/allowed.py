@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pydantic import Field
 
-from plumbline.judge.history.paired import least_blocks
 from plumbline.judge.history.distributions import t_quantile
+from plumbline.judge.history.paired import least_blocks
 from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
 from plumbline.schema import limits
 from plumbline.schema.base import Model

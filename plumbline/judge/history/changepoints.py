@@ -1,10 +1,10 @@
 """Search for all changes of level in a series.
 
-Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács, Li, Bühlmann
-and Munk 2023) are scanned by `rank_scores`; of those whose largest statistic is significant the shortest gives the first
-change (Baranowski, Chen and Fryzlewicz 2019), then all intervals that contain this change are dropped. The chance
-counts the splits and the intervals. An autocorrelated series is whitened first: ranks have a largest statistic, which a
-wider variance would put below the limit in a short series, however large the change is.
+Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács et al. 2023) are
+scanned by `rank_scores`; of those whose largest statistic is significant the shortest gives the first change
+(Baranowski et al. 2019), then all intervals that contain it are dropped. The chance counts the splits and the
+intervals. An autocorrelated series is whitened first: ranks have a largest statistic, which a wider variance would put
+below the limit in a short series, however large the change is.
 """
 
 from __future__ import annotations

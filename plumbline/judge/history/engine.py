@@ -127,7 +127,7 @@ class _Night:
         return not is_ruled_out(question.size, self.here[-1:], self.reference)
 
     def _asked(self, asked: Decision) -> Decision:
-        """Decide on a suspected loss by its experiments; without a software cause, by the nights."""
+        """Decide on a suspected loss by its experiments."""
         anchor, question = self.past.anchor, self.past.question
         if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
             against = judge_reruns(self.answers.reruns or (), anchor, self.allowed.rerun_alpha)
@@ -137,10 +137,14 @@ class _Night:
         asked = ask(asked, self.reference, self.answers, self.allowed, self.software, self.past.lead, open_loss)
         if asked.reason in ("open-loss", "went-away"):
             return asked
-        if asked.reason == "software":
-            if (asked.size or 0.0) < self.allowed.least_change:
-                return replace(asked, verdict="pass", reason="too-small")
-            return self._called(asked, "software", asked.size or 0.0, self.reference)
+        if asked.reason != "software":
+            return self._by_nights(asked)
+        if (asked.size or 0.0) < self.allowed.least_change:
+            return replace(asked, verdict="pass", reason="too-small")
+        return self._called(asked, "software", asked.size or 0.0, self.reference)
+
+    def _by_nights(self, asked: Decision) -> Decision:
+        """Decide without a software cause: drift if it lasts, and is beyond the limit where the software is cleared."""
         if lost := self._lasts(self.reference, is_cleared=asked.is_cleared):
             return self._called(asked, "lasting", lost, self.reference)
         if not asked.is_cleared:

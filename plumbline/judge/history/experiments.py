@@ -31,12 +31,15 @@ def ask(  # noqa: PLR0917 - all that an experiment needs
         return asked
     size, width = rerun.mean - reference.centre, reference.width()
     asked = replace(asked, rerun=rerun, size=size, low=size - width, high=size + width)
-    if software != "can-differ" or (not rerun.holds and open_loss is None):
-        if not rerun.holds:
-            return replace(asked, verdict="pass", reason="went-away")
-        is_equal = software == "equal"
-        return replace(asked, reason="machine" if is_equal else "unconfirmed", is_cleared=is_equal)
-    loss = size if rerun.holds or open_loss is None else open_loss
+    if software == "can-differ" and (rerun.holds or open_loss is not None):
+        return _by_ab(asked, answers, allowed, lead, size if rerun.holds or open_loss is None else open_loss)
+    if not rerun.holds:
+        return replace(asked, verdict="pass", reason="went-away")
+    return replace(asked, reason="machine" if software == "equal" else "unconfirmed", is_cleared=software == "equal")
+
+
+def _by_ab(asked: Decision, answers: Answers, allowed: Allowed, lead: float, loss: float) -> Decision:
+    """Answer by the interleaved A/B whether the software causes a loss."""
     if answers.tonight is None or answers.baseline is None:
         return replace(asked, needs="ab" if allowed.num_blocks else "", size=loss)
     is_known, alpha = math.isfinite(lead), allowed.ab_alpha(answers.num_tested)

@@ -60,7 +60,7 @@ def level_reference(past: Past) -> Reference | None:
 def nights_since(past: Past, place: int, tonight: float) -> Values:
     """Return the finite nights since one, and tonight."""
     values = np.append(past.values[place:], tonight)
-    return np.clip(values[np.isfinite(values)], -HUGE, HUGE)
+    return np.asarray(np.clip(values[np.isfinite(values)], -HUGE, HUGE))
 
 
 def among_all(past: Past, level: int, dated: Onset) -> Onset:

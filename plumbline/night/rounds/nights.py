@@ -11,7 +11,7 @@ from plumbline.judge.history.allowed import Allowed, allowed_for, learned_margin
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import NightRow, SeriesFile, extended, row_of
+from plumbline.judge.history.series import extended, row_of
 from plumbline.judge.whole import stands_alone
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated
@@ -33,6 +33,7 @@ from plumbline.report.decisions import shift_note
 from plumbline.schema import limits
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.experiment import MAX_BLOCKS
+from plumbline.schema.series import NightRow, SeriesFile
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from bench.history.simulated_nights import NOISES
 from plumbline.judge.history.changepoints import changes
+from plumbline.judge.history.distributions import rank_sum_chance, t_quantile
 from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.distributions import t_quantile
-from plumbline.judge.history.distributions import rank_sum_chance
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -21,10 +21,11 @@ from plumbline.judge.history.night import call_entry, judge_lines
 from plumbline.judge.history.paired import paired_test
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import SeriesFile, extended
+from plumbline.judge.history.series import extended
 from plumbline.report.decisions import finding_of
 from plumbline.report.summary import ChangeSummary, summarise
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
 pytestmark = pytest.mark.timeout(180)
