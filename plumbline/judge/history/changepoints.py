@@ -27,8 +27,6 @@ _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
 _FLOOR = 1e-9
 """Least SD of a series in units of its spread."""
-_WINSOR = limits.WINSOR * MEDIAN_DEVIATION
-"""Maximum weight of a value in a sum, in median deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +105,22 @@ def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
     """Split recursively at the largest significant t (Bonferroni)."""
-    count, spread = len(array), float(np.ptp(array))
-    if count < 2 * limits.SIDE_NIGHTS or spread <= 0:
+    count = len(array)
+    if count < 2 * limits.SIDE_NIGHTS or np.ptp(array) <= 0:
         return []
-    splits = np.arange(limits.SIDE_NIGHTS, count - limits.SIDE_NIGHTS + 1)
-    # In units of the spread, so that no square is below or above what a float holds.
-    scores = np.abs(split_scores((array - array.min()) / spread, splits, least=_FLOOR))
-    place = int(splits[scores.argmax()])
-    chance = min(2 * t_tail(float(scores.max()), count - 2) * len(splits), 1.0)
+    place, t = _best_split(array)
+    chance = min(2 * t_tail(t, count - 2) * (count - 2 * limits.SIDE_NIGHTS + 1), 1.0)
     if chance > level:
         return []
     before = _by_t_test(array[:place], first, level)
     return [*before, (first + place, chance), *_by_t_test(array[place:], first + place, level)]
+
+
+def _best_split(values: Values) -> tuple[int, float]:
+    """Return the split with the largest two-sample t, in units of the range: no square vanishes or overflows."""
+    splits = np.arange(limits.SIDE_NIGHTS, len(values) - limits.SIDE_NIGHTS + 1)
+    scores = np.abs(split_scores((values - values.min()) / np.ptp(values), splits, least=_FLOOR))
+    return int(splits[scores.argmax()]), float(scores.max())
 
 
 def split_scores(values: Values, splits: NDArray[np.intp], *, least: float, most: int | None = None) -> Values:
@@ -226,9 +228,6 @@ def _dated(window: Values, place: int) -> int:
     """
     before, after = float(np.median(window[:place])), float(np.median(window[place:]))
     deviations = np.abs(window - np.where(np.arange(len(window)) < place, before, after))
-    width = _WINSOR * float(np.median(deviations))
+    width = limits.WINSOR * MEDIAN_DEVIATION * float(np.median(deviations))
     clipped = np.clip(window, min(before, after) - width, max(before, after) + width)
-    left = np.arange(limits.SIDE_NIGHTS, len(window) - limits.SIDE_NIGHTS + 1)
-    sums = np.cumsum(clipped - clipped.mean())[left - 1]
-    gains = sums**2 / (left * (len(window) - left))
-    return int(left[gains.argmax()]) if gains.max() > 0 else place
+    return _best_split(clipped)[0] if np.ptp(clipped) > 0 else place

@@ -130,7 +130,7 @@ class _Night:
         """Decide on a suspected loss by its experiments."""
         anchor, question = self.past.anchor, self.past.question
         if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
-            against = judge_reruns(self.answers.reruns or (), anchor, self.allowed.rerun_alpha)
+            against = judge_reruns(self.answers.reruns or (), anchor)
             if against.holds:
                 return self._called(replace(asked, rerun=against), "lasting", against.mean - anchor.centre, anchor)
         open_loss = question.size if question is not None and not question.is_cleared else None

@@ -26,7 +26,7 @@ def ask(  # noqa: PLR0917 - all that an experiment needs
     """
     if answers.reruns is None:
         return replace(asked, needs="reruns")
-    rerun = judge_reruns(answers.reruns, reference, allowed.rerun_alpha)
+    rerun = judge_reruns(answers.reruns, reference)
     if not math.isfinite(rerun.z):
         return asked
     size, width = rerun.mean - reference.centre, reference.width()
@@ -74,14 +74,14 @@ def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed,
     return replace(gain, new=False)
 
 
-def judge_reruns(reruns: Sequence[float], reference: Reference, alpha: float) -> RerunTest:
+def judge_reruns(reruns: Sequence[float], reference: Reference) -> RerunTest:
     """Test fresh reruns of tonight against the reference.
 
     The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
-    spread of one night, not of many.
+    spread of one night, not of many. The test only saves the more expensive A/B.
     """
     finite = [min(max(value, -HUGE), HUGE) for value in reruns if math.isfinite(value)]
-    limit = normal_quantile(1 - alpha)
+    limit = normal_quantile(1 - limits.ALPHA)
     if not finite:
         return RerunTest(holds=False, z=-math.inf, limit=limit, mean=math.nan)
     mean = math.fsum(finite) / len(finite)

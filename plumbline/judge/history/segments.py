@@ -69,9 +69,8 @@ def lines_of(
     histories = []
     for workload in series.workloads:
         places = _of_tonights_class(series, series.places(workload))
-        times, rounds, records = (
-            [column[at] for at in places] for column in (series.time, series.round, series.record)
-        )
+        times = tuple(series.time[at] for at in places)
+        rounds, records = (tuple(column[at] for at in places) for column in (series.round, series.record))
         stamps = sorted(time.timestamp() for time in (accepted or {}).get(workload, ()))
         index_of = {record: index for index, record in enumerate(records)}
         calls = [(index_of[call.record], call) for call in series.calls if call.record in index_of]

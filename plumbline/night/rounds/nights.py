@@ -67,19 +67,14 @@ Nights = Mapping[str, PlatformNight]
 
 def limits_of(suite: Suite, platform: str = "") -> Allowed:
     """Return the engine's limits under a suite's gates, with the platform's own throughput limit, if set."""
-    platforms = len(suite.platforms)
     own = suite.platforms[platform].throughput_drop if platform else None
-    drop = suite.gates.throughput_drop if own is None else own
+    gates = suite.gates if own is None else suite.gates.replace(throughput_drop=own)
     return allowed_for(
-        num_platforms=platforms,
+        num_platforms=len(suite.platforms),
         num_series=sum(len(suite.workloads_of(name)) for name in suite.platforms) * len(METRICS),
-        false_alarms_a_year=suite.gates.false_alarms_a_year,
-        detections_a_year=suite.gates.questions_a_year,
-        open_nights=suite.gates.open_nights,
-        num_reruns=suite.dispatch.reruns,
-        num_blocks=suite.dispatch.ab_blocks,
-        throughput_drop=drop,
-        margins=learned_margins(suite.gates.accuracy_margin, drop),
+        gates=gates,
+        dispatch=suite.dispatch,
+        margins=learned_margins(gates),
     )
 
 
