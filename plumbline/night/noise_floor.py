@@ -9,9 +9,10 @@ import numpy as np
 from pydantic import Field
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.distributions import t_quantile
-from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.statistics.distributions import t_quantile
+from plumbline.judge.statistics.samples import autocorrelation
 from plumbline.schema import limits
 from plumbline.schema.base import Model
 

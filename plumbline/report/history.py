@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.judge.history.changepoints import changes
 from plumbline.judge.history.metrics import BY_NAME
 from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.statistics.changepoints import changes
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.decisions import entry_sentence

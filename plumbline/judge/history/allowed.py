@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from plumbline.judge.history.paired import least_blocks
+from plumbline.judge.statistics.paired import least_blocks
 from plumbline.schema import limits
 from plumbline.schema.suite import Dispatch, Gates
 

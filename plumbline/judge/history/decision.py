@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline.judge.history.paired import PairedTest
-from plumbline.judge.history.reference import Reference, Values
+from plumbline.judge.history.reference import Reference
+from plumbline.judge.statistics.paired import PairedTest
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 
 Verdict = Literal["pass", "drift", "inconclusive"]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.changepoints import split_scores
 from plumbline.judge.history.decision import Detection, Onset
-from plumbline.judge.history.distributions import normal_quantile, rank_sum_chance, t_quantile
-from plumbline.judge.history.reference import Reference, Values, autocorrelation_within
+from plumbline.judge.history.reference import Reference
+from plumbline.judge.statistics.distributions import normal_quantile, rank_sum_chance, t_quantile
+from plumbline.judge.statistics.samples import Values, autocorrelation_within, split_scores
 from plumbline.schema import limits
 
 _SPLITS = 2

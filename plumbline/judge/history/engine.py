@@ -16,7 +16,8 @@ from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, Detection, Past, Question, Reason, Software
 from plumbline.judge.history.detection import detect, is_ruled_out, is_shown, lasting, onset
 from plumbline.judge.history.experiments import ask, judge_reruns, prove
-from plumbline.judge.history.reference import Reference, Values, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 
 _NO_ANSWERS = Answers()

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, RerunTest, Software
-from plumbline.judge.history.distributions import normal_quantile
-from plumbline.judge.history.paired import paired_test
-from plumbline.judge.history.reference import HUGE, Reference
+from plumbline.judge.history.reference import Reference
+from plumbline.judge.statistics.distributions import normal_quantile
+from plumbline.judge.statistics.paired import paired_test
+from plumbline.judge.statistics.samples import HUGE
 from plumbline.schema import limits
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.judge.history.reference import HUGE, Values
+from plumbline.judge.statistics.samples import HUGE, Values
 from plumbline.schema import limits
 from plumbline.schema.record import RunRecord
 

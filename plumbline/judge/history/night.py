@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Literal
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.changepoints import changes
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.reference import Values
 from plumbline.judge.history.segments import MetricHistory, past_of
 from plumbline.judge.history.state import has_recovered
+from plumbline.judge.statistics.changepoints import changes
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema.series import CallEntry
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plumbline.judge.history.distributions import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.judge.statistics.samples import Values, autocorrelation, quantile
 from plumbline.schema import limits
-
-Values = NDArray[np.float64]
-
-HUGE = 1e75
-"""Largest value that is counted: squares of larger values overflow in sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +83,6 @@ def reference_of(
     return Reference(quantile(kept), max(_spread(level), floor), len(kept), autocorrelation(level))
 
 
-def quantile(values: Values, share: float = 0.5) -> float:
-    """Return a quantile (default: the median); of few values quicker than NumPy's."""
-    ordered, place = np.sort(values), share * (len(values) - 1)
-    below = int(place)
-    above = min(below + 1, len(values) - 1)
-    return float(ordered[below] * (below + 1 - place) + ordered[above] * (place - below))
-
-
 def _spread(values: Values) -> float:
     """Return the larger of two robust spreads: the scaled MAD and 5-95% range."""
     count = len(values)
@@ -104,36 +90,3 @@ def _spread(values: Values) -> float:
     if count < limits.ENOUGH_NIGHTS:
         return max(mad, float(values.std(ddof=1)))
     return max(mad, (quantile(values, 0.95) - quantile(values, 0.05)) / 3.29)
-
-
-def autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation of one level without its line, in [0, 0.9]; less than its noise is none."""
-    if len(values) < limits.ENOUGH_NIGHTS:
-        return 0.0
-    # With a line removed, the sample's value is too small by about (2 + 4 rho) / n.
-    sample, corrected = _autocorrelations(values, [], added=2, lost=4)
-    return corrected if sample > 1 / math.sqrt(len(values)) else 0.0
-
-
-def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
-    """Return the lag-1 autocorrelation within segments, in [0, 0.9].
-
-    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
-    """
-    return _autocorrelations(values, places, added=1 + 3.3 * len(places), lost=3 + 4.5 * len(places))[1]
-
-
-def _autocorrelations(values: Values, places: Sequence[int], *, added: float, lost: float) -> tuple[float, float]:
-    """Return the lag-1 autocorrelation within segments that begin at `places`, of the sample and corrected.
-
-    Values are winsorised about their segment's median; `added` and `lost` are what the fit of the segments takes from
-    the sum of products and from the number of values.
-    """
-    residuals = np.concatenate([part - quantile(part) for part in np.split(values, places)])
-    width = limits.WINSOR * MEDIAN_DEVIATION * quantile(np.abs(residuals))
-    parts = [part - part.mean() for part in np.split(np.clip(residuals, -width, width), places)]
-    square, free = math.fsum(float(part @ part) for part in parts), len(values) - lost
-    if square <= 0 or free <= 0:
-        return 0.0, 0.0 if square <= 0 else limits.HIGHEST_RHO
-    sample = math.fsum(float(part[1:] @ part[:-1]) for part in parts) / square
-    return sample, min(max((sample * len(values) + added) / free, 0.0), limits.HIGHEST_RHO)

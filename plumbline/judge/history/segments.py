@@ -13,8 +13,9 @@ import numpy as np
 
 from plumbline.judge.history.decision import Decision, Onset, Past, Question, Reason
 from plumbline.judge.history.metrics import Metric
-from plumbline.judge.history.reference import Reference, Values, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.state import advance, moved
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 from plumbline.schema.series import WORD_COLUMNS, CallEntry, SeriesFile
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from plumbline.judge.history.decision import Call, Decision, Onset, Past
 from plumbline.judge.history.detection import is_ruled_out, onset
-from plumbline.judge.history.reference import HUGE, Reference, Values, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.samples import HUGE, Values
 from plumbline.schema import limits
 
 

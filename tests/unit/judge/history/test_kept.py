@@ -16,9 +16,10 @@ from plumbline.judge.history.allowed import Allowed, Margin, allowed_for
 from plumbline.judge.history.decision import Answers, Call, Past, Software
 from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.state import advance
+from plumbline.judge.statistics.equivalence import equivalence, mcnemar, runs_to_resolve
+from plumbline.judge.statistics.samples import autocorrelation
 from plumbline.night.noise_floor import noise_floor, recommended_drop
 from plumbline.schema.suite import Gates
 from tests.kept_results import keep

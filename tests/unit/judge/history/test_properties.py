@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from plumbline.cli.exchange.external import parse_external
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers
-from plumbline.judge.history.equivalence import equivalence
 from plumbline.judge.history.experiments import judge_reruns
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import call_entry, judge_lines
-from plumbline.judge.history.paired import paired_test
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
 from plumbline.judge.history.series import extended
+from plumbline.judge.statistics.equivalence import equivalence
+from plumbline.judge.statistics.paired import paired_test
 from plumbline.night.noise_floor import noise_floor
 from plumbline.report.decisions import finding_of
 from plumbline.report.summary import ChangeSummary, summarise

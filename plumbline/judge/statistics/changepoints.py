@@ -12,15 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plumbline.judge.history.distributions import MEDIAN_DEVIATION, max_chance, normal_quantile, t_tail
-from plumbline.judge.history.reference import HUGE, Values, autocorrelation_within
+from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, max_chance, t_tail
+from plumbline.judge.statistics.samples import HUGE, Values, autocorrelation_within, rank_scores, split_scores
 from plumbline.schema import limits
 
 _LONGEST = 512
@@ -123,19 +121,6 @@ def _best_split(values: Values) -> tuple[int, float]:
     return int(splits[scores.argmax()]), float(scores.max())
 
 
-def split_scores(values: Values, splits: NDArray[np.intp], *, least: float, most: int | None = None) -> Values:
-    """Return the two-sample t of each split: the values from there on against those before it.
-
-    `least` is the minimum spread within both, and `most` the maximum number of first values that count as before.
-    """
-    num, (sums, squares) = len(values), (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (values, values**2))
-    before, after = np.minimum(splits, most or num), num - splits
-    centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
-    inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
-    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), least)
-    return np.asarray((newest - centre) / (spread * np.sqrt(1 / before + 1 / after)))
-
-
 def _remainder(noise: Values, places: Sequence[int]) -> float:
     """Return the lag-1 autocorrelation left after whitening, in [0, 0.9].
 
@@ -151,28 +136,6 @@ def _remainder(noise: Values, places: Sequence[int]) -> float:
         return 0.0
     ratio = float((np.minimum(second, width) ** 2).mean() / max((np.minimum(first, width) ** 2).mean(), 1e-300))
     return min(ratio - 1, limits.HIGHEST_RHO) if ratio - 1 > 2.5 / math.sqrt(len(noise)) else 0.0
-
-
-def rank_scores(windows: Values) -> Values:
-    """Return the two-sided z of every split of each window, by normal scores of the ranks: they need no distribution.
-
-    `windows` is [rows, length]. Column `i` splits before index `SIDE_NIGHTS + i`. Equal values share their mean score.
-    """
-    length = windows.shape[1]
-    order = np.argsort(windows, axis=1, kind="stable")
-    scores, ordered = np.empty_like(windows), np.take_along_axis(windows, order, axis=1)
-    np.put_along_axis(scores, order, _normal_scores(length)[None], axis=1)
-    for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-        _, where = np.unique(windows[row], return_inverse=True)
-        scores[row] = (np.bincount(where, weights=scores[row]) / np.bincount(where))[where]
-    left = np.arange(limits.SIDE_NIGHTS, length - limits.SIDE_NIGHTS + 1)
-    return np.asarray(np.abs(np.cumsum(scores, axis=1)[:, left - 1]) / np.sqrt(left * (length - left) / (length - 1)))
-
-
-@lru_cache(maxsize=512)
-def _normal_scores(length: int) -> Values:
-    scores = np.array([normal_quantile((rank + 0.5) / length) for rank in range(length)])
-    return np.asarray(scores / scores.std())
 
 
 def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
