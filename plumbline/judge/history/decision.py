@@ -13,19 +13,10 @@ from plumbline.schema import limits
 
 Verdict = Literal["pass", "drift", "inconclusive"]
 Reason = Literal[
-    "quiet",  # no detector reports a loss
-    "learning",  # too few nights for a reference
-    "missing",  # tonight has no finite value
-    "open-loss",  # a loss of tonight or of an earlier night, which nothing has answered or ruled out
-    "went-away",  # the reruns do not show it
-    "software",  # the A/B shows it
-    "machine",  # it is not the software: a note within the limit
-    "unconfirmed",  # the reruns show it, and no A/B shows or rules out the software
-    "lasting",  # the nights show the loss, and no experiment names the software
-    "too-small",  # below the least change that counts, or within the metric's margin
-    "improved",  # lastingly better than the reference, which a proven gain moves
-    "open-call",  # called on an earlier night, and still open
-]
+    "quiet", "learning", "missing", "open-loss", "went-away", "software", "machine", "unconfirmed", "lasting",
+    "too-small", "improved", "open-call",
+]  # fmt: skip
+"""Why a night has its verdict; `REASON_TEXTS` of the report says what each means."""
 Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
 
