@@ -40,9 +40,7 @@ def decide(
         return known or Decision("inconclusive", "learning", question=past.question)
     here = state.nights_since(past, past.level, tonight)
     night = _Night(past, allowed.at(reference.centre), answers, software, here, reference)
-    decision = night.decision()
-    if past.question is not None and decision.verdict != "drift":
-        decision = night.while_open(decision, past.question)
+    decision = night.by_nights(night.decision())
     if known is not None and decision.verdict in (("pass",) if known.is_cleared else ("pass", "inconclusive")):
         return replace(known, question=past.question)
     question = night.open_question(decision)
@@ -136,23 +134,11 @@ class _Night:
                 return self._called(replace(asked, rerun=against), "lasting", against.mean - anchor.centre, anchor)
         open_loss = question.size if question is not None and not question.is_cleared else None
         asked = ask(asked, self.reference, self.answers, self.allowed, self.software, self.past.lead, open_loss)
-        if asked.reason in ("open-loss", "went-away"):
-            return asked
         if asked.reason != "software":
-            return self._by_nights(asked)
+            return asked
         if (asked.size or 0.0) < self.allowed.least_change:
             return replace(asked, verdict="pass", reason="too-small")
         return self._called(asked, "software", asked.size or 0.0, self.reference)
-
-    def _by_nights(self, asked: Decision) -> Decision:
-        """Decide without a software cause: drift if it lasts, and is beyond the limit where the software is cleared."""
-        if lost := self._lasts(self.reference, is_cleared=asked.is_cleared):
-            return self._called(asked, "lasting", lost, self.reference)
-        if not asked.is_cleared:
-            return asked
-        if asked.rerun is None or not asked.rerun.holds:
-            return replace(asked, verdict="pass", reason="went-away")
-        return self._of_machine(asked)
 
     def _of_machine(self, decision: Decision) -> Decision:
         """Pass a loss that the software does not cause, within the limit; beyond it a person must look."""
@@ -182,15 +168,21 @@ class _Night:
         proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=self.past.lead)
         return prove(proven, before, self.answers, self.allowed, self.software)
 
-    def while_open(self, decision: Decision, question: Question) -> Decision:
-        """Decide while an earlier night's loss is open: it is drift once the nights show it, and never ages."""
-        is_cleared = _is_cleared(decision, question)
-        num_fresh = len(state.nights_since(self.past, question.asked + 1, float(self.here[-1])))
-        lost = self._lasts(self.reference, is_cleared=is_cleared)
-        if lost and not (decision.needs and num_fresh < self.allowed.open_nights):
-            asked = replace(decision, is_cleared=is_cleared, low=None, high=None)
+    def by_nights(self, decision: Decision) -> Decision:
+        """Decide by the nights on a loss that is open, or without a software cause: it is drift once they show it."""
+        question, is_answered = self.past.question, decision.reason in ("machine", "unconfirmed")
+        if decision.verdict == "drift" or (question is None and not is_answered):
+            return decision
+        is_cleared, begin = _is_cleared(decision, question), question.asked + 1 if question else 0
+        waits = decision.needs and len(state.nights_since(self.past, begin, self.here[-1])) < self.allowed.open_nights
+        if not waits and (lost := self._lasts(self.reference, is_cleared=is_cleared)):
+            asked = replace(decision, is_cleared=is_cleared)
+            asked = asked if is_answered else replace(asked, low=None, high=None)
             return self._called(asked, "lasting", lost, self.reference)
-        if decision.reason not in ("quiet", "went-away") or decision.is_cleared:
+        if decision.reason == "machine":
+            is_gone = decision.rerun is None or not decision.rerun.holds
+            return replace(decision, verdict="pass", reason="went-away") if is_gone else self._of_machine(decision)
+        if question is None or decision.is_cleared or decision.reason not in ("quiet", "went-away"):
             return decision
         if not is_cleared:
             return replace(decision, verdict="inconclusive", reason="open-loss")
@@ -211,7 +203,7 @@ class _Night:
         return Question(since, len(past.values), max(dated.size, self._size()), decision.is_cleared)
 
 
-def _is_cleared(decision: Decision, question: Question) -> bool:
+def _is_cleared(decision: Decision, question: Question | None) -> bool:
     """Return whether the software is cleared: by tonight's answer, else by the last one."""
     is_answered = decision.reason in ("open-loss", "software", "machine", "unconfirmed", "lasting")
-    return decision.is_cleared if is_answered and not decision.needs else question.is_cleared
+    return decision.is_cleared if question is None or (is_answered and not decision.needs) else question.is_cleared
