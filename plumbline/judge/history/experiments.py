@@ -9,7 +9,7 @@ from dataclasses import replace
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, RerunTest, Software
 from plumbline.judge.history.reference import Reference
-from plumbline.judge.statistics.distributions import normal_quantile
+from plumbline.judge.statistics.distributions import normal_quantile, t_quantile
 from plumbline.judge.statistics.paired import paired_test
 from plumbline.judge.statistics.samples import HUGE
 from plumbline.schema import limits
@@ -30,7 +30,8 @@ def ask(  # noqa: PLR0917 - all that an experiment needs
     rerun = judge_reruns(answers.reruns, reference)
     if not math.isfinite(rerun.z):
         return asked
-    size, width = rerun.mean - reference.centre, reference.width()
+    size = rerun.mean - reference.centre
+    width = t_quantile(limits.ALPHA / 2, round(reference.freedom)) * reference.predicted()
     asked = replace(asked, rerun=rerun, size=size, low=size - width, high=size + width)
     if software == "can-differ" and (rerun.holds or open_loss is not None):
         return _by_ab(asked, answers, allowed, lead, size if rerun.holds or open_loss is None else open_loss)

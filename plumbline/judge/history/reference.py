@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, MEDIAN_ERROR, t_quantile
+from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, MEDIAN_ERROR
 from plumbline.judge.statistics.samples import Values, autocorrelation, quantile
 from plumbline.schema import limits
 
@@ -43,10 +43,6 @@ class Reference:
     def predicted(self, num_nights: float = 1.0) -> float:
         """Return the SD, about the centre, of the mean of future nights."""
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
-
-    def width(self) -> float:
-        """Return half of the interval of a single night's change."""
-        return t_quantile(limits.ALPHA / 2, round(self.freedom)) * self.predicted()
 
     def mirrored(self) -> Reference:
         """Return the reference of the negative scores, of which a gain is a loss."""
