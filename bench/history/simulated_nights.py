@@ -32,10 +32,7 @@ def _ar(generator: np.random.Generator, shape: tuple[int, int], rho: float) -> V
 
 
 def _classes(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
-    """Return nights of two machine classes.
-
-    30% are slower by 4 SD.
-    """
+    """Return nights of two machine classes, of which 30% are slower by 4 SD."""
     slower = generator.random(shape) < 0.3
     return np.asarray((generator.normal(size=shape) + 4 * slower) / math.sqrt(1 + 16 * 0.21))
 
@@ -201,8 +198,5 @@ def _run_experiments(  # noqa: PLR0917 - one night's state
 
 
 def first_call(tally: Tally) -> int | None:
-    """Return the night of the first call.
-
-    `None` without a call.
-    """
+    """Return the night of the first call; `None` without one."""
     return min((night for _, night, _ in tally.calls), default=None)

@@ -79,8 +79,9 @@ GROUPS = {
             ),
             Part(
                 _files(
-                    "plumbline/judge/history/",
-                    "allowed decision detection engine equivalence experiments night reference series state",
+                    "plumbline/judge/",
+                    "statistics/equivalence history/allowed history/decision history/detection history/engine "
+                    "history/experiments history/night history/reference history/series history/state",
                 ),
                 ("tests/unit/judge/history", "tests/unit/night/rounds"),
             ),

@@ -20,13 +20,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from plumbline.cli.main import all_commands, build_parser
-from plumbline.judge.history.series import SeriesFile
 from plumbline.night.baseline import Baseline
 from plumbline.report.sentences import explanations
 from plumbline.schema import limits
 from plumbline.schema.json_schema import described_schema, suite_schema
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord
+from plumbline.schema.series import SeriesFile
 from plumbline.schema.spec import SpecFile
 from plumbline.schema.verdict import Judgement, RoundVerdict
 from plumbline.upgrade.answer import UpgradeAnswer

@@ -5,24 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from plumbline.cli.nights import open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, say
-from plumbline.judge.history.allowed import Allowed, NoiseFloor, noise_floor, recommended_drop
-from plumbline.judge.history.reference import Reference
-from plumbline.judge.history.segments import MetricHistory
+from plumbline.night.noise_floor import NoiseFloor, problem_of, recommended_limit, widest_floor
 from plumbline.night.rounds.nights import limits_of
 from plumbline.night.rounds.series import accepted_times
 from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.schema.suite import Suite, read_suite
-
-_MAX_DROP = 0.25
-"""Maximum limit that is recommended: a wider one passes the loss of a quarter, whatever the noise is."""
-_MAX_NIGHTS = 60
 
 
 def add(commands: Any) -> None:
@@ -48,12 +42,12 @@ def run(args: argparse.Namespace) -> int:
     for name in suite.platforms:
         lines = read_lines(series[name], nights[name], accepted.get(name, {}))
         lines = tuple(line for line in lines if line.metric.name == "throughput")
-        floors[name] = _widest(lines, last)
-        limits[name] = _limit(floors[name], allowed)
+        floors[name] = widest_floor(lines, last)
+        limits[name] = recommended_limit(floors[name], allowed)
     if not any(floor.runs for floor in floors.values()):
         hint = "run at least three rounds on quiet machines: `plumbline run`"
         raise ConfigurationError("has no night with a measured throughput", where=str(args.suite), hint=hint)
-    problems = {name: why for name, floor in floors.items() if (why := _problem(floor, limits[name], allowed))}
+    problems = {name: why for name, floor in floors.items() if (why := problem_of(floor, limits[name], allowed))}
     if args.write:
         usable = {name: limit for name, limit in limits.items() if limit is not None and name not in problems}
         _write(args.suite, usable, floors)
@@ -73,42 +67,6 @@ def run(args: argparse.Namespace) -> int:
         say(f"plumbline: {error}", to_stderr=True)  # not raised: the answer is printed, and --json prints one document
         return int(error.exit_code)
     return int(ExitCode.PASS)
-
-
-def _widest(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
-    """Return the noisiest workload's floor, over its current segment."""
-    floors = []
-    for line in lines:
-        start = max(
-            (boundary.index for boundary in line.boundaries if boundary.what in ("spec", "hardware")), default=0
-        )
-        values = line.values[max(start, len(line.values) - last) :]
-        floors.append(noise_floor([value for value in values if value is not None]))
-    return max(floors, key=lambda floor: (floor.relative_sd or 0.0, floor.runs), default=NoiseFloor(runs=0))
-
-
-def _limit(floor: NoiseFloor, allowed: Allowed) -> float | None:
-    if floor.relative_sd is None:
-        return None
-    return _limit_of(floor, floor.runs, allowed)
-
-
-def _problem(floor: NoiseFloor, limit: float | None, allowed: Allowed) -> str:
-    """Return why no limit is recommended, with a hint; else ""."""
-    if limit is None:
-        return f"{floor.runs} nights with a throughput; at least three are needed"
-    if limit <= _MAX_DROP:
-        return ""
-    enough = next(
-        (runs for runs in range(floor.runs + 1, _MAX_NIGHTS + 1) if _limit_of(floor, runs, allowed) <= _MAX_DROP), 0
-    )
-    needed = f"about {enough} nights of this noise are needed" if enough else "train on a quieter machine"
-    return f"{floor.runs} nights that vary by {floor.relative_sd:.2%} allow no limit up to {_MAX_DROP:.0%}: {needed}"
-
-
-def _limit_of(floor: NoiseFloor, runs: int, allowed: Allowed) -> float:
-    """Return the limit that a number of nights of this noise gives."""
-    return recommended_drop(Reference(0.0, floor.relative_sd or 0.0, runs, floor.autocorrelation), allowed)
 
 
 def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite, problem: str) -> None:

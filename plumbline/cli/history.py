@@ -32,7 +32,7 @@ from plumbline.report.site import history_page
 from plumbline.report.summary import LineSummary, summarise
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.escape import first_of
-from plumbline.schema.suite import Suite, read_suite
+from plumbline.schema.suite import Gates, Suite, read_suite
 from plumbline.schema.verdict import Outcome, exit_code, worst
 
 _MAX_BYTES = 256 << 20
@@ -173,7 +173,8 @@ def _external(args: argparse.Namespace) -> int:
     if not lines:
         raise ConfigurationError("contains no row of this platform", where=str(args.source), key="--platform")
     shared = max(len(lines), _SERIES)
-    allowed = allowed_for(num_platforms=1, num_series=shared, detections_a_year=_LOOKS_A_YEAR, has_experiments=False)
+    gates = Gates(questions_a_year=_LOOKS_A_YEAR)
+    allowed = allowed_for(num_platforms=1, num_series=shared, gates=gates, has_experiments=False)
     summaries = [summarise(line, allowed, is_judged=False) for line in lines]
     verdict = worst([summary.verdict for summary in summaries])
     words = f"without experiments, at most one false drift a year of {shared} series"

@@ -10,13 +10,13 @@ from plumbline.cli.options import say
 from plumbline.data.stores import open_store
 from plumbline.judge.history.metrics import BY_NAME, METRICS
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import read_series
 from plumbline.night.rounds import check_round_id
 from plumbline.night.rounds.plan import by_time
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.series import SeriesFile
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 

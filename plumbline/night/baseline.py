@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from plumbline.judge.history.allowed import NoiseFloor, noise_floor
 from plumbline.night.central import CentralStore
+from plumbline.night.noise_floor import NoiseFloor, noise_floor
 from plumbline.schema.base import Model, Name, Sha256, read_model
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.errors import ConfigurationError, InvalidInputError

@@ -10,9 +10,9 @@ import numpy as np
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.night import LineDecision
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.series import CallEntry
 from plumbline.schema import limits
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.series import CallEntry
 from plumbline.schema.verdict import Finding
 
 _PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")

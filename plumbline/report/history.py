@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.judge.history.changepoints import changes
 from plumbline.judge.history.metrics import BY_NAME
 from plumbline.judge.history.segments import MetricHistory
+from plumbline.judge.statistics.changepoints import changes
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.decisions import entry_sentence
@@ -182,7 +182,7 @@ def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, 
     for name, level in {"reference": summary.reference, "limit": summary.limit}.items():
         if level is not None:
             lines[name] = [level * factor if first + index >= summary.level else None for index in range(len(values))]
-    decided = {call.place - first: call.entry.verdict for call in history.calls}
+    decided = {place - first: entry.verdict for place, entry in history.calls}
     signs = [SYMBOLS[decided[index]] if decided.get(index, "pass") != "pass" else "" for index in range(len(values))]
     rounds = {name: index for index, name in enumerate(history.rounds[first:])}
     changes = [
@@ -214,11 +214,11 @@ def _decisions(history: MetricHistory) -> tuple[DecisionRow, ...]:
     """Return the newest decisions, the newest first."""
     return tuple(
         DecisionRow(
-            round=history.rounds[call.place],
-            when=history.day(call.place),
-            verdict=call.entry.verdict,
-            words=clean(_short(history, entry_sentence(history, call.entry)), 400),
-            cause=call.entry.cause or "",
+            round=history.rounds[place],
+            when=history.day(place),
+            verdict=entry.verdict,
+            words=clean(_short(history, entry_sentence(history, entry)), 400),
+            cause=entry.cause or "",
         )
-        for call in sorted(history.calls, key=lambda call: call.place, reverse=True)[:_MOST_CALLS]
+        for place, entry in sorted(history.calls, key=lambda call: call[0], reverse=True)[:_MOST_CALLS]
     )

@@ -13,13 +13,13 @@ from itertools import pairwise
 from urllib.parse import quote
 
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.series import JudgedRound, SeriesFile
 from plumbline.report.history import HistoryPoint, MetricView, metric_view, since
 from plumbline.report.html import rendered
 from plumbline.report.sentences import SYMBOLS, clean, sentence_of, some_of
 from plumbline.report.story import headline
 from plumbline.report.summary import LineSummary
 from plumbline.schema.fact import fact
+from plumbline.schema.series import JudgedRound, SeriesFile
 from plumbline.schema.verdict import Outcome, RoundVerdict
 
 NIGHTS = 400

@@ -14,9 +14,9 @@ from plumbline.judge.history.detection import least_shown
 from plumbline.judge.history.night import LineDecision, judge_lines, with_changes
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.judge.history.series import CallEntry
 from plumbline.report.decisions import entry_sentence, sentence
 from plumbline.schema.base import Model
+from plumbline.schema.series import CallEntry
 from plumbline.schema.verdict import Outcome
 
 _NEAR = 2
@@ -88,7 +88,7 @@ def summarise(
     first = max(end - last, 0) if last else 0
     (decided,) = judge_lines([history], allowed, software={(history.workload, metric.name): "unavailable"})
     # What the round has decided by its experiments stays as it is: they are not run again.
-    kept = next((call.entry for call in history.calls if is_judged and call.place == end - 1), None)
+    kept = next((entry for place, entry in history.calls if is_judged and place == end - 1), None)
     scores = metric.scores(history.values)
     reference, level = _reference(decided)
     return LineSummary(
@@ -134,12 +134,12 @@ def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
 def _changes(history: MetricHistory, first: int) -> Iterator[ChangeSummary]:
     """Yield the calls, gains and recoveries since a night."""
     lost: CallEntry | None = None
-    for call in history.calls:
-        entry, centre = call.entry, call.entry.centre or 0.0
-        index = bisect_left(history.times, entry.since, 0, call.place + 1) if entry.since is not None else call.place
+    for place, entry in history.calls:
+        centre = entry.centre or 0.0
+        index = bisect_left(history.times, entry.since, 0, place + 1) if entry.since is not None else place
         before, after = centre, centre + (entry.size or 0.0)
         if entry.reason == "recovered" and lost is not None:
-            index, after = call.place, lost.centre or centre
+            index, after = place, lost.centre or centre
             before = after + (lost.size or 0.0)
         elif not entry.new or entry.centre is None or entry.size is None:
             continue

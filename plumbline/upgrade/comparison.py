@@ -14,10 +14,10 @@ import numpy as np
 
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.history.paired import paired_test
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import learning
+from plumbline.judge.statistics.paired import paired_test
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates

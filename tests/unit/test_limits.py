@@ -13,7 +13,7 @@ from plumbline.schema import limits
 
 ROOT = Path(plumbline.__file__).parent
 ROOMS = {"judge", "history", "rounds", "night"}
-STATISTICS = {"changepoints.py", "quantiles.py", "ranks.py"}
+STATISTICS = {"changepoints.py", "distributions.py", "samples.py"}
 """Modules of published estimators, whose coefficients are definitions."""
 UNITS = {0.0, 1.0, 2.0}
 HINT = "a number that can change a verdict, a cause or a question stands in schema/limits.py, with its reason below"

@@ -16,8 +16,8 @@ from plumbline.cli.exchange.event_files import write_event_files
 from plumbline.cli.exchange.mlflow_runs import write_mlflow_runs
 from plumbline.cli.exchange.runs import NightRun, night_runs
 from plumbline.judge.history.metrics import METRICS
-from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore
+from plumbline.schema.series import SeriesFile
 from plumbline.schema.verdict import Outcome
 
 _TEXTS = ("suite", "platform", "round", "workload", "record", "spec", "lock", "hardware", "software", "verdict")

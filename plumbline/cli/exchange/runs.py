@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.data.stores import ObjectMissingError, read_bytes
-from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore, round_key
 from plumbline.schema.escape import one_line
 from plumbline.schema.record import RunRecord
+from plumbline.schema.series import SeriesFile
 
 Curve = tuple[tuple[int, float], ...]
 """Points (step, value) in the order of steps."""

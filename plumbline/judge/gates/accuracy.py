@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from plumbline.judge.gates.gate import GateRequest, GateResult
-from plumbline.judge.history.equivalence import McNemar, mcnemar
 from plumbline.judge.pair import Pair
+from plumbline.judge.statistics.equivalence import McNemar, mcnemar
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.suite import Gates

@@ -13,9 +13,9 @@ from plumbline.judge.gates.throughput_causes import (
     lost_share,
     speed_cause,
 )
-from plumbline.judge.history.quantiles import MEDIAN_ERROR, QUARTILES
 from plumbline.judge.history.series import software_key
 from plumbline.judge.pair import Pair
+from plumbline.judge.statistics.distributions import MEDIAN_ERROR, QUARTILES
 from plumbline.judge.suspects import differences, suspects_for
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import Statement, fact

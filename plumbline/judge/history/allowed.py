@@ -9,17 +9,11 @@ and however many detections there are. `docs/MATH.md` derives each formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from pydantic import Field
-
-from plumbline.judge.history.paired import least_blocks
-from plumbline.judge.history.quantiles import t_quantile
-from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
+from plumbline.judge.statistics.paired import least_blocks
 from plumbline.schema import limits
-from plumbline.schema.base import Model
 from plumbline.schema.suite import Dispatch, Gates
 
 NIGHTS_A_YEAR = 365
@@ -61,7 +55,6 @@ class Allowed:
     open_nights: int
     """Nights after which an open question waits for no experiment: it is drift, if they show the loss."""
     num_reruns: int
-    """Number of reruns; 0 for none."""
     num_blocks: int
     """Blocks of four runs of the A/B at least, two of each environment in random order; 0: none."""
     least_change: float
@@ -70,14 +63,11 @@ class Allowed:
     """Relative: a cumulative loss against the anchor above it is drift, however slow."""
     drop: float
     """Loss of throughput that the team tolerates: a larger one is always asked about, however few nights there are."""
-    rerun_alpha: float = limits.ALPHA
-    """Level of the reruns' test, which only saves the more expensive A/B."""
     is_limited: bool = False
     """Whether the series is the throughput."""
     margins: Mapping[str, Margin] = field(default_factory=dict)
-    """By metric."""
     margin: Margin | None = None
-    """Margin of the series' metric; it replaces `least_change` and `anchor_limit`."""
+    """Margin of the series' metric, of `margins`; it replaces `least_change` and `anchor_limit`."""
 
     def ab_alpha(self, num_tested: int) -> float:
         """Return the level of one of the series that an A/B answers."""
@@ -114,13 +104,8 @@ def allowed_for(
     *,
     num_platforms: int,
     num_series: int,
-    false_alarms_a_year: float = _GATES.false_alarms_a_year,
-    detections_a_year: float = _GATES.questions_a_year,
-    open_nights: int = _GATES.open_nights,
-    num_reruns: int = _DISPATCH.reruns,
-    num_blocks: int = _DISPATCH.ab_blocks,
-    least_change: float = limits.LEAST_CHANGE,
-    throughput_drop: float = _GATES.throughput_drop,
+    gates: Gates = _GATES,
+    dispatch: Dispatch = _DISPATCH,
     margins: Mapping[str, Margin] | None = None,
     has_experiments: bool = True,
 ) -> Allowed:
@@ -129,68 +114,27 @@ def allowed_for(
     `num_series` is platforms times workloads times metrics. Without experiments all tolerated alarms are those of a
     loss that lasts, which three nights may show.
     """
-    nights = NIGHTS_A_YEAR * max(num_platforms, 1)
-    points = NIGHTS_A_YEAR * max(num_series, 1)
+    nights, points = (NIGHTS_A_YEAR * max(number, 1) for number in (num_platforms, num_series))
     share = limits.EXPERIMENT_SHARE if has_experiments else 0.0
     return Allowed(
-        detection_chance=min(detections_a_year / _DETECTORS / points, limits.ALPHA),
-        software_alpha=min(limits.EXPERIMENT_SHARE * false_alarms_a_year / nights, limits.LEVEL),
-        lasting_alpha=min((1 - share) * false_alarms_a_year / points, limits.LEVEL),
-        open_nights=open_nights,
-        num_reruns=num_reruns if has_experiments else 0,
-        num_blocks=num_blocks if has_experiments else 0,
-        least_change=least_change,
-        anchor_limit=throughput_drop / 2,
-        drop=-math.log1p(-throughput_drop),
+        detection_chance=min(gates.questions_a_year / _DETECTORS / points, limits.ALPHA),
+        software_alpha=min(limits.EXPERIMENT_SHARE * gates.false_alarms_a_year / nights, limits.LEVEL),
+        lasting_alpha=min((1 - share) * gates.false_alarms_a_year / points, limits.LEVEL),
+        open_nights=gates.open_nights,
+        num_reruns=dispatch.reruns if has_experiments else 0,
+        num_blocks=dispatch.ab_blocks if has_experiments else 0,
+        least_change=limits.LEAST_CHANGE,
+        anchor_limit=gates.throughput_drop / 2,
+        drop=-math.log1p(-gates.throughput_drop),
         margins=margins or {},
     )
 
 
-def learned_margins(accuracy_margin: float, throughput_drop: float) -> dict[str, Margin]:
+def learned_margins(gates: Gates) -> dict[str, Margin]:
     """Return the margins of the metrics that are equal to the bit until the software changes, and then jump once.
 
     Memory is a cost as time is, and has the limit of time.
     """
-    return {
-        "accuracy": Margin(accuracy_margin),
-        "evaluation_loss": Margin(accuracy_margin, is_of_loss=True),
-        "peak_memory": Margin(throughput_drop),
-    }
-
-
-class NoiseFloor(Model):
-    """Variation of a metric between unchanged runs."""
-
-    runs: int = Field(ge=0)
-    mean: float | None = None
-    """Median, robust to single outliers."""
-    relative_sd: float | None = None
-    """Robust; `None` below three runs."""
-    autocorrelation: float = 0.0
-
-
-def noise_floor(values: Sequence[float]) -> NoiseFloor:
-    """Return the robust noise floor of a metric.
-
-    Values that are not finite and positive are skipped.
-    """
-    kept = np.array([value for value in values if math.isfinite(value) and value > 0])
-    if not len(kept):
-        return NoiseFloor(runs=0)
-    scores = np.log(kept)
-    reference = reference_of(scores, floor=1e-6, is_whole=True)
-    middle = float(np.median(kept))
-    if len(kept) < limits.SIDE_NIGHTS:
-        return NoiseFloor(runs=len(kept), mean=middle)
-    spread = reference.spread if reference is not None else float(scores.std(ddof=1))
-    return NoiseFloor(runs=len(kept), mean=middle, relative_sd=spread, autocorrelation=autocorrelation(scores))
-
-
-def recommended_drop(reference: Reference, allowed: Allowed) -> float:
-    """Return the relative drop that chance rarely exceeds.
-
-    Between two unchanged runs it is as rare as a false detection. z * sqrt(2) * SD: both runs vary. z is Student's, as
-    the SD is estimated from few nights.
-    """
-    z = t_quantile(allowed.detection_chance, round(reference.freedom))
-    return -math.expm1(-z * math.sqrt(2) * reference.spread)
+    loss = Margin(gates.accuracy_margin, is_of_loss=True)
+    memory = Margin(gates.throughput_drop)
+    return {"accuracy": Margin(gates.accuracy_margin), "evaluation_loss": loss, "peak_memory": memory}

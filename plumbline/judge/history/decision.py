@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from plumbline.judge.history.paired import PairedTest
 from plumbline.judge.history.reference import Reference
+from plumbline.judge.statistics.paired import PairedTest
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 
-Values = NDArray[np.float64]
 Verdict = Literal["pass", "drift", "inconclusive"]
 Reason = Literal[
-    "quiet",  # no detector reports a loss
-    "learning",  # too few nights for a reference
-    "missing",  # tonight has no finite value
-    "open-loss",  # a loss of tonight or of an earlier night, which nothing has answered or ruled out
-    "went-away",  # the reruns do not show it
-    "software",  # the A/B shows it
-    "machine",  # it is not the software: a note within the limit
-    "unconfirmed",  # the reruns show it, and no A/B shows or rules out the software
-    "lasting",  # the nights show the loss, and no experiment names the software
-    "too-small",  # below the least change that counts, or within the metric's margin
-    "improved",  # lastingly better than the reference, which a proven gain moves
-    "open-call",  # called on an earlier night, and still open
-]
+    "quiet", "learning", "missing", "open-loss", "went-away", "software", "machine", "unconfirmed", "lasting",
+    "too-small", "improved", "open-call",
+]  # fmt: skip
+"""Why a night has its verdict; `REASON_TEXTS` of the report says what each means."""
 Software = Literal["can-differ", "equal", "unavailable"]
 """Whether the software may differ from the baseline's; `unavailable`: it may, but the baseline's cannot be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Detector's report that a series is worse: `score` exceeds `limit`. It asks for an experiment, and calls nothing.
+    """Detector's report that a series is worse, by `score` over `limit`: it asks for an experiment, and calls nothing.
 
     `begin` is the first night of a creep.
     """
@@ -57,30 +45,30 @@ class Onset:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Loss of an earlier night that nothing has answered or ruled out: its nights enter no reference."""
+    """Loss since a night that nothing has answered or ruled out: its nights enter no reference.
+
+    `asked` is the night of the first question. `is_cleared`: by the newest answer the software does not cause it.
+    """
 
     since: int
-    """First night of the loss."""
     asked: int
-    """Night of the first question."""
     size: float
     is_cleared: bool = False
-    """Whether the software does not cause it, by the newest answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Loss that was called on an earlier night, and that no later night has ended."""
+    """Loss that was called on an earlier night, and that no later night has ended.
+
+    `level` and `lead` are those before the loss, which return after a recovery. `is_cleared`: it is not the software's.
+    """
 
     since: int
     centre: float
     size: float
     level: int
-    """Start of the level before, which returns after a recovery."""
     is_cleared: bool = False
-    """Whether the loss is not the software's."""
     lead: float = 0.0
-    """The software's lead before the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +78,8 @@ class Past:
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
     boundary of the segment, a proven gain, or a loss that was called. `untested` is the night after the newest one for
     which experiments showed no loss of the software, or nights ruled it out. `lead` is how much better the level's
-    software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance.
+    software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance. `prior`
+    is that of the previous level, whose spread is used until this level has its own.
     """
 
     values: Values
@@ -101,27 +90,27 @@ class Past:
     call: Call | None = None
     question: Question | None = None
     prior: Reference | None = None
-    """Reference of the previous level, whose spread is used until this level has its own."""
     lead: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Results of tonight's experiments so far, in the unit of the series; `None` means not run."""
+    """Results of tonight's experiments so far, in the unit of the series; `None` means not run.
+
+    `tonight` and `baseline` are the runs of an A/B in these environments, [blocks, 2] in the same blocks. It answers
+    `num_tested` series, by which its level is divided.
+    """
 
     reruns: tuple[float, ...] | None = None
     tonight: Values | None = None
-    """[blocks, 2]: runs of tonight's environment."""
     baseline: Values | None = None
-    """[blocks, 2]: runs of the baseline's environment, in the same blocks."""
     num_tested: int = 1
-    """Number of series that this experiment answers, by which the level is divided."""
 
     def mirrored(self) -> Answers:
         """Return the answers with negative scores, of which a gain is a loss."""
         reruns = None if self.reruns is None else tuple(-value for value in self.reruns)
         tonight, baseline = (None if values is None else -values for values in (self.tonight, self.baseline))
-        return Answers(reruns, tonight, baseline, self.num_tested)
+        return replace(self, reruns=reruns, tonight=tonight, baseline=baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +126,12 @@ class RerunTest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Event of tonight, with its numbers."""
+    """Event of tonight, with its numbers.
+
+    `new`: the loss was called, or the gain proven, tonight. `question` is the loss that is open after tonight.
+    `is_cleared`: the change is not the software's, which is equal, or an A/B rules it out. `missing_blocks` is what
+    the A/B lacks to show or rule out the loss. `lead` is the software's over the baseline's after a new call or gain.
+    """
 
     verdict: Verdict
     reason: Reason
@@ -151,15 +145,10 @@ class Decision:
     low: float | None = None
     high: float | None = None
     new: bool = False
-    """Whether the loss was called, or the gain proven, tonight."""
     question: Question | None = None
-    """Loss that is open after tonight."""
     is_cleared: bool = False
-    """Whether the change is not the software's: it is equal, or an A/B rules it out."""
     missing_blocks: int = 0
-    """Number of blocks that the A/B lacks to show or rule out the loss."""
     lead: float = 0.0
-    """The software's lead over the baseline's after a new call or gain; `nan`: unknown."""
 
     @property
     def noise(self) -> float:

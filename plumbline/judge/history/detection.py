@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.changepoints import autocorrelation_within
 from plumbline.judge.history.decision import Detection, Onset
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
-from plumbline.judge.history.ranks import rank_sum_chance
 from plumbline.judge.history.reference import Reference
+from plumbline.judge.statistics.distributions import normal_quantile, rank_sum_chance, t_quantile
+from plumbline.judge.statistics.samples import Values, autocorrelation_within, split_scores
 from plumbline.schema import limits
-
-Values = NDArray[np.float64]
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
@@ -33,22 +28,19 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
     `values` are finite and of one level. A creep begins at `start` or later: experiments have already tested the
     earlier nights.
     """
-    found = [*_sudden(values, reference, allowed), *_creep(values, start, reference, allowed)]
-    lost = float(values[-1]) - reference.centre
+    lost, freedom, chance = float(values[-1]) - reference.centre, reference.freedom, allowed.detection_chance
     limit = allowed.drop if reference.count >= limits.ENOUGH_NIGHTS else allowed.drop / 2
-    return (Detection("limit", lost, limit), *found) if allowed.is_limited and lost > limit else tuple(found)
+    beyond = t_quantile(chance, round(freedom)) if freedom < 30 else normal_quantile(1 - chance)
+    tests = (
+        Detection("limit", lost, limit if allowed.is_limited else math.inf),
+        Detection("sudden", lost / reference.predicted(), beyond),
+        _creep(values, start, reference, chance),
+    )
+    return tuple(test for test in tests if test.score > test.limit)
 
 
-def _sudden(values: Values, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
-    score = (float(values[-1]) - reference.centre) / reference.predicted()
-    chance = allowed.detection_chance
-    limit = t_quantile(chance, round(reference.freedom)) if reference.freedom < 30 else normal_quantile(1 - chance)
-    if score > limit:
-        yield Detection("sudden", score, limit)
-
-
-def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -> Iterator[Detection]:
-    """Detect a creep or a small step by the largest two-sample t statistic over all splits (Hawkins et al. 2003).
+def _creep(values: Values, start: int, reference: Reference, chance: float) -> Detection:
+    """Test for a creep or a small step by the largest t over all splits (Hawkins et al. 2003).
 
     The nights from each split on are compared with those before it, not with the reference's centre: few nights know
     their centre badly, and a growing reference takes in a loss that no night has shown.
@@ -56,23 +48,16 @@ def _creep(values: Values, start: int, reference: Reference, allowed: Allowed) -
     num = len(values)
     splits = np.arange(max(start, limits.LEAST_NIGHTS, num - limits.REACH_NIGHTS), num)
     if not len(splits):
-        return
+        return Detection("creep", 0.0, math.inf)
     off = np.clip((values - reference.centre) / reference.spread, -limits.WINSOR, limits.WINSOR)
-    sums, squares = (np.concatenate([[0.0], np.cumsum(terms)]) for terms in (off, off**2))
-    before, after = np.minimum(splits, limits.MOST_NIGHTS), num - splits
-    centre, newest = sums[before] / before, (sums[num] - sums[splits]) / after
-    inner = squares[before] - before * centre**2 + squares[num] - squares[splits] - after * newest**2
     # The spread of few nights may be too small by chance.
-    spread = np.maximum(np.sqrt(np.maximum(inner, 0.0) / (before + after - 2)), limits.LEAST_SPREAD)
-    scores = (newest - centre) / (spread * np.sqrt(1 / before + 1 / after))
-    best = int(scores.argmax())
-    rho = min(reference.rho, autocorrelation_within(off, [int(splits[best])])) if reference.rho else 0.0
+    scores = split_scores(off, splits, least=limits.LEAST_SPREAD, most=limits.MOST_NIGHTS)
+    best = int(splits[scores.argmax()])
+    rho = min(reference.rho, autocorrelation_within(off, [best])) if reference.rho else 0.0
     independent = (1 - rho) / (1 + rho)
-    freedom = max(round((before[best] + after[best]) * independent) - 2, 2)
-    limit = t_quantile(allowed.detection_chance / _SPLITS, freedom)
-    score = float(scores[best]) * math.sqrt(independent)
-    if score > limit:
-        yield Detection("creep", score, limit, int(splits[best]))
+    freedom = max(round((min(best, limits.MOST_NIGHTS) + num - best) * independent) - 2, 2)
+    score = float(scores.max()) * math.sqrt(independent)
+    return Detection("creep", score, t_quantile(chance / _SPLITS, freedom), best)
 
 
 def onset(values: Values, reference: Reference) -> Onset:
@@ -84,13 +69,12 @@ def onset(values: Values, reference: Reference) -> Onset:
     off = values[first:] - reference.centre
     newest = abs(float(np.median(off[-limits.SIDE_NIGHTS :])))
     width = max(4 * reference.spread, newest + limits.WINSOR * reference.spread)
-    off = np.clip(off, -width, width)
-    # Sums over the nights from each start to tonight.
-    tail = off[::-1].cumsum()[::-1]
+    # Sums over the nights from each start t0 to tonight, of the deviations and of (t - t0 + 1) times them.
+    tail = np.clip(off, -width, width)[::-1].cumsum()[::-1]
+    weighted = tail[::-1].cumsum()[::-1]
     count = np.arange(len(off), 0, -1, dtype=np.float64)
-    step_gain = np.where(tail > 0, tail**2 / count, 0.0)
-    weighted = (np.cumsum(tail[::-1]))[::-1]  # sum of (t - t0 + 1) * off, for every start t0
     squares = count * (count + 1) * (2 * count + 1) / 6
+    step_gain = np.where(tail > 0, tail**2 / count, 0.0)
     ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
     step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
     if ramp_gain[ramp] > step_gain[step]:
@@ -98,36 +82,34 @@ def onset(values: Values, reference: Reference) -> Onset:
     return Onset(first + step, "step", float(tail[step] / count[step]))
 
 
-def lasting(
-    here: Values, reference: Reference, alpha: float, *, ranked: bool = True, windows: Sequence[int] = _WINDOWS
-) -> float | None:
-    """Return the loss of the newest 3, 5, 7, 10 or 20 nights against the reference; `None` if they do not show one.
+def lasting(here: Values, reference: Reference, alpha: float) -> float:
+    """Return the loss that the newest 3, 5, 7, 10 or 20 nights show against the reference; 0 without one.
 
-    `here` are the nights of one level, of which the first are the reference. Two
-    tests must agree: the mean's t, which counts the autocorrelation but assumes the spread, and the exact rank sum,
-    which is distribution-free but assumes exchangeable nights. `ranked=False` skips the second, for a reference without
-    its nights.
+    `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
+    counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes
+    exchangeable nights.
     """
-    before = reference.count if ranked else 0
-    able = [num for num in windows if len(here) >= before + num]
-    able = [num for num in able if not ranked or math.comb(before + num, num) * alpha >= 1]
-    for num in reversed(able):
+    before = reference.count
+    for num in reversed(_WINDOWS):
         newest = here[-num:]
         size = float(np.median(newest)) - reference.centre
-        if size > 0 and _is_shown(newest, size, reference, alpha / _SPLITS, ranked=ranked):
+        if len(here) < before + num or math.comb(before + num, num) * alpha < 1 or size <= 0:
+            continue
+        pooled = reference.pooled(newest)
+        if is_shown(newest, pooled, _careful(pooled), alpha):
             above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
-            if not ranked or rank_sum_chance(int(above), num, before) <= alpha:
+            if rank_sum_chance(int(above), num, before) <= alpha:
                 return size
-    return None
+    return 0.0
 
 
-def _is_shown(newest: Values, size: float, reference: Reference, alpha: float, *, ranked: bool) -> bool:
-    pooled = reference.pooled(newest) if ranked else reference
-    width = limits.WINSOR * pooled.spread
-    mean = float(np.clip(newest - reference.centre, -width, max(width, size)).mean())
-    careful = _careful(pooled) if ranked else pooled
-    independent = max(len(newest) * careful.share, 0.5)
-    return mean / careful.predicted(independent) > t_quantile(alpha, round(pooled.freedom))
+def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: float) -> bool:
+    """Return whether the mean of these nights is beyond the reference, with the autocorrelation of `careful`."""
+    width = limits.WINSOR * reference.spread
+    off = newest - reference.centre
+    mean = float(np.clip(off, -width, max(width, float(np.median(off)))).mean())
+    predicted = careful.predicted(max(len(newest) * careful.share, 0.5))
+    return mean / predicted > t_quantile(alpha / _SPLITS, round(reference.freedom))
 
 
 def _careful(reference: Reference) -> Reference:
@@ -163,15 +145,13 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared
     """
     if not len(fresh):
         return False
-    pooled = reference.pooled(fresh)
-    if not is_cleared:
-        pooled = _careful(pooled)
+    pooled = reference.pooled(fresh) if is_cleared else _careful(reference.pooled(fresh))
     off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
     least = min(size, limits.NOTICED * pooled.spread) / 2
     if is_cleared:
         least = max(least, (quantile + 2) * pooled.error)
-    means = (
-        (float(off[-num:].mean()), min(num, len(off)) * pooled.share) for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
+    return any(
+        float(off[-num:].mean()) + quantile * pooled.predicted(max(min(num, len(off)) * pooled.share, 1.0)) < least
+        for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
     )
-    return any(mean + quantile * pooled.predicted(max(count, 1.0)) < least for mean, count in means)

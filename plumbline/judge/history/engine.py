@@ -10,17 +10,16 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plumbline.judge.history import state
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.decision import Answers, Decision, Detection, Past, Question, Reason, Software
-from plumbline.judge.history.detection import detect, is_ruled_out, lasting, onset
+from plumbline.judge.history.detection import detect, is_ruled_out, is_shown, lasting, onset
 from plumbline.judge.history.experiments import ask, judge_reruns, prove
 from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 
-Values = NDArray[np.float64]
 _NO_ANSWERS = Answers()
 
 
@@ -39,15 +38,14 @@ def decide(
     reference, known = state.level_reference(past), state.known_call(past, tonight)
     if reference is None:
         return known or Decision("inconclusive", "learning", question=past.question)
-    night = _Night(past, allowed.at(reference.centre), answers, software, state.nights_since(past, past.level, tonight))
-    decision = night.decision(reference)
-    if past.question is not None and decision.verdict != "drift":
-        decision = night.while_open(decision, past.question)
-    decision = state.with_index(decision, past)
-    is_known = known is not None and (known.verdict == "drift" or decision.verdict == "pass")
-    if known is not None and is_known and decision.verdict != "drift":
+    here = state.nights_since(past, past.level, tonight)
+    night = _Night(past, allowed.at(reference.centre), answers, software, here, reference)
+    decision = night.by_nights(night.decision())
+    if known is not None and decision.verdict in (("pass",) if known.is_cleared else ("pass", "inconclusive")):
         return replace(known, question=past.question)
-    return replace(decision, question=night.open_question(decision))
+    question = night.open_question(decision)
+    dated = None if decision.onset is None else state.among_all(past, past.level, decision.onset)
+    return replace(decision, onset=dated, question=question)
 
 
 @dataclass(slots=True)
@@ -59,180 +57,153 @@ class _Night:
     answers: Answers
     software: Software
     here: Values
+    reference: Reference
 
-    def decision(self, reference: Reference) -> Decision:
+    def decision(self) -> Decision:
         """Decide on tonight, whatever an earlier night has left open."""
-        past, here = self.past, self.here
-        kept = np.isfinite(past.values)
-        tested = int(kept[: past.untested].sum()) - int(kept[: past.level].sum())
-        detections = detect(here, tested, reference, self.allowed)
+        tested = int(np.isfinite(self.past.values[self.past.level : self.past.untested]).sum())
+        detections = detect(self.here, tested, self.reference, self.allowed)
         # A growing reference has taken a creep in.
-        begin = min((detection.begin for detection in detections if detection.begin is not None), default=0)
-        reference, over_anchor = self._before(begin) or reference, self._over_anchor()
+        begin = next((detection.begin for detection in detections if detection.begin is not None), 0)
+        self.reference, over_anchor = self._before(begin) or self.reference, self._over_anchor()
+        found, size = (*detections, *over_anchor), self._size()
+        asked = Decision("inconclusive", "open-loss", found, reference=self.reference, size=size)
         if not self.allowed.num_reruns:
-            return self._unaided(reference, (*detections, *over_anchor))
-        if detections and not over_anchor and self._is_within_margin(reference):
-            size = float(here[-1]) - reference.centre
-            return Decision("pass", "too-small", detections, "", reference, onset(here, reference), size=size)
-        if detections or over_anchor or self._can_be_answered(reference):
-            return self._asked(reference, (*detections, *over_anchor))
-        return self._gain(reference) or Decision(
-            "pass", "quiet", reference=reference, size=float(here[-1]) - reference.centre
-        )
+            return self._unaided(asked)
+        if detections and not over_anchor and self._is_within_margin():
+            return replace(asked, verdict="pass", reason="too-small", onset=onset(self.here, self.reference))
+        return self._asked(asked) if found or self._can_be_answered() else self._passed()
+
+    def _size(self, num: int = 1) -> float:
+        """Return the change of the newest nights' median."""
+        return float(np.median(self.here[-num:])) - self.reference.centre
+
+    def _passed(self) -> Decision:
+        return self._gain() or Decision("pass", "quiet", reference=self.reference, size=self._size())
 
     def _before(self, num: int) -> Reference | None:
         """Return the reference of the level's first nights."""
         return reference_of(self.here[:num], floor=self.past.floor, prior=self.past.prior, is_whole=True)
 
-    def _lasts(self, reference: Reference, *, is_cleared: bool = False) -> float | None:
-        """Return a loss that lasts and counts: beyond the limit where the software is cleared."""
+    def _lasts(self, reference: Reference, *, is_cleared: bool = False) -> float:
+        """Return a loss that lasts and counts: beyond the limit where the software is cleared; 0 without one."""
         lost = lasting(self.here, reference, self.allowed.lasting_alpha)
-        limit = self.allowed.drop if is_cleared else self.allowed.least_change
-        return lost if lost is not None and lost > limit else None
+        return lost if lost > (self.allowed.drop if is_cleared else self.allowed.least_change) else 0.0
 
-    def _unaided(self, reference: Reference, detections: tuple[Detection, ...]) -> Decision:
+    def _unaided(self, asked: Decision) -> Decision:
         """Decide without experiments, by the nights against those before the newest loss.
 
         A creep asks for an experiment alone: nights show it, or the changes of level.
         """
-        size = float(self.here[-1]) - reference.centre
-        asked = Decision("inconclusive", "open-loss", detections, "", reference, size=size)
         # A steady creep has no reference but its first nights.
-        for first in (onset(self.here, reference).index, limits.FIRST_NIGHTS):
-            before = self._before(first) or reference
-            if (lost := self._lasts(before)) is not None:
-                return self._called(replace(asked, reference=before), "lasting", lost)
-        if any(detection.kind != "creep" for detection in detections) and not self._is_within_margin(reference):
-            return asked
-        return self._gain(reference) or Decision("pass", "quiet", reference=reference, size=size)
+        for first in (onset(self.here, self.reference).index, limits.FIRST_NIGHTS):
+            before = self._before(first) or self.reference
+            if lost := self._lasts(before):
+                return self._called(asked, "lasting", lost, before)
+        is_open = any(detection.kind != "creep" for detection in asked.detections) and not self._is_within_margin()
+        return asked if is_open else self._passed()
 
-    def _is_within_margin(self, reference: Reference) -> bool:
+    def _is_within_margin(self) -> bool:
         """Return whether tonight and the newest nights' median are within the margin."""
-        worst = max(float(self.here[-1]), float(np.median(self.here[-limits.LEAST_NIGHTS :]))) - reference.centre
+        worst = max(self._size(), self._size(limits.LEAST_NIGHTS))
         return self.allowed.margin is not None and worst <= self.allowed.least_change
 
     def _over_anchor(self) -> tuple[Detection, ...]:
         """Detect a cumulative loss of the newest five nights beyond the anchor's limit."""
         anchor, limit = self.past.anchor, self.allowed.anchor_limit
-        if anchor is None:
+        newest = state.nights_since(self.past, 0, float(self.here[-1]))[-limits.LEAST_NIGHTS :]
+        if anchor is None or len(newest) < limits.LEAST_NIGHTS:
             return ()
-        seen = state.nights_since(self.past, 0, float(self.here[-1]))
-        lost = lasting(seen, anchor, self.allowed.software_alpha, ranked=False, windows=(limits.LEAST_NIGHTS,))
-        return (Detection("anchor", lost, limit),) if lost is not None and lost > limit else ()
+        lost = float(np.median(newest)) - anchor.centre
+        is_over = lost > limit and is_shown(newest, anchor, anchor, self.allowed.software_alpha)
+        return (Detection("anchor", lost, limit),) if is_over else ()
 
-    def _can_be_answered(self, reference: Reference) -> bool:
+    def _can_be_answered(self) -> bool:
         """Return whether an experiment can answer an open loss, which tonight does not rule out by itself."""
         question = self.past.question
         if question is None or question.is_cleared or self.software != "can-differ" or not self.allowed.num_blocks:
             return False
-        return not is_ruled_out(question.size, self.here[-1:], reference)
+        return not is_ruled_out(question.size, self.here[-1:], self.reference)
 
-    def _asked(self, reference: Reference, detections: tuple[Detection, ...]) -> Decision:
+    def _asked(self, asked: Decision) -> Decision:
         """Decide on a suspected loss by its experiments."""
-        question, here = self.past.question, self.here
-        open_loss = question.size if question is not None and not question.is_cleared else None
-        answer = ask(self.answers, reference, self.allowed, self.software, self.past.lead, open_loss)
-        asked = Decision(
-            "inconclusive", "open-loss", detections, answer.needs, reference, None, answer.rerun, answer.difference,
-            size=float(here[-1]) - reference.centre, missing_blocks=answer.missing_blocks,
-        )  # fmt: skip
-        if answer.rerun is None:
-            return asked
-        anchor = self.past.anchor
-        if anchor is not None and any(detection.kind == "anchor" for detection in detections):
-            against = judge_reruns(self.answers.reruns or (), anchor, self.allowed.rerun_alpha)
+        anchor, question = self.past.anchor, self.past.question
+        if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
+            against = judge_reruns(self.answers.reruns or (), anchor)
             if against.holds:
-                asked = replace(asked, needs="", reference=anchor, rerun=against, difference=None, missing_blocks=0)
-                return self._called(asked, "lasting", against.mean - anchor.centre)
-        size, width = answer.rerun.mean - reference.centre, reference.width()
-        asked = replace(asked, size=size, low=size - width, high=size + width)
-        if answer.says == "nothing":
-            return replace(asked, size=answer.loss) if answer.loss else asked
-        if answer.says == "software" and answer.difference is not None:
-            shown = replace(asked, size=answer.difference.size, low=answer.difference.low, high=answer.difference.high)
-            if answer.difference.size < self.allowed.least_change:
-                return replace(shown, verdict="pass", reason="too-small")
-            return self._called(shown, "software", answer.difference.size)
-        return self._by_nights(asked, answer.says, reference)
+                return self._called(replace(asked, rerun=against), "lasting", against.mean - anchor.centre, anchor)
+        open_loss = question.size if question is not None and not question.is_cleared else None
+        asked = ask(asked, self.reference, self.answers, self.allowed, self.software, self.past.lead, open_loss)
+        if asked.reason != "software":
+            return asked
+        if (asked.size or 0.0) < self.allowed.least_change:
+            return replace(asked, verdict="pass", reason="too-small")
+        return self._called(asked, "software", asked.size or 0.0, self.reference)
 
-    def _by_nights(self, asked: Decision, says: Reason, reference: Reference) -> Decision:
-        """Decide without a software cause: drift if it lasts, and is beyond the limit where the software is cleared."""
-        asked, rerun = replace(asked, is_cleared=says == "machine"), asked.rerun
-        if says == "went-away":
-            return replace(asked, verdict="pass", reason="went-away")
-        if (lost := self._lasts(reference, is_cleared=asked.is_cleared)) is not None:
-            return self._called(asked, "lasting", lost)
-        if not asked.is_cleared:
-            return replace(asked, reason="unconfirmed")
-        if rerun is None or not rerun.holds:
-            return replace(asked, verdict="pass", reason="went-away")
-        is_within = rerun.mean - reference.centre <= self.allowed.tolerated
-        return replace(asked, verdict="pass" if is_within else "inconclusive", reason="machine")
+    def _of_machine(self, decision: Decision) -> Decision:
+        """Pass a loss that the software does not cause, within the limit; beyond it a person must look."""
+        is_within = (decision.size or 0.0) <= self.allowed.tolerated
+        return replace(decision, verdict="pass" if is_within else "inconclusive", reason="machine", is_cleared=True)
 
-    def _called(self, asked: Decision, reason: Reason, size: float) -> Decision:
+    def _called(self, asked: Decision, reason: Reason, size: float, reference: Reference) -> Decision:
         """Call a loss; the software's lead is known where an A/B has measured it, or it has not changed."""
         lead = self.past.lead - size if reason == "software" else self.past.lead if asked.is_cleared else math.nan
-        own = asked.size if reason == "software" or asked.low is not None else size
-        dated = onset(self.here, _of(asked))
-        return replace(asked, verdict="drift", reason=reason, onset=dated, size=own, new=True, lead=lead)
+        return replace(
+            asked, verdict="drift", reason=reason, needs="", reference=reference, onset=onset(self.here, reference),
+            size=size if asked.low is None else asked.size, new=True, lead=lead,
+        )  # fmt: skip
 
-    def _gain(self, reference: Reference) -> Decision | None:
+    def _gain(self) -> Decision | None:
         """Return the decision on a gain that lasts, which moves the reference; `None` without one."""
-        past = self.past
-        if past.question is not None or past.call is not None:
+        if self.past.question is not None or self.past.call is not None:
             return None
-        fitted = onset(-self.here, reference.mirrored())
+        fitted = onset(-self.here, self.reference.mirrored())
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
-        if len(self.here) - fitted.index < limits.OWN_NIGHTS:
-            return None
         # A growing reference has taken the gain in.
-        before = self._before(fitted.index)
-        gained = lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha) if before is not None else None
-        if before is None or gained is None or gained <= self.allowed.least_change:
+        before = self._before(fitted.index) if len(self.here) - fitted.index >= limits.OWN_NIGHTS else None
+        gained = 0.0 if before is None else lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha)
+        if before is None or gained <= self.allowed.least_change:
             return None
         dated = replace(fitted, size=-fitted.size)
-        proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=past.lead)
+        proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=self.past.lead)
         return prove(proven, before, self.answers, self.allowed, self.software)
 
-    def while_open(self, decision: Decision, question: Question) -> Decision:
-        """Decide while an earlier night's loss is open: it is drift once the nights show it, and never ages."""
-        is_cleared, reference = _is_cleared(decision, question), _of(decision)
-        lost = self._lasts(reference, is_cleared=is_cleared)
-        num_fresh = len(state.nights_since(self.past, question.asked + 1, float(self.here[-1])))
-        waits = decision.needs and num_fresh < self.allowed.open_nights
-        if not waits and lost is not None:
-            asked = replace(decision, is_cleared=is_cleared, needs="", low=None, high=None)
-            return self._called(asked, "lasting", lost)
-        if decision.reason not in ("quiet", "went-away") or decision.is_cleared:
+    def by_nights(self, decision: Decision) -> Decision:
+        """Decide by the nights on a loss that is open, or without a software cause: it is drift once they show it."""
+        question, is_answered = self.past.question, decision.reason in ("machine", "unconfirmed")
+        if decision.verdict == "drift" or (question is None and not is_answered):
+            return decision
+        is_cleared, begin = _is_cleared(decision, question), question.asked + 1 if question else 0
+        waits = decision.needs and len(state.nights_since(self.past, begin, self.here[-1])) < self.allowed.open_nights
+        if not waits and (lost := self._lasts(self.reference, is_cleared=is_cleared)):
+            asked = replace(decision, is_cleared=is_cleared)
+            asked = asked if is_answered else replace(asked, low=None, high=None)
+            return self._called(asked, "lasting", lost, self.reference)
+        if decision.reason == "machine":
+            is_gone = decision.rerun is None or not decision.rerun.holds
+            return replace(decision, verdict="pass", reason="went-away") if is_gone else self._of_machine(decision)
+        if question is None or decision.is_cleared or decision.reason not in ("quiet", "went-away"):
             return decision
         if not is_cleared:
             return replace(decision, verdict="inconclusive", reason="open-loss")
-        size = float(np.median(self.here[-limits.LEAST_NIGHTS :])) - reference.centre
-        is_within = size <= self.allowed.tolerated
-        decision = replace(decision, reason="machine", size=size, is_cleared=True)
-        return replace(decision, verdict="pass" if is_within else "inconclusive")
+        return self._of_machine(replace(decision, size=self._size(limits.LEAST_NIGHTS)))
 
     def open_question(self, decision: Decision) -> Question | None:
         """Return the loss that is open after tonight."""
-        question, here = self.past.question, self.here
+        past, question = self.past, self.past.question
         if decision.verdict == "drift" or (decision.reason == "went-away" and decision.is_cleared):
             return None
         if question is not None:
             return replace(question, is_cleared=_is_cleared(decision, question))
         if decision.reason == "improved" or not (decision.verdict == "inconclusive" or decision.is_cleared):
             return None
-        dated, places = onset(here, _of(decision)), state.night_indexes(self.past)
-        first = min(max(dated.index, 1 if self.past.prior else limits.LEAST_NIGHTS), len(places) - 1)
-        size = max(dated.size, float(here[-1]) - _of(decision).centre)
-        return Question(int(places[first]), len(self.past.values), size, decision.is_cleared)
+        dated = onset(self.here, self.reference)
+        first = max(dated.index, 1 if past.prior else limits.LEAST_NIGHTS)
+        since = state.among_all(past, past.level, replace(dated, index=first)).index
+        return Question(since, len(past.values), max(dated.size, self._size()), decision.is_cleared)
 
 
-def _is_cleared(decision: Decision, question: Question) -> bool:
+def _is_cleared(decision: Decision, question: Question | None) -> bool:
     """Return whether the software is cleared: by tonight's answer, else by the last one."""
     is_answered = decision.reason in ("open-loss", "software", "machine", "unconfirmed", "lasting")
-    return decision.is_cleared if is_answered and not decision.needs else question.is_cleared
-
-
-def _of(decision: Decision) -> Reference:
-    assert decision.reference is not None  # noqa: S101 - a decision on a level has one
-    return decision.reference
+    return decision.is_cleared if question is None or (is_answered and not decision.needs) else question.is_cleared

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plumbline.judge.history.reference import HUGE
+from plumbline.judge.statistics.samples import HUGE, Values
 from plumbline.schema import limits
-from plumbline.schema.evidence import LearnEvidence, SpeedEvidence
 from plumbline.schema.record import RunRecord
 
 Worse = Literal["lower", "higher"]
@@ -33,7 +31,7 @@ class Metric:
     typical: float = 1.0
     """Size of a value on the linear scale, whose differences are shares of it."""
 
-    def scores(self, values: Sequence[float | None]) -> NDArray[np.float64]:
+    def scores(self, values: Sequence[float | None]) -> Values:
         """Return values as scores, of which higher is worse.
 
         Scores are signed logs on the relative scale, otherwise signed values, on the linear scale as shares of the
@@ -55,10 +53,7 @@ class Metric:
         return math.exp(plain) if self.scale == "relative" else plain * self.typical + 0.0
 
     def change(self, score: float) -> float:
-        """Return a difference of scores for display.
-
-        It is relative, or absolute where the metric is. Negative is lower.
-        """
+        """Return a difference of scores for display, relative or as the metric is; negative is lower."""
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
 
@@ -77,25 +72,15 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 def read_metrics(record: RunRecord) -> dict[str, float | None]:
     """Return every metric of a record; `None` if not measured."""
-    values: dict[str, float | None] = {metric.name: None for metric in METRICS}
-    values |= _speed(record.evidence.speed) | _learn(record.evidence.learn)
+    speed, learn = record.evidence.speed, record.evidence.learn
     first = [record.timings[name] for name in ("import", "stage", "build") if name in record.timings]
+    values: dict[str, float | None] = {metric.name: None for metric in METRICS}
     values["first_step"] = record.timings.get("first_step") or (math.fsum(first) if first else None)
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
-
-
-def _speed(speed: SpeedEvidence | None) -> dict[str, float | None]:
-    if speed is None:
-        return {}
+    if speed is not None:
+        values["throughput"], values["slow_step"] = speed.samples_per_second, speed.step_seconds_p95
+        values["data_wait"], values["peak_memory"] = speed.breakdown.get("data_wait"), speed.peak_memory_bytes
+    if learn is not None and learn.evaluations:
+        values["accuracy"], values["evaluation_loss"] = learn.evaluations[-1].accuracy, learn.evaluations[-1].loss
     return {
-        "throughput": speed.samples_per_second,
-        "slow_step": speed.step_seconds_p95,
-        "data_wait": speed.breakdown.get("data_wait"),
-        "peak_memory": None if speed.peak_memory_bytes is None else float(speed.peak_memory_bytes),
+        name: float(value) if value is not None and math.isfinite(value) else None for name, value in values.items()
     }
-
-
-def _learn(learn: LearnEvidence | None) -> dict[str, float | None]:
-    if learn is None or not learn.evaluations:
-        return {}
-    return {"accuracy": learn.evaluations[-1].accuracy, "evaluation_loss": learn.evaluations[-1].loss}

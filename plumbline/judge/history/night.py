@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.changepoints import ChangePoint, changes
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.segments import MetricHistory, PlacedCall, past_of
-from plumbline.judge.history.series import CallEntry
+from plumbline.judge.history.segments import MetricHistory, past_of
 from plumbline.judge.history.state import has_recovered
+from plumbline.judge.statistics.changepoints import changes
+from plumbline.judge.statistics.samples import Values
+from plumbline.schema.series import CallEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +54,27 @@ def judge_lines(
     answers: Mapping[tuple[str, str], Answers] | None = None,
     software: Mapping[tuple[str, str], Software] | None = None,
 ) -> tuple[LineDecision, ...]:
-    """Decide on the last night of every metric.
+    """Decide on the last night of every metric; `answers` and `software` are keyed by (workload, metric).
 
-    `answers` and `software` are keyed by (workload, metric). A part of the step that is worse while the whole is not is
-    a shift of cost: it needs no experiment.
+    A part of the step that is worse while the whole is not is a shift of cost: it needs no experiment.
     """
-    decisions: list[LineDecision] = []
+    decisions: dict[tuple[str, str], LineDecision] = {}
     for history in lines:
-        last = len(history.values) - 1
-        past = past_of(history, until=last)
-        tonight = float(history.metric.scores(history.values[last:]).item())
-        key = (history.workload, history.metric.name)
-        given = (answers or {}).get(key, Answers())
-        own = allowed.of(history.metric.name)
-        decision = decide(past, tonight, own, given, software=(software or {}).get(key, "can-differ"))
-        decisions.append(LineDecision(history, past, decision, recovered=has_recovered(past, decision)))
-    verdicts = {(judged.line.workload, judged.line.metric.name): judged.decision.verdict for judged in decisions}
+        last, key = len(history.values) - 1, (history.workload, history.metric.name)
+        past, tonight = past_of(history, until=last), float(history.metric.scores(history.values[last:]).item())
+        given, may_differ = (answers or {}).get(key, Answers()), (software or {}).get(key, "can-differ")
+        decision = decide(past, tonight, allowed.of(history.metric.name), given, software=may_differ)
+        decisions[key] = LineDecision(history, past, decision, recovered=has_recovered(past, decision))
     return tuple(
-        replace(judged, shifted=True)
-        if judged.line.metric.part_of
-        and (judged.decision.verdict != "pass" or judged.decision.reason == "machine")
-        and judged.decision.reason not in ("missing", "learning")
-        and verdicts.get((judged.line.workload, judged.line.metric.part_of)) == "pass"
-        else judged
-        for judged in decisions
+        replace(judged, shifted=_is_shift(judged, decisions.get((workload, judged.line.metric.part_of))))
+        for (workload, _), judged in decisions.items()
     )
+
+
+def _is_shift(part: LineDecision, whole: LineDecision | None) -> bool:
+    is_worse = part.decision.verdict != "pass" or part.decision.reason == "machine"
+    is_judged = part.decision.reason not in ("missing", "learning")
+    return is_worse and is_judged and whole is not None and whole.decision.verdict == "pass"
 
 
 def call_entry(judged: LineDecision) -> CallEntry | None:
@@ -89,28 +84,20 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
     if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "too-small"):
         return None
     onset, question = decision.onset, decision.question
-    new = decision.new and not judged.shifted and onset is not None
     # A shift of cost, which is no loss, opens no question.
-    begin = question.since if question and not judged.shifted else onset.index if onset else None
-    size = question.size if question and not judged.shifted else onset.size if onset else None
-    if size is not None and judged.reason != "improved":
-        size = max(size, 0.0)
+    opened = None if judged.shifted else question
+    begin = opened.since if opened else onset.index if onset else None
+    size = opened.size if opened else onset.size if onset else None
     return CallEntry(
-        record=history.records[-1],
-        metric=history.metric.name,
-        verdict=judged.verdict,
-        reason=judged.reason,
-        new=new,
+        record=history.records[-1], metric=history.metric.name, verdict=judged.verdict, reason=judged.reason,
+        new=decision.new and not judged.shifted and onset is not None,
         answered=question.is_cleared if question is not None else decision.is_cleared,
-        since=history.times[begin] if begin is not None else None,
-        shape=onset.shape if onset else "",
+        since=history.times[begin] if begin is not None else None, shape=onset.shape if onset else "",
         centre=decision.reference.centre if decision.reference else None,
-        size=size,
-        low=decision.low,
-        high=decision.high,
-        cause="software" if decision.reason == "software" else None,
+        size=size if size is None or judged.reason == "improved" else max(size, 0.0),
+        low=decision.low, high=decision.high, cause="software" if decision.reason == "software" else None,
         lead=decision.lead if math.isfinite(decision.lead) else None,
-    )
+    )  # fmt: skip
 
 
 def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
@@ -121,45 +108,29 @@ def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
     """
     scores = history.metric.scores(history.values)
     starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
-    calls = [
-        PlacedCall(start + change.last, entry)
-        for start, end in zip(starts, [*starts[1:], len(scores)], strict=True)
-        for change, entry in _events(history, scores[start:end], start, allowed)
-    ]
-    seen = replace(history, calls=tuple(calls))
+    segments = pairwise([*starts, len(scores)])
+    calls = tuple(call for start, end in segments for call in _events(history, scores[start:end], start, allowed))
+    seen = replace(history, calls=calls)
     (decided,) = judge_lines([seen], allowed, software={(history.workload, history.metric.name): "unavailable"})
     entry = call_entry(decided)
-    return seen if entry is None else replace(seen, calls=(*calls, PlacedCall(len(scores) - 1, entry)))
+    return seen if entry is None else replace(seen, calls=(*calls, (len(scores) - 1, entry)))
 
 
-def _events(
-    history: MetricHistory, scores: NDArray[np.float64], start: int, allowed: Allowed
-) -> Iterator[tuple[ChangePoint, CallEntry]]:
+def _events(history: MetricHistory, scores: Values, start: int, allowed: Allowed) -> Iterator[tuple[int, CallEntry]]:
     """Yield the changes of level that a gain, a loss or its end is.
 
     A level that is better by the least change is the new reference. A level within it of the reference ends a loss.
     """
     found, is_lost = changes(scores, level=allowed.lasting_alpha), False
-    centre = found[0].before if found else 0.0
+    centre, limited = found[0].before if found else 0.0, allowed.of(history.metric.name)
     for change in found:
-        size = change.after - centre
-        least = allowed.of(history.metric.name).at(centre).least_change
+        size, least, last = change.after - centre, limited.at(centre).least_change, start + change.last
         reason = "improved" if size < -least else "lasting" if size > least else "recovered"
         if reason != "recovered" or is_lost:
-            yield (
-                change,
-                CallEntry(
-                    record=history.records[start + change.last],
-                    metric=history.metric.name,
-                    verdict="drift" if reason == "lasting" else "pass",
-                    reason=reason,
-                    new=reason != "recovered",
-                    since=history.times[start + change.index],
-                    shape=change.shape,
-                    centre=centre,
-                    size=size,
-                    lead=None,
-                ),
-            )
+            yield last, CallEntry(
+                record=history.records[last], metric=history.metric.name, reason=reason, new=reason != "recovered",
+                verdict="drift" if reason == "lasting" else "pass", since=history.times[start + change.index],
+                shape=change.shape, centre=centre, size=size, lead=None,
+            )  # fmt: skip
         is_lost = reason == "lasting"
         centre = change.after if reason == "improved" else centre

@@ -1,7 +1,4 @@
-"""Segments of a series, in which nights are comparable.
-
-Each boundary has its reason.
-"""
+"""Segments of a series, in which nights are comparable, and the state that its events leave."""
 
 from __future__ import annotations
 
@@ -11,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plumbline.judge.history.decision import Decision, Onset, Past, Question, Reason
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.reference import Reference, reference_of
-from plumbline.judge.history.series import CallEntry, SeriesFile
 from plumbline.judge.history.state import advance, moved
+from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
-
-T = TypeVar("T")
+from plumbline.schema.series import WORD_COLUMNS, CallEntry, SeriesFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +32,8 @@ class Boundary:
 
     @property
     def ends_comparison(self) -> bool:
-        """Return whether nights before and after are not comparable.
-
-        A new lock does not end the comparison: it is what the nights judge.
-        """
+        """Return whether nights before and after are not comparable: a new lock is what the nights judge."""
         return self.what in ("spec", "hardware", "baseline")
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedCall:
-    """Decision of an earlier night, with the night's index."""
-
-    place: int
-    entry: CallEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +48,8 @@ class MetricHistory:
     records: tuple[str, ...]
     values: tuple[float | None, ...]
     boundaries: tuple[Boundary, ...]
-    calls: tuple[PlacedCall, ...] = ()
+    calls: tuple[tuple[int, CallEntry], ...] = ()
+    """Decisions of earlier nights, with the index of each."""
     accepted: tuple[float, ...] = ()
     """Times of the accepted records, the anchor's first."""
     upgrades: tuple[int, ...] = ()
@@ -86,75 +70,51 @@ def lines_of(
     histories = []
     for workload in series.workloads:
         places = _of_tonights_class(series, series.places(workload))
-        times = _taken(series.time, places)
-        rounds, records = _taken(series.round, places), _taken(series.record, places)
-        stamps = tuple(sorted(time.timestamp() for time in (accepted or {}).get(workload, ())))
-        calls = _placed(series.calls, records)
-        boundaries = tuple(_boundaries(series, places, times, stamps))
-        upgrades = _upgrades(series, places)
+        times = tuple(series.time[at] for at in places)
+        rounds, records = (tuple(column[at] for at in places) for column in (series.round, series.record))
+        stamps = sorted(time.timestamp() for time in (accepted or {}).get(workload, ()))
+        index_of = {record: index for index, record in enumerate(records)}
+        calls = [(index_of[call.record], call) for call in series.calls if call.record in index_of]
+        keys = {name: [series.words[getattr(series, name)[at]] for at in places] for name in WORD_COLUMNS}
+        software = list(zip(keys["lock"], keys["software"], strict=True))
+        whole = MetricHistory(
+            series.platform, workload, metrics[0], times, rounds, records, (),
+            tuple(_boundaries(keys, times, stamps)), accepted=tuple(stamps),
+            upgrades=tuple(index for index, (old, new) in enumerate(pairwise(software), start=1) if old != new),
+        )  # fmt: skip
         for metric in metrics:
-            column = series.metrics.get(metric.name)
-            if column is None:
-                continue
-            values = _taken(column, places)
+            values = tuple(column[at] for at in places) if (column := series.metrics.get(metric.name)) else ()
             if any(value is not None for value in values):
-                own_calls = tuple(call for call in calls if call.entry.metric == metric.name)
-                whole = times, rounds, records, values, boundaries, own_calls, stamps, upgrades
-                histories.append(MetricHistory(series.platform, workload, metric, *whole))
+                own = tuple(call for call in calls if call[1].metric == metric.name)
+                histories.append(replace(whole, metric=metric, values=values, calls=own))
     return tuple(histories)
 
 
-def _taken(column: tuple[T, ...], places: Sequence[int]) -> tuple[T, ...]:
-    """Return a column's values in these rows.
-
-    `places` ascend.
-    """
-    return column if len(places) == len(column) else tuple(map(column.__getitem__, places))
-
-
-def _placed(calls: Sequence[CallEntry], records: Sequence[str]) -> tuple[PlacedCall, ...]:
-    """Return the calls on these records, with their nights."""
-    place_of = {record: place for place, record in enumerate(records)} if calls else {}
-    return tuple(PlacedCall(place_of[call.record], call) for call in calls if call.record in place_of)
-
-
 def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
-    """Select the nights of tonight's machine class in mixed pools.
+    """Select the nights of tonight's machine class where a pool alternates between classes.
 
-    They are left out only where a pool alternates between classes. A class that is gone for good stays: its last night
-    is a boundary.
+    A class that is gone for good stays: its last night is a boundary.
     """
     classes = [series.hardware[place] for place in places]
-    changes = sum(before != after for before, after in pairwise(classes))
-    if changes <= len(set(classes)) - 1:
+    if sum(before != after for before, after in pairwise(classes)) <= len(set(classes)) - 1:
         return places
     return [place for place, own_class in zip(places, classes, strict=True) if own_class == classes[-1]]
 
 
-def _boundaries(
-    series: SeriesFile, places: Sequence[int], times: Sequence[float], accepted: Sequence[float]
-) -> list[Boundary]:
-    boundaries = []
-    for what in ("spec", "hardware", "lock"):
-        keys = _taken(getattr(series, what), places)
-        boundaries += [
-            Boundary(index, what, series.words[keys[index - 1]], series.words[keys[index]])
-            for index in (np.flatnonzero(np.diff(np.array(keys, dtype=np.intp))) + 1).tolist()
-        ]
+def _boundaries(keys: Mapping[str, Sequence[str]], times: Sequence[float], accepted: Sequence[float]) -> list[Boundary]:
+    boundaries = [
+        Boundary(index, what, before, after)
+        for what in ("spec", "hardware", "lock")
+        for index, (before, after) in enumerate(pairwise(keys[what]), start=1)
+        if before != after
+    ]
     # The first acceptance is the anchor, not a change of level.
     for stamp in accepted[1:]:
         index = bisect_left(times, stamp)
         if 0 < index < len(times):
-            boundaries.append(
-                Boundary(index, "baseline", "", f"{datetime.fromtimestamp(stamp, timezone.utc):%Y-%m-%d}")
-            )
+            day = f"{datetime.fromtimestamp(stamp, timezone.utc):%Y-%m-%d}"
+            boundaries.append(Boundary(index, "baseline", "", day))
     return sorted(boundaries, key=lambda boundary: (boundary.index, boundary.what))
-
-
-def _upgrades(series: SeriesFile, places: Sequence[int]) -> tuple[int, ...]:
-    """Return the nights with a new lock, package, driver, image or setting."""
-    keys = list(zip(_taken(series.lock, places), _taken(series.software, places), strict=True))
-    return tuple(index for index, (before, after) in enumerate(pairwise(keys), start=1) if before != after)
 
 
 def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
@@ -164,7 +124,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
     past, machine = Past(scores[:0], floor=history.metric.floor), 0
     ends = [boundary for boundary in history.boundaries if boundary.ends_comparison and boundary.index <= end]
     events: list[tuple[int, Boundary | CallEntry]] = [
-        *((placed.place, placed.entry) for placed in history.calls if placed.place < end),
+        *((place, entry) for place, entry in history.calls if place < end),
         *((boundary.index, boundary) for boundary in ends),
     ]
     # The acceptance of a night answers what was asked about it.
@@ -193,28 +153,20 @@ def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
         question = None
     # A shift of cost ends no call.
     known: dict[str, Reason] = {"improved": "improved", "machine": "machine", "shift": "open-call"}
+    dated = Onset(since, "creep" if entry.shape == "creep" else "step", entry.size or 0.0)
+    reference = None if entry.centre is None else Reference(entry.centre, past.floor, 1, 0.0)
     return Decision(
-        entry.verdict if entry.verdict != "invalid" else "inconclusive",
-        known.get(entry.reason, "quiet"),
-        reference=None if entry.centre is None else Reference(entry.centre, past.floor, 1, 0.0),
-        onset=Onset(since, "creep" if entry.shape == "creep" else "step", entry.size or 0.0),
-        new=entry.new and entry.size is not None,
-        question=question,
-        is_cleared=entry.answered,
-        lead=math.nan if entry.lead is None else entry.lead,
-    )
+        entry.verdict if entry.verdict != "invalid" else "inconclusive", known.get(entry.reason, "quiet"),
+        reference=reference, onset=dated, new=entry.new and entry.size is not None, question=question,
+        is_cleared=entry.answered, lead=math.nan if entry.lead is None else entry.lead,
+    )  # fmt: skip
 
 
-def _anchor(history: MetricHistory, scores: NDArray[np.float64], machine: int) -> Reference | None:
-    """Return the reference of the first acceptance.
-
-    `None` if the machine or the spec has changed since.
-    """
+def _anchor(history: MetricHistory, scores: Values, machine: int) -> Reference | None:
+    """Return the reference of the first acceptance; `None` if the machine or the spec has changed since."""
     first = bisect_left(history.times, history.accepted[0]) if history.accepted else len(scores)
     if not machine <= first < len(scores):
         return None
-    later = [
-        boundary.index for boundary in history.boundaries if boundary.what == "baseline" and boundary.index > first
-    ]
-    end = min([*later, first + limits.ENOUGH_NIGHTS, len(scores)])
+    later = (boundary.index for boundary in history.boundaries if boundary.what == "baseline")
+    end = min([*(index for index in later if index > first), first + limits.ENOUGH_NIGHTS])
     return reference_of(scores[first:end], floor=history.metric.floor, is_whole=True)

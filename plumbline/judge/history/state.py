@@ -5,34 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plumbline.judge.history.decision import Call, Decision, Past, Verdict
+from plumbline.judge.history.decision import Call, Decision, Onset, Past
 from plumbline.judge.history.detection import is_ruled_out, onset
-from plumbline.judge.history.reference import HUGE, Reference, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.samples import HUGE, Values
 from plumbline.schema import limits
-
-Values = NDArray[np.float64]
 
 
 def advance(past: Past, tonight: float, decision: Decision) -> Past:
     """Return the state after tonight's event."""
-    num, is_over = len(past.values), has_recovered(past, decision)
+    num, is_over, dated = len(past.values), has_recovered(past, decision), decision.onset
     untested = num + 1 if is_over or decision.reason == "machine" else past.untested
     if past.question is not None and decision.question is not None and decision.question.asked != past.question.asked:
         untested = num
     after = replace(past, values=np.append(past.values, tonight), untested=untested, question=decision.question)
-    if decision.new and decision.onset is not None and decision.reference is not None:
-        since, size = min(decision.onset.index, num), decision.onset.size
+    if decision.new and dated is not None and decision.reference is not None:
+        since = min(dated.index, num)
         if decision.reason == "improved":
             return moved(after, since, lead=decision.lead, call=None)
-        call = Call(since, decision.reference.centre, max(size, 0.0), past.level, decision.is_cleared, past.lead)
-        if past.call is not None:
-            # The earlier loss is still open: its level is no reference from which to recover.
-            call = replace(past.call, since=since, is_cleared=decision.is_cleared)
+        # Beside an earlier loss that is still open, this level is no reference from which to recover.
+        call = past.call or Call(
+            since, decision.reference.centre, max(dated.size, 0.0), past.level, decision.is_cleared, past.lead
+        )
         # The level of a creep is where it has come to.
-        level = max(since, num + 1 - limits.LEAST_NIGHTS) if decision.onset.shape == "creep" else since
-        return moved(after, level, lead=decision.lead, call=call)
+        level = max(since, num + 1 - limits.LEAST_NIGHTS) if dated.shape == "creep" else since
+        return moved(after, level, lead=decision.lead, call=replace(call, since=since, is_cleared=decision.is_cleared))
     if past.call is None or not is_over:
         return after
     # The nights of the loss enter no reference.
@@ -56,30 +54,20 @@ def has_recovered(past: Past, decision: Decision) -> bool:
 def level_reference(past: Past) -> Reference | None:
     """Return the reference of the level: nights from the start of an open loss on enter none."""
     question = past.question
-    nights = past.values[past.level : question.since if question else None]
-    nights = np.clip(nights[np.isfinite(nights)], -HUGE, HUGE)
+    nights = np.clip(past.values[past.level : question.since if question else None], -HUGE, HUGE)
     return reference_of(nights, floor=past.floor, prior=past.prior, is_whole=question is not None)
 
 
 def nights_since(past: Past, place: int, tonight: float) -> Values:
     """Return the finite nights since one, and tonight."""
-    values = past.values[place:]
-    return np.append(np.clip(values[np.isfinite(values)], -HUGE, HUGE), min(max(tonight, -HUGE), HUGE))
+    values = np.append(past.values[place:], tonight)
+    return np.asarray(np.clip(values[np.isfinite(values)], -HUGE, HUGE))
 
 
-def night_indexes(past: Past) -> NDArray[np.intp]:
-    """Return the indexes of the level's finite nights among all nights, and tonight's."""
-    places = np.append(np.flatnonzero(np.isfinite(past.values)), len(past.values))
-    return np.asarray(places[places >= past.level])
-
-
-def with_index(decision: Decision, past: Past) -> Decision:
-    """Count the onset's index among all nights, including missing values."""
-    if decision.onset is None:
-        return decision
-    places = night_indexes(past)
-    index = int(places[min(decision.onset.index, len(places) - 1)])
-    return replace(decision, onset=replace(decision.onset, index=index))
+def among_all(past: Past, level: int, dated: Onset) -> Onset:
+    """Return an onset among a level's finite nights with its index among all nights."""
+    places = np.append(np.flatnonzero(np.isfinite(past.values[level:])) + level, len(past.values))
+    return replace(dated, index=int(places[min(dated.index, len(places) - 1)]))
 
 
 def without_ruled_out(past: Past, tonight: float) -> Past:
@@ -104,8 +92,10 @@ def known_call(past: Past, tonight: float) -> Decision | None:
     if is_ruled_out(call.size, nights_since(past, call.since, tonight), before, is_cleared=True):
         return None
     seen = nights_since(past, call.level, tonight)
-    size = float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre
-    verdict: Verdict = "pass" if call.is_cleared else "drift"
-    # Dated again: every night since says more about the first one.
-    known = Decision(verdict, "open-call", onset=onset(seen, before), size=size, is_cleared=call.is_cleared)
-    return with_index(known, replace(past, level=call.level))
+    return Decision(
+        "pass" if call.is_cleared else "drift", "open-call",
+        # Dated again: every night since says more about the first one.
+        onset=among_all(past, call.level, onset(seen, before)),
+        size=float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre,
+        is_cleared=call.is_cleared,
+    )  # fmt: skip

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from plumbline.judge.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended, row_of
+from plumbline.judge.history.series import extended, row_of
 from plumbline.night.central.central_store import CentralStore
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.series import CallEntry, JudgedRound, NightRow, SeriesFile
 
 _AT_ONCE = 8
 

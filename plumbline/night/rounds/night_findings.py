@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from plumbline.judge.gates.throughput import CHECK
-from plumbline.judge.history.equivalence import equivalence, locks_of
 from plumbline.judge.history.night import LineDecision
 from plumbline.judge.history.segments import past_of
+from plumbline.judge.statistics.equivalence import equivalence, locks_of
 from plumbline.night.rounds.night_answers import SPEED_METRICS
 from plumbline.night.rounds.nights import Nights
 from plumbline.night.rounds.software import MACHINE_CODES, SoftwareChange

@@ -11,7 +11,7 @@ from plumbline.judge.history.allowed import Allowed, allowed_for, learned_margin
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import NightRow, SeriesFile, extended, row_of
+from plumbline.judge.history.series import extended, row_of
 from plumbline.judge.whole import stands_alone
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated
@@ -33,6 +33,7 @@ from plumbline.report.decisions import shift_note
 from plumbline.schema import limits
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.experiment import MAX_BLOCKS
+from plumbline.schema.series import NightRow, SeriesFile
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause
 
@@ -66,19 +67,14 @@ Nights = Mapping[str, PlatformNight]
 
 def limits_of(suite: Suite, platform: str = "") -> Allowed:
     """Return the engine's limits under a suite's gates, with the platform's own throughput limit, if set."""
-    platforms = len(suite.platforms)
     own = suite.platforms[platform].throughput_drop if platform else None
-    drop = suite.gates.throughput_drop if own is None else own
+    gates = suite.gates if own is None else suite.gates.replace(throughput_drop=own)
     return allowed_for(
-        num_platforms=platforms,
+        num_platforms=len(suite.platforms),
         num_series=sum(len(suite.workloads_of(name)) for name in suite.platforms) * len(METRICS),
-        false_alarms_a_year=suite.gates.false_alarms_a_year,
-        detections_a_year=suite.gates.questions_a_year,
-        open_nights=suite.gates.open_nights,
-        num_reruns=suite.dispatch.reruns,
-        num_blocks=suite.dispatch.ab_blocks,
-        throughput_drop=drop,
-        margins=learned_margins(suite.gates.accuracy_margin, drop),
+        gates=gates,
+        dispatch=suite.dispatch,
+        margins=learned_margins(gates),
     )
 
 

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 from plumbline.judge.history.night import call_entry
-from plumbline.judge.history.series import JudgedRound, SeriesFile
 from plumbline.night.baseline import Baseline, BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import extend_series, read_series
@@ -17,6 +16,7 @@ from plumbline.night.rounds.nights import History, Nights
 from plumbline.night.rounds.plan import Round
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.record import night_time
+from plumbline.schema.series import JudgedRound, SeriesFile
 from plumbline.schema.suite_file import is_time_zone
 from plumbline.schema.verdict import RoundVerdict
 

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from plumbline.data.stores import read_bytes
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import SeriesFile
 from plumbline.night.central import CentralStore, round_key
 from plumbline.night.central.series import read_series
 from plumbline.night.rounds.nights import limits_of
@@ -19,6 +18,7 @@ from plumbline.night.rounds.series import accepted_times
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, platform_name, platform_page, suite_page, with_nights
 from plumbline.report.summary import LineSummary, summarise
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.series import SeriesFile
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 

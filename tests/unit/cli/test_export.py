@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from plumbline.cli.exchange.runs import curves_of
 from plumbline.cli.main import main
 from plumbline.data.stores import read_bytes
-from plumbline.judge.history.series import JudgedRound
 from plumbline.night.central import CentralStore
 from plumbline.night.central.outbox import record_key
 from plumbline.night.central.series import extend_series
+from plumbline.schema.series import JudgedRound
 from tests.unit.report.samples import record
 from tests.unit.report.site_store import BEGIN, filled_store, night
 

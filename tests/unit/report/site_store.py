@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from plumbline.data.stores import open_store
-from plumbline.judge.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended
+from plumbline.judge.history.series import extended
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import write_series
 from plumbline.night.rounds.reporting import keep_report
+from plumbline.schema.series import CallEntry, JudgedRound, NightRow, SeriesFile
 from plumbline.schema.suite import Suite, read_suite
 from tests.unit.report.samples import drifted, passing, record, report_page, verdict_of
 

@@ -13,7 +13,6 @@ import requests
 from plumbline.cli.main import main
 from plumbline.cli.site import PageServer, page_server
 from plumbline.data.stores import open_store, read_bytes
-from plumbline.judge.history.series import JudgedRound, SeriesFile
 from plumbline.local.servers import reserve_port
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import series_key
@@ -21,6 +20,7 @@ from plumbline.night.rounds.reporting import link_to
 from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
 from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.series import JudgedRound, SeriesFile
 from tests.unit.report.samples import drifted, verdict_of
 from tests.unit.report.site_store import LOSS, filled_store, night, series_of
 from tests.unit.report.test_faces import HOSTILE, Outline

@@ -11,10 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.history.simulated_nights import NOISES
-from plumbline.judge.history.changepoints import changes
-from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.quantiles import t_quantile
-from plumbline.judge.history.ranks import rank_sum_chance
+from plumbline.judge.statistics.changepoints import changes
+from plumbline.judge.statistics.distributions import rank_sum_chance, t_quantile
+from plumbline.judge.statistics.equivalence import equivalence, mcnemar, runs_to_resolve
 
 pytestmark = pytest.mark.timeout(120)
 

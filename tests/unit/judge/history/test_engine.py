@@ -24,8 +24,9 @@ from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import judge_lines
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import SeriesFile, extended
+from plumbline.judge.history.series import extended
 from plumbline.judge.history.state import advance
+from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
 pytestmark = pytest.mark.timeout(120)

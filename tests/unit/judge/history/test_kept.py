@@ -12,13 +12,16 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from plumbline.judge.history.allowed import Allowed, Margin, allowed_for, noise_floor, recommended_drop
+from plumbline.judge.history.allowed import Allowed, Margin, allowed_for
 from plumbline.judge.history.decision import Answers, Call, Past, Software
 from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.equivalence import equivalence, mcnemar, runs_to_resolve
-from plumbline.judge.history.reference import Reference, autocorrelation, reference_of
+from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.state import advance
+from plumbline.judge.statistics.equivalence import equivalence, mcnemar, runs_to_resolve
+from plumbline.judge.statistics.samples import autocorrelation
+from plumbline.night.noise_floor import noise_floor, recommended_drop
+from plumbline.schema.suite import Gates
 from tests.kept_results import keep
 
 ALLOWED = allowed_for(num_platforms=4, num_series=40)
@@ -156,8 +159,8 @@ def test_so_many_nights_show_a_loss_that_lasts(count: int, more: int) -> None:
     reference = reference_of(steady(count), floor=1e-3, is_whole=True)
     assert reference is not None
     here = np.append(steady(count), CENTRE + 0.1 + np.arange(more) ** 2 * 0.001)
-    assert keep(lasting(here, reference, 5e-4)) is not None
-    assert lasting(here[: count + more - 1], reference, 5e-4) is None
+    assert keep(lasting(here, reference, 5e-4)) > 0
+    assert lasting(here[: count + more - 1], reference, 5e-4) == 0
 
 
 @pytest.mark.parametrize("level", [0, 12, 41])
@@ -203,18 +206,19 @@ def test_what_counts_within_a_metrics_margin(margin: Margin, size: float) -> Non
 
 
 def _allowed(**changes: float) -> Allowed:
-    return allowed_for(**{"num_platforms": 3, "num_series": 24, **changes})  # type: ignore[arg-type]
+    numbers = {name: changes.pop(name, usual) for name, usual in (("num_platforms", 3), ("num_series", 24))}
+    return allowed_for(**numbers, gates=Gates(**changes))  # type: ignore[arg-type]
 
 
 def test_levels_of_a_suite_are_its_tolerated_alarms_by_nights_and_series() -> None:
-    usual = _allowed(false_alarms_a_year=2.0, detections_a_year=50.0)
+    usual = _allowed(false_alarms_a_year=2.0, questions_a_year=50.0)
     assert usual.detection_chance == pytest.approx(50 / 2 / (365 * 24))
     assert usual.software_alpha == pytest.approx(0.8 * 2 / (365 * 3))
     assert usual.lasting_alpha == pytest.approx(0.2 * 2 / (365 * 24))
 
 
 def test_no_level_is_above_its_maximum() -> None:
-    loose = _allowed(num_platforms=0, num_series=0, false_alarms_a_year=1e9, detections_a_year=1e9)
+    loose = _allowed(num_platforms=0, num_series=0, false_alarms_a_year=1e9, questions_a_year=1e9)
     assert (loose.detection_chance, loose.software_alpha, loose.lasting_alpha) == (0.05, 0.01, 0.01)
 
 
@@ -262,7 +266,9 @@ def test_what_so_many_nights_tell_of_their_noise(count: int) -> None:
     keep(noise_floor((100 * np.exp(scores)).tolist()))
     reference = keep(reference_of(scores, floor=1e-3))
     if reference is not None:
-        keep((reference.effective, reference.error, reference.freedom, reference.predicted(4.0)))
+        keep(
+            (max(reference.count * reference.share, 1.0), reference.error, reference.freedom, reference.predicted(4.0))
+        )
         keep(recommended_drop(reference, ALLOWED))
         keep(
             [

@@ -15,8 +15,9 @@ from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import lines_of, past_of
-from plumbline.judge.history.series import CallEntry, extended
+from plumbline.judge.history.series import extended
 from plumbline.judge.history.state import advance, level_reference
+from plumbline.schema.series import CallEntry
 from plumbline.schema.suite import Gates
 from tests.unit.judge.history import nights
 from tests.unit.judge.history.nights import night, noise, run_nights

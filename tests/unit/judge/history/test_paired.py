@@ -11,7 +11,7 @@ import pytest
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers, Past
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.paired import least_blocks, paired_test
+from plumbline.judge.statistics.paired import least_blocks, paired_test
 from plumbline.schema.experiment import AbOrder
 
 LOST = (0.35,) * 4

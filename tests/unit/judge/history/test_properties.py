@@ -12,19 +12,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumbline.cli.exchange.external import parse_external
-from plumbline.judge.history.allowed import allowed_for, noise_floor
+from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers
-from plumbline.judge.history.equivalence import equivalence
 from plumbline.judge.history.experiments import judge_reruns
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import call_entry, judge_lines
-from plumbline.judge.history.paired import paired_test
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import SeriesFile, extended
+from plumbline.judge.history.series import extended
+from plumbline.judge.statistics.equivalence import equivalence
+from plumbline.judge.statistics.paired import paired_test
+from plumbline.night.noise_floor import noise_floor
 from plumbline.report.decisions import finding_of
 from plumbline.report.summary import ChangeSummary, summarise
 from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
 pytestmark = pytest.mark.timeout(180)
@@ -101,7 +103,7 @@ def test_any_experiment_is_answered_or_open(blocks: list[list[float]], reruns: l
     whole = int(np.isfinite(runs).all(axis=1).sum())
     assert (found is not None) == (whole >= 2)
     assert found is None or 0 <= found.p_value <= 1
-    rerun = judge_reruns(reruns, Reference(1.0, 0.01, 20, 0.0), 0.05)
+    rerun = judge_reruns(reruns, Reference(1.0, 0.01, 20, 0.0))
     assert not rerun.holds or any(map(math.isfinite, reruns))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.data.stores import ObjectInfo, PreconditionFailedError
-from plumbline.judge.history.series import CallEntry, JudgedRound, NightRow, SeriesFile, extended
+from plumbline.judge.history.series import extended
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import (
     extend_series,
@@ -19,6 +19,7 @@ from plumbline.night.central.series import (
     write_series,
 )
 from plumbline.schema.errors import InvalidInputError, UnavailableError
+from plumbline.schema.series import CallEntry, JudgedRound, NightRow, SeriesFile
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from tests.memory_store import MemoryStore
 from tests.unit.judge.conftest import make_record

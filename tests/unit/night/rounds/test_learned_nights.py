@@ -14,10 +14,11 @@ from plumbline.judge.history.decision import Answers
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import NightRow, SeriesFile, extended
+from plumbline.judge.history.series import extended
 from plumbline.night.rounds.night_findings import apply_nights
 from plumbline.night.rounds.nights import PlatformNight, limits_of
-from plumbline.schema.suite import Suite
+from plumbline.schema.series import NightRow, SeriesFile
+from plumbline.schema.suite import Dispatch, Gates, Suite
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep
 from tests.unit.night.rounds.test_nights import BEGIN, suite_of
@@ -169,7 +170,8 @@ def test_the_limits_of_a_suite_are_those_of_its_series_gates_and_experiments() -
     content["platforms"] = dict.fromkeys(("left", "a", "b", "c", "d"), platform)
     content["gates"] |= {"throughput_drop": 0.08, "false_alarms_a_year": 3.0, "questions_a_year": 40.0}
     content["dispatch"] |= {"reruns": 2, "ab_blocks": 5}
+    gates = Gates(accuracy_margin=MARGIN, throughput_drop=0.08, false_alarms_a_year=3.0, questions_a_year=40.0)
     assert limits_of(Suite.model_validate(content)) == allowed_for(
-        num_platforms=5, num_series=5 * 3 * len(METRICS), false_alarms_a_year=3.0, detections_a_year=40.0,
-        num_reruns=2, num_blocks=5, throughput_drop=0.08, margins=learned_margins(MARGIN, 0.08),
+        num_platforms=5, num_series=5 * 3 * len(METRICS), gates=gates, dispatch=Dispatch(reruns=2, ab_blocks=5),
+        margins=learned_margins(gates),
     )  # fmt: skip

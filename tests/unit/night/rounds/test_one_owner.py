@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from plumbline.judge.history.series import NightRow, SeriesFile, extended, row_of
+from plumbline.judge.history.series import extended, row_of
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
@@ -19,6 +19,7 @@ from plumbline.night.rounds.nights import History, decide_nights, night_reruns
 from plumbline.night.rounds.plan import MAIN, RERUN, Assignment
 from plumbline.report.decisions import REASON_TEXTS
 from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.series import NightRow, SeriesFile
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep

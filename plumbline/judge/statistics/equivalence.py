@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import normal_quantile, t_quantile
-from plumbline.judge.history.reference import HUGE
+from plumbline.judge.statistics.distributions import normal_quantile, t_quantile
+from plumbline.judge.statistics.samples import HUGE
 from plumbline.schema import limits
 
 _POWER = 0.9

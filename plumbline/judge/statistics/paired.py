@@ -15,8 +15,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import t_quantile
-from plumbline.judge.history.reference import HUGE
+from plumbline.judge.statistics.distributions import t_quantile
+from plumbline.judge.statistics.samples import HUGE
 
 Values = NDArray[np.float64]
 

@@ -1,10 +1,10 @@
 """Search for all changes of level in a series.
 
-Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács, Li, Bühlmann
-and Munk 2023) are scanned by `rank_scan`; of those whose largest statistic is significant the shortest gives the first
-change (Baranowski, Chen and Fryzlewicz 2019), then all intervals that contain this change are dropped. The chance
-counts the splits and the intervals. An autocorrelated series is whitened first: ranks have a largest statistic, which a
-wider variance would put below the limit in a short series, however large the change is.
+Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács et al. 2023) are
+scanned by `rank_scores`; of those whose largest statistic is significant the shortest gives the first change
+(Baranowski et al. 2019), then all intervals that contain it are dropped. The chance counts the splits and the
+intervals. An autocorrelated series is whitened first: ranks have a largest statistic, which a wider variance would put
+below the limit in a short series, however large the change is.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plumbline.judge.history.quantiles import MEDIAN_DEVIATION, t_tail
-from plumbline.judge.history.ranks import max_chance, rank_scan
-from plumbline.judge.history.reference import HUGE, autocorrelations
+from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, max_chance, t_tail
+from plumbline.judge.statistics.samples import HUGE, Values, autocorrelation_within, rank_scores, split_scores
 from plumbline.schema import limits
-
-Values = NDArray[np.float64]
 
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
-_FLOOR = 1e-18
-"""Least variance of a series in units of its squared spread."""
-_WINSOR = limits.WINSOR * MEDIAN_DEVIATION
-"""Maximum weight of a value in a sum, in median deviations."""
+_FLOOR = 1e-9
+"""Least SD of a series in units of its spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +56,18 @@ def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2
     splits = _by_t_test(array, 0, level) if len(array) <= limits.FEW_NIGHTS else _by_ranks(array, level)
     edges = [0, *(index for index, _ in splits), len(array)]
     medians = [float(np.median(part)) for part in np.split(array, edges[1:-1])]
-    groups: list[list[int]] = []
-    for order in range(len(splits)):
-        if groups and order and (medians[order + 1] > medians[order]) == (medians[order] > medians[order - 1]):
-            groups[-1].append(order)
-        else:
-            groups.append([order])
     found: list[ChangePoint] = []
-    for group in groups:
+    for _, run in groupby(range(len(splits)), key=lambda order: medians[order + 1] > medians[order]):
+        group = list(run)
         first, last = edges[group[0]], edges[group[-1] + 2]
-        begin = _ramp(array[first:last], [splits[order][0] - first for order in group])
-        parts = [group] if begin is not None else [[order] for order in group]
-        for part in parts:
-            index = splits[part[0]][0] if begin is None else first + begin
+        begin = _ramp(array[first:last], [edges[order + 1] - first for order in group])
+        for part in [group] if begin is not None else [[order] for order in group]:
+            index = edges[part[0] + 1] if begin is None else first + begin
             found.append(
                 ChangePoint(
                     int(places[index]), medians[part[0]], medians[part[-1] + 1],
                     min(splits[order][1] for order in part), "step" if begin is None else "creep",
-                    int(places[splits[part[-1]][0]]),
+                    int(places[edges[part[-1] + 1]]),
                 )
             )  # fmt: skip
     return tuple(found)
@@ -114,29 +103,22 @@ def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
 
 def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float]]:
     """Split recursively at the largest significant t (Bonferroni)."""
-    count, spread = len(array), float(np.ptp(array))
-    if count < 2 * limits.SIDE_NIGHTS or spread <= 0:
+    count = len(array)
+    if count < 2 * limits.SIDE_NIGHTS or np.ptp(array) <= 0:
         return []
-    # In units of the spread, so that no square is below or above what a float holds.
-    array, best, place = (array - array.min()) / spread, 0.0, 0
-    for index in range(limits.SIDE_NIGHTS, count - limits.SIDE_NIGHTS + 1):
-        left, right = array[:index], array[index:]
-        pooled = float(((left - left.mean()) ** 2).sum() + ((right - right.mean()) ** 2).sum()) / (count - 2)
-        t = abs(float(right.mean() - left.mean())) / math.sqrt(max(pooled, _FLOOR) * (1 / index + 1 / (count - index)))
-        best, place = max((best, place), (t, index))
-    chance = min(2 * t_tail(best, count - 2) * (count - 2 * limits.SIDE_NIGHTS + 1), 1.0)
+    place, t = _best_split(array)
+    chance = min(2 * t_tail(t, count - 2) * (count - 2 * limits.SIDE_NIGHTS + 1), 1.0)
     if chance > level:
         return []
     before = _by_t_test(array[:place], first, level)
     return [*before, (first + place, chance), *_by_t_test(array[place:], first + place, level)]
 
 
-def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
-    """Return the lag-1 autocorrelation within segments, in [0, 0.9].
-
-    Means and places that fit the noise take (1 + 3 rho) / n, and (3.3 + 4.5 rho) / n for each place, which are added.
-    """
-    return autocorrelations(values, places, added=1 + 3.3 * len(places), lost=3 + 4.5 * len(places))[1]
+def _best_split(values: Values) -> tuple[int, float]:
+    """Return the split with the largest two-sample t, in units of the range: no square vanishes or overflows."""
+    splits = np.arange(limits.SIDE_NIGHTS, len(values) - limits.SIDE_NIGHTS + 1)
+    scores = np.abs(split_scores((values - values.min()) / np.ptp(values), splits, least=_FLOOR))
+    return int(splits[scores.argmax()]), float(scores.max())
 
 
 def _remainder(noise: Values, places: Sequence[int]) -> float:
@@ -166,10 +148,10 @@ def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float
     num_scales = math.ceil(math.log2(max(longest / limits.OWN_NIGHTS, 1)))
     for size in [*(limits.OWN_NIGHTS << scale for scale in range(num_scales)), longest]:
         starts = np.unique(np.append(np.arange(0, len(array) - size + 1, max(size // 4, 1)), len(array) - size))
-        z = np.abs(rank_scan(np.lib.stride_tricks.sliding_window_view(array, size)[starts]))
+        z = rank_scores(np.lib.stride_tricks.sliding_window_view(array, size)[starts])
         best, heights = z.argmax(axis=1), z.max(axis=1)
         for row in np.argsort(-heights, kind="stable").tolist():
-            chance = max_chance(float(heights[row]), size, rho) * _times(array, size)
+            chance = _chance(float(heights[row]), size, rho, array)
             if chance > level:
                 break
             start = int(starts[row])
@@ -178,9 +160,9 @@ def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float
     return sorted(splits)
 
 
-def _times(array: Values, size: int) -> float:
-    """Return by how much the chance of one interval is multiplied for all of its length."""
-    return 2 * max(len(array) / size, 1.0)
+def _chance(z: float, size: int, rho: float, array: Values) -> float:
+    """Return the chance that noise reaches `z` in any interval of this size."""
+    return max_chance(z, size, rho) * 2 * max(len(array) / size, 1.0)
 
 
 def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
@@ -189,18 +171,15 @@ def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]
     edges = [0, *(place for place, _ in splits), len(array)]
     moved: list[tuple[int, float]] = []
     for order, (place, chance) in enumerate(splits):
-        start, end = max(edges[order], place - _LONGEST), min(edges[order + 2], place + _LONGEST)
-        if moved:
-            start = max(start, moved[-1][0])
-        if end - start < 2 * limits.SIDE_NIGHTS + 1:
+        start = max(edges[order], place - _LONGEST, moved[-1][0] if moved else 0)
+        window = array[start : min(edges[order + 2], place + _LONGEST)]
+        if len(window) < 2 * limits.SIDE_NIGHTS + 1:
             continue
-        z = np.abs(rank_scan(array[None, start:end])[0])
-        best = int(z.argmax())
+        z = rank_scores(window[None])[0]
         # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
-        own = max_chance(float(z[best]), end - start, rho)
-        if own <= level:
-            date = start + _dated(array[start:end], limits.SIDE_NIGHTS + best)
-            moved.append((date, min(chance, own * _times(array, end - start))))
+        if max_chance(float(z.max()), len(window), rho) <= level:
+            date = start + _dated(window, limits.SIDE_NIGHTS + int(z.argmax()))
+            moved.append((date, min(chance, _chance(float(z.max()), len(window), rho, array))))
     return moved
 
 
@@ -212,9 +191,6 @@ def _dated(window: Values, place: int) -> int:
     """
     before, after = float(np.median(window[:place])), float(np.median(window[place:]))
     deviations = np.abs(window - np.where(np.arange(len(window)) < place, before, after))
-    width = _WINSOR * float(np.median(deviations))
+    width = limits.WINSOR * MEDIAN_DEVIATION * float(np.median(deviations))
     clipped = np.clip(window, min(before, after) - width, max(before, after) + width)
-    left = np.arange(limits.SIDE_NIGHTS, len(window) - limits.SIDE_NIGHTS + 1)
-    sums = np.cumsum(clipped - clipped.mean())[left - 1]
-    gains = sums**2 / (left * (len(window) - left))
-    return int(left[gains.argmax()]) if gains.max() > 0 else place
+    return _best_split(clipped)[0] if np.ptp(clipped) > 0 else place
