@@ -82,7 +82,7 @@ def prove(
 
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
-    """Return a finding for each fault that the judge did not find; an undecided one is no fault of the judge."""
+    """Return a finding for each fault that the judge did not find; an undecided one is not a fault of the judge."""
     undecided = fact("canary.too-noisy")
     missed = fact("canary.missed")
     return tuple(

@@ -38,7 +38,7 @@ def compare(
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
-    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is no baseline
+    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is not a baseline
     has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow. `table` has the comparisons of the
     round, so that no pair is compared again.

@@ -26,7 +26,7 @@ J = TypeVar("J", bound=Judgement)
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Reason why a difference from another platform is no drift."""
+    """Reason why a difference from another platform is not drift."""
 
     outcome: Literal["pass", "inconclusive"]
     """`pass`: a person accepted the difference."""
@@ -78,7 +78,7 @@ def trusted_reference(
     *,
     table: Comparisons | None = None,
 ) -> TrustedReference:
-    """Return the platform to judge the others against, and the differences that are no drift.
+    """Return the platform to judge the others against, and the differences that are not drift.
 
     The answer is `reference` if every platform agrees with it. Otherwise the accused is who left its own accepted
     baseline, or is wrong by itself, and without such evidence who left the reference. No platform is accused that
@@ -88,7 +88,7 @@ def trusted_reference(
     records = {name: table.whole(record) for name, record in records.items()}
     if reference not in records or not stands_alone(records[reference]):
         return TrustedReference(reference)
-    # A record that is invalid by itself, or lacks evidence that the reference has, is no reference.
+    # A record that is invalid by itself, or lacks evidence that the reference has, is not a reference.
     whole = {
         name: record
         for name, record in records.items()

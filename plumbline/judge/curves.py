@@ -101,7 +101,7 @@ def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRec
 
 
 def trace_problem(record: LoadedRecord, window: Window) -> Statement:
-    """Return why a record is no complete trace of `window`, or ""."""
+    """Return why a record is not a complete trace of `window`, or ""."""
     experiment, evidence = record.record.experiment, record.record.evidence
     if experiment is None or evidence.trace is None or evidence.probe is None:
         return fact("trace.none")

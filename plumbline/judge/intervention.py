@@ -37,7 +37,7 @@ class Intervention:
     captures: tuple[Capture, ...] = ()
     """Captured from the reference first; replays with the source `capture.safetensors` read them."""
     rungs: frozenset[str] = field(default_factory=frozenset)
-    """Rungs that are equal by construction afterwards, and so are no evidence."""
+    """Rungs that are equal by construction afterwards, and so are not evidence."""
     by_definition: bool = False
     """Whether the value follows from its definition instead of the reference's bits: equal up to rounding only."""
     kind: str = ""

@@ -288,7 +288,7 @@ class Engine:
         self.observer.starts(step)
         batch = self.observer.batch(batch)
         self.optimizer.zero_grad(set_to_none=True)
-        # What a hook does before a step is no copy to the device.
+        # What a hook does before a step is not a copy to the device.
         self.clock.mark("optimizer")
         losses: list[tuple[torch.Tensor, float]] = []
         try:

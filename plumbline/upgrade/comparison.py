@@ -50,7 +50,7 @@ def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Ga
     """Judge probe and learning curve of two trainings.
 
     One machine with equal kernels owes equal bits in the whole curve. After a probe that is equal to the bit, another
-    version of a library is no reason for another curve.
+    version of a library is not a reason for another curve.
     """
     judgement = compare(reference, candidate, gates, against="current lock", throughput=False)
     if judgement.verdict not in ("pass", "inconclusive"):

@@ -164,7 +164,7 @@ def test_the_clock_starts_before_the_loader_is_asked(
     monkeypatch.setattr(Engine, "step", stalled)
     speed = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
     assert speed.breakdown["data_wait"] >= 0.02
-    assert speed.breakdown["optimizer"] >= 0.02  # what comes before a step is no copy to the device
+    assert speed.breakdown["optimizer"] >= 0.02  # what comes before a step is not a copy to the device
     assert speed.step_seconds > measured.record.evidence.speed.breakdown["data_wait"] + 0.02
 
 

@@ -114,7 +114,7 @@ def parse_external(
     directions = _directions(rows, worse, by_tool, where)
     last = max(row.time for row in rows)
     if last < _DAY_SECONDS and not by_tool:  # a graph of asv by itself counts revisions
-        problem = "all rows are of the first day of 1970: these are no times since 1970"
+        problem = "all rows are of the first day of 1970: these are not times since 1970"
         raise InvalidInputError(problem, where=where, key="time", hint=TIME_HINT)
     kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
     ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}

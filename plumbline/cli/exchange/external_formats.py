@@ -49,7 +49,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 _ATTRIBUTE = re.compile(
     r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
 )
-"""Columns of a wide table that are no metrics, also if they are numbers."""
+"""Columns of a wide table that are not metrics, also if they are numbers."""
 _MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
 """A number with a unit, or with marks between thousands, or a duration: a value for people."""
 _DATA_JS = "window.BENCHMARK_DATA ="

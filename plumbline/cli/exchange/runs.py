@@ -103,7 +103,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def curves_of(record: RunRecord) -> dict[str, Curve]:
-    """Return the curves of a training by name. A missing value is no point."""
+    """Return the curves of a training by name. A missing value is not a point."""
     curves: dict[str, Iterable[tuple[int, float | None]]] = {}
     if probe := record.evidence.probe:
         curves["probe/loss"] = [(step.step, step.loss) for step in probe.steps]

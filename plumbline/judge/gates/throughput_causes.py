@@ -3,7 +3,7 @@
 First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
 device or a CPU quota hold the training back, did others take as much of the machine as was lost, is the device slow
 outside of training as well, or is the software slower? Signs that contradict each other, or are too small for the loss,
-name no cause. A machine without an idle core is no measure of its device or its software. Signs never confirm a cause:
+name no cause. A machine without an idle core does not measure its device or software. Signs never confirm a cause:
 no reference's value was restored.
 """
 

@@ -172,12 +172,12 @@ def _look_for_ends(
         trouble = trouble_of(key, known.event)
         result = verdict.platforms.get(trouble.platform)
         if is_good_news(known.event):
-            continue  # its end, such as a new baseline, is no recovery
+            continue  # its end, such as a new baseline, is not recovery
         outcome = result.workloads.get(trouble.workload, result.verdict) if result is not None else None
         if outcome == "pass" or (known.event == "unavailable" and _is_there(result, trouble.workload)):
             ended[key] = known
         elif outcome in (None, "inconclusive") or (outcome == "invalid" and known.event == "drift"):
-            # The absence of an optional platform is no trouble tonight: the next failed quorum is alerted at once.
+            # The absence of an optional platform is not trouble tonight: the next failed quorum is alerted at once.
             unclear[key] = known.replace(told={}) if known.event == "unavailable" else known
         elif not any(_replaces(other, trouble) for other in new):
             ended[key] = known

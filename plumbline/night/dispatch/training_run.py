@@ -140,7 +140,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
         if view.child.alive != training.alive:
             training = replace(training, alive=view.child.alive, alive_at=now)
     elif view.recorded is None:
-        # The server does not answer: silence is no sign of a failed child.
+        # The server does not answer: silence is not a sign of a failed child.
         training = replace(training, alive_at=now)
     return _still_runs(training, view, now, limits)
 

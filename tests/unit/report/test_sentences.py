@@ -101,6 +101,6 @@ def test_the_document_of_a_command_has_sentences() -> None:
 
 
 def test_a_fact_is_printed_by_the_report_alone() -> None:
-    with pytest.raises(TypeError, match="a fact is no text"):
+    with pytest.raises(TypeError, match="a fact is not text"):
         f"{fact('loss.definition')}"
     assert clean(fact("loss.definition"), 20) == "the loss differs fr…"
