@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 from string import Formatter
 from typing import get_args
@@ -17,6 +18,7 @@ from plumbline.schema.verdict import Cause, CauseCode, Finding, Judgement, Sure
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@functools.cache
 def made_facts() -> dict[str, set[frozenset[str]]]:
     """Return by code the names of the values of each fact that the product makes."""
     made: dict[str, set[frozenset[str]]] = {}

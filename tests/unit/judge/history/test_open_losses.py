@@ -66,6 +66,7 @@ def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size:
         assert "pass" not in verdicts, (seed, verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.02, 0.03])
 @pytest.mark.parametrize("history", [8, 12, 20, 60])
 def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, history: int) -> None:
@@ -76,6 +77,7 @@ def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, h
         assert reasons <= {"machine"}, (seed, reasons)
 
 
+@pytest.mark.slow
 def test_a_loss_of_two_sd_after_eight_nights_is_asked_about() -> None:
     """A growing reference takes such nights in: they are compared with the nights before each of them instead."""
     unasked = [seed for seed in range(60) if not after_the_question(judged("no environment", 0.02, 8, seed), 8)]
