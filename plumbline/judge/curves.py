@@ -1,4 +1,4 @@
-"""Reruns and traces of a learning curve: how they compare, and which steps are traced. Pure."""
+"""Comparison of learning-curve reruns, and choice of the steps to trace. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
 
 
 def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
-    """Compare a whole curve with a rerun that evaluates by the definition: its sums round differently."""
+    """Compare a learning curve with its rerun, whose evaluations round differently."""
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or not _has_equal_losses(side, rerun, learn.steps):
         return False
@@ -44,7 +44,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
 
 
 def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
-    """Return whether a training resumed before `step`; `None` is its end."""
+    """Return whether a training resumed before `step`; `None` means its end."""
     learn = side.record.evidence.learn
     return learn is not None and any(at <= (learn.steps if step is None else step) for at in learn.resumed_at)
 
@@ -70,7 +70,7 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    """Return the steps before, at and behind a difference."""
+    """Return the steps just before, at and after a difference."""
     return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
 
 

@@ -13,7 +13,7 @@ Role = Literal["reference", "candidate"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One item that a record lacks."""
+    """One item that a record should have and lacks."""
 
     check: str
     outcome: Outcome
@@ -43,7 +43,7 @@ def lacks(
 
 
 def counts(check: str, metric: Statement, observed: int, wanted: int, *, role: Role | None = None) -> Gap:
-    """Return an invalid gap: a wrong number of items."""
+    """Return a gap for a wrong number of items."""
     return lacks(
         check,
         "invalid",

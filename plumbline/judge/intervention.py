@@ -1,4 +1,4 @@
-"""Intervention on a suspect: the values to restore for some steps, and the captures that hold them."""
+"""Intervention of an experiment: the reference's values to restore, and where from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of the optimizers' updates in fp64, from an optimizer's own gradients, state and rates."""
+"""Recompute optimizer updates by their definitions in fp64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ State = dict[str, torch.Tensor]
 
 
 class UpdateCheck:
-    """One update beside its definition: `before` is called with the clipped gradients, `errors` after it."""
+    """Comparison of one optimizer update with its definition in fp64."""
 
     def __init__(self, engine: Engine) -> None:
         self._spec, self._optimizer = engine.spec.optimizer, engine.optimizer
@@ -76,7 +76,7 @@ class UpdateCheck:
                 yield name, torch.where(off == 0, 0.0, off / (_UNIT * _OF_MOMENTS * sum(sizes)))
 
     def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
-        """Return the terms of each moment after the update, from which the next one starts."""
+        """Return the terms of each optimizer moment after the update."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":
             kept = (state["momentum_buffer"].double() * beta1,) if "momentum_buffer" in state else ()
@@ -105,7 +105,7 @@ class UpdateCheck:
         return first / corrections[0] / ((second / corrections[1]).sqrt() + self._spec.eps)
 
     def _of_corrections(self, count: float) -> float:
-        """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
+        """Return the rounding error of AdamW's bias corrections, computed in fp32.
 
         In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
         """

@@ -79,7 +79,7 @@ def rounding_note(judgement: Judgement) -> str:
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
-    """Return where the learning curves differ beyond rounding."""
+    """Return the first mismatch of the learning curves beyond rounding."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
@@ -157,7 +157,7 @@ class PairedDrop:
 
 
 def grown(share: float) -> float:
-    """Return by how much more is needed where this share of it is new."""
+    """Convert a share of the new amount to growth over the old."""
     return share / (1 - share)
 
 

@@ -184,7 +184,7 @@ def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHis
 
 
 def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> Metric:
-    """Return the metric on the scale of its values.
+    """Return the metric with a scale that suits its values.
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """

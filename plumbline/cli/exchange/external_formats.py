@@ -247,7 +247,7 @@ def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Cont
 
 
 def _point(value: object) -> object:
-    """Return a number with a decimal comma with a point."""
+    """Replace a number's decimal comma by a point."""
     if isinstance(value, str) and value.count(",") == 1 and value.strip().lstrip("+-").replace(",", "").isdigit():
         return value.replace(",", ".")
     return value

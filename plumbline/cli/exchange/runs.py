@@ -48,7 +48,7 @@ class NightRun:
 
 
 def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
-    """Return the last rounds of a platform. All without a number."""
+    """Return a platform's last `number` rounds, or all."""
     times = {name: judged.time for name, judged in series.judged.items()}
     times |= dict(zip(series.round, series.time, strict=True))
     return set(sorted(times, key=lambda name: times[name])[-last:] if last else times)

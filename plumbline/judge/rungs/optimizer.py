@@ -182,7 +182,7 @@ def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
 
 
 def _is_one_factor(factors: list[float]) -> bool:
-    """Return whether the factors vary clearly less than their distance from 1."""
+    """Return whether one common factor scales all updates."""
     spread = max(factors) - min(factors)
     return spread <= limits.SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
 

@@ -49,7 +49,7 @@ def accepted_times(central: CentralStore) -> dict[str, dict[str, list[datetime]]
 
 
 def _accepted(baseline: Baseline) -> list[datetime]:
-    """Return the nights of accepted records, the anchor's first."""
+    """Return the nights whose records were accepted as baselines."""
     records = (baseline.anchor or baseline.records[0], *baseline.records)
     anchor, *times = [night_time(record.round_id, record.started_at) for record in records]
     return [anchor, *(time for time in times if time > anchor)]
