@@ -72,7 +72,7 @@ def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
-    """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
+    """Return how many steps an experiment on a mismatch trains."""
     return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
 
 

@@ -88,7 +88,7 @@ def _answers() -> Iterator[None]:
 
 
 def _device(local_rank: int) -> torch.device:
-    """Return a process's device; with too few GPUs processes share one, so that the first can write the record."""
+    """Return a process's device; too few GPUs are shared."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())

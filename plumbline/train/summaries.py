@@ -35,7 +35,7 @@ _active = 0
 
 
 def is_summarizing() -> bool:
-    """Return whether operations are a summary's, which modes that replace or list operations leave alone."""
+    """Return whether a summary runs, whose operations torch modes must ignore."""
     return _active > 0
 
 
@@ -131,7 +131,7 @@ def _orders(device: torch.device, blocks: int) -> torch.Tensor:
 
 
 class _Tensor:
-    """One tensor of `Summaries`."""
+    """Running summary of one tensor."""
 
     def __init__(
         self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, digest: TensorDigest, *,

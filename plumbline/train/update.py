@@ -52,7 +52,7 @@ class UpdateCheck:
 
     @torch.no_grad()
     def errors(self, rates: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each parameter's distance from its update at the groups' `rates`, in units of what fp32 rounds."""
+        """Yield each parameter's error against its definition, in fp32 roundings."""
         for (name, value), old, state in zip(self._named, self._weights, self._states, strict=True):
             if value.grad is None:
                 continue
@@ -90,7 +90,7 @@ class UpdateCheck:
     def _step(
         self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
     ) -> torch.Tensor:  # fmt: skip
-        """Return the step in units of the learning rate."""
+        """Return the update divided by the learning rate."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":  # its first momentum is the gradient
             return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope

@@ -156,7 +156,7 @@ class WindowRunner:
 
 
 def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
-    """Return a window's rows of a batch; where texts are packed, all but one are cut, so that two share a row."""
+    """Return a window's few rows of a batch; packed texts are cut to share one."""
     parts, is_packed = engine.spec.optimizer.accumulation_steps, engine.padding == "packed"
     masks = batch["attention_mask"].numpy()
     rows = window_rows(masks, (engine.spec.seed, at), parts, packed=is_packed)

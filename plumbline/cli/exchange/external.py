@@ -24,7 +24,7 @@ _DAY_SECONDS = 86400.0
 
 
 class Direction(Model):
-    """Which values of a metric are worse, and who said so."""
+    """Direction in which a metric gets worse, and its source."""
 
     metric: str
     worse: Worse

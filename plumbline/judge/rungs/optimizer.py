@@ -132,7 +132,7 @@ def update(pair: Pair, step: int) -> Mismatch | None:
 
 
 def update_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the update's norm in two fp64 runs, also at steps without sketches.
+    """Return a mismatch of the update's norm in two fp64 runs.
 
     In the spec's precision, Adam turns the rounding of nearly zero gradients into whole updates, which hides the norm.
     """

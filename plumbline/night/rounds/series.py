@@ -70,7 +70,7 @@ def count_unjudged(
 
 
 def _unjudged_nights(round_: Round, series: SeriesFile, tonight: JudgedRound) -> int:
-    """Return the number of consecutive days, by the schedule's time zone, all of whose rounds left no judgement.
+    """Count the consecutive days without any judged round.
 
     Days without a round do not count. Tonight is one, and counts once, however many rounds it has.
     """
