@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 ALLOWED = nights.ALLOWED.of("throughput")
 NUM_LOST = 40
+HISTORIES = (8, 20, *(pytest.param(length, marks=pytest.mark.slow) for length in (12, 60)))
 ROADS = ("no experiment", "no environment", "machine")
 
 
@@ -58,7 +59,7 @@ def after_the_question(decisions: list[Decision], history: int) -> list[str]:
 
 @pytest.mark.parametrize("road", ROADS[:2])
 @pytest.mark.parametrize("size", [0.02, 0.03, 0.05, 0.1])
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size: float, history: int) -> None:
     for seed in range(5):
         verdicts = after_the_question(judged(road, size, history, seed), history)
@@ -68,7 +69,7 @@ def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0.02, 0.03])
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, history: int) -> None:
     for seed in range(5):
         decisions = judged("machine", size, history, seed)[history:]
@@ -228,7 +229,7 @@ def test_a_question_without_a_size_of_an_earlier_version_opens_nothing() -> None
     assert past_of(lines_of(older, METRICS, {})[0]).question is None
 
 
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
     history: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
