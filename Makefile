@@ -52,7 +52,7 @@ check: $(OLDEST_PIP)
 	$(MAKE) --jobs=2 lint unit
 
 unit: $(OLDEST_PIP)
-	$(BIN)/python -m pytest -q $(PARALLEL) tests/unit
+	$(BIN)/python -m pytest -q -m "not slow" $(PARALLEL) tests/unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check $(CODE)

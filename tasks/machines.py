@@ -77,7 +77,7 @@ def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[
 
 
 def _are_needed(suite: Suite, round_id: str) -> bool:
-    """Return whether a later start of this controller, or a different round of the suite, trains on the machines."""
+    """Return whether a later start or a different round needs the machines."""
     with suppress(PlumblineError, OSError):  # without an answer the machines are stopped
         try:
             refuse_superseded(suite, round_id)

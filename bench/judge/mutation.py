@@ -113,7 +113,7 @@ def _real(session: Path, folder: Path) -> list[Any]:
     """Return the mutants that a test could detect, in a stable order.
 
     Identity, and equality with a word, are replaced by their opposite alone: cosmic-ray does so for `None` and numbers,
-    and an order of words, or `is` for `==`, is no fault that anybody writes.
+    and an order of words, or `is` for `==`, is not a fault that anybody writes.
     """
     from cosmic_ray.work_db import use_db
 

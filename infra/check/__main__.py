@@ -258,7 +258,7 @@ PLANTED: dict[str, Planted] = {
     "provider of another version": Planted(
         check_arguments, "infra/aws/versions.tf", '"~> 6', '"~> 5', "version: is not that of its schema",
     ),
-    "file that is no HCL": Planted(check_arguments, "infra/gcp/outputs.tf", "value = {", "value = [", "gcp/outputs.tf"),
+    "invalid HCL": Planted(check_arguments, "infra/gcp/outputs.tf", "value = {", "value = [", "gcp/outputs.tf"),
     "unformatted file": Planted(check_format, _AWS_STORES, "  bucket   =", "  bucket =", "is not formatted"),
     "misspelt value of a chart": Planted(
         check_charts, "infra/control/server.yaml", "existingSecret", "existingSecert", "existingSecert",

@@ -194,7 +194,7 @@ def teardown(tree: Tree) -> Iterator[str]:
     ):  # fmt: skip
         for body in tree.bodies(module, kind):
             if "var.deletion_protection" not in str(body.get(key)):
-                yield f"infra/{module}: {kind}: {key}: is no variable"
+                yield f"infra/{module}: {kind}: {key}: is not a variable"
 
 
 def hours(tree: Tree) -> Iterator[str]:
@@ -225,7 +225,7 @@ def rotation(tree: Tree) -> Iterator[str]:
 
 
 def choices(tree: Tree) -> Iterator[str]:
-    """Yield a team's choices that are no key of `terraform.tfvars`."""
+    """Yield a team's choices that are not keys of `terraform.tfvars`."""
     variables = tree.modules["three-clouds"].named("variable")
     common = {"machine_type", "accelerator", "max_machines", "spot", "reservation"}
     for cloud, own in (
@@ -236,7 +236,7 @@ def choices(tree: Tree) -> Iterator[str]:
         given = set(re.findall(r"(\w+) = optional", str(variables.get(cloud, {}).get("type"))))
         call = tree.modules["three-clouds"].named("module")[cloud]
         for name in sorted((common | own) - (given & call.keys())):
-            yield f"infra/three-clouds: {cloud}: {name} is no key"
+            yield f"infra/three-clouds: {cloud}: {name} is not a key"
 
 
 def network(tree: Tree) -> Iterator[str]:

@@ -132,7 +132,7 @@ def _plain(label: str) -> str:
 
 
 def read_modules(root: Path) -> tuple[dict[str, Module], list[str]]:
-    """Return every module by its folder, and the files that are no HCL."""
+    """Return every module by its folder, and the files that are not HCL."""
     import hcl2  # noqa: PLC0415 - of the folder of tools
 
     modules: dict[str, Module] = {}

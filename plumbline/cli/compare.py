@@ -173,7 +173,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _measured(finding: Finding) -> str:
-    """Return a number with its limit, or a text with the reference's text."""
+    """Format what a finding observed, with its limit or reference."""
     if isinstance(finding.observed, str) and isinstance(finding.limit, str):
         return f": {finding.limit} → {finding.observed}"
     limit = "" if finding.limit is None else f" (limit {finding.limit})"

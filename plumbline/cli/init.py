@@ -103,7 +103,7 @@ def _check_choices(suite: NewSuite) -> None:
         checkpoint_folder(suite.model, dict.fromkeys(_SIZES))
     kind = suite.alert.partition("/")[0]
     if kind not in BLOCK_TYPES and (hint := did_you_mean(kind, BLOCK_TYPES)):
-        raise ConfigurationError(f"{kind!r} is no type of recipient", where="init", key="--alert", hint=hint)
+        raise ConfigurationError(f"{kind!r} is not a type of recipient", where="init", key="--alert", hint=hint)
     if suite.data:
         _check_rows(suite)
 

@@ -124,7 +124,7 @@ class Installer:
 
 
 def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the variables of an installer: a package's build sees no key of a cloud, of Prefect or of a store.
+    """Return an installer's environment variables, without credentials.
 
     `home` is an empty folder, in which no tool finds a profile. The installer keeps its own settings.
     """

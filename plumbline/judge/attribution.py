@@ -26,11 +26,11 @@ class Attribution:
         return self._without_consequences(cause.code, names).settled(cause, names)
 
     def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
-        """Append a cause."""
+        """Append a cause that needs no further experiment."""
         return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
 
     def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
-        """Drop gradient causes inside a module whose operator differs."""
+        """Drop gradient causes that a different forward output of their module explains."""
         if code != "operator" or not names:
             return self
         prefixes = tuple(f"{name}." for name in names)
@@ -43,7 +43,7 @@ class Attribution:
 
 
 def unsteady(parting: Mismatch) -> Cause:
-    """Return the cause of a candidate that differs from its unchanged rerun."""
+    """Return the cause where the candidate differs from its own unchanged rerun."""
     place = (
         fact("place.at-step", stage=parting.at.stage, step=parting.at.step)
         if parting.at.step is not None
@@ -64,7 +64,7 @@ _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
 
 
 def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
-    """Return the likeliest cause of a first different bit, native or portable, that no experiment restored.
+    """Return the likeliest cause of different bits that no experiment confirmed.
 
     The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
     """

@@ -33,25 +33,25 @@ class CanaryResult:
 
     @property
     def is_found(self) -> bool:
-        """Return whether the judge found the fault: a copy that is not decided proves nothing."""
+        """Return whether the judge found the fault; `inconclusive` is not found."""
         return self.verdict == "drift"
 
 
 class ProbeProofs:
-    """Results on the probes of a round: machines of one kind leave equal probes, which are tried once."""
+    """Cache of canary results, as machines of one kind leave equal probes."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, list[tuple[Evidence, tuple[CanaryResult, ...]]]] = {}
 
     def find(self, record: RunRecord, gates: Gates) -> tuple[CanaryResult, ...] | None:
-        """Return the results on a record of the same machine, parts and evidence, apart from its speed."""
+        """Return the cached results of an equal record; speed may differ."""
         for evidence, results in self._known.get(_kind(record, gates), ()):
             if all(getattr(evidence, name) == getattr(record.evidence, name) for name in ("data", "model", "probe")):
                 return results
         return None
 
     def add(self, record: RunRecord, gates: Gates, results: tuple[CanaryResult, ...]) -> None:
-        """Store the proof results of one record."""
+        """Cache the canary results of one record."""
         self._known.setdefault(_kind(record, gates), []).append((record.evidence, results))
 
 
@@ -63,7 +63,7 @@ def _kind(record: RunRecord, gates: Gates) -> Hashable:
 def prove(
     record: LoadedRecord, gates: Gates, judge: Judge = compare, known: ProbeProofs | None = None
 ) -> tuple[CanaryResult, ...]:
-    """Judge a copy of `record` with each known fault; a record that is invalid by itself has no copies."""
+    """Plant each known fault in a copy of `record`, and judge it."""
     if not stands_alone(record) or different_precision(record) is not None:
         return ()
     known = known or ProbeProofs()
@@ -82,7 +82,7 @@ def prove(
 
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
-    """Return a finding for each fault that the judge did not find; an undecided one is no fault of the judge."""
+    """Return a finding for each planted fault that the judge missed."""
     undecided = fact("canary.too-noisy")
     missed = fact("canary.missed")
     return tuple(
@@ -104,7 +104,7 @@ Copy = tuple[str, LoadedRecord, LoadedRecord, SpeedEvidence | None]
 
 
 def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
-    """Yield the copy that is slower, if the record has a speed."""
+    """Yield a copy of the record with lower throughput, if it measured any."""
     evidence = record.record.evidence
     if evidence.speed is not None and evidence.speed.samples_per_second:
         # Other load would excuse the copy's drop: the canary is about the judge, not about tonight's machine.
@@ -115,7 +115,7 @@ def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
 
 
 def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
-    """Yield the copies with each applicable fault of the probe."""
+    """Yield copies of the record, each with one fault in its probe."""
     evidence = record.record.evidence
     probe = evidence.probe
     if probe is None:
@@ -139,7 +139,7 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
 
 
 def _drop(speed: SpeedEvidence, gates: Gates) -> float:
-    """Return a drop a fifth beyond the gate's limit, or the steps' spread."""
+    """Return a throughput drop that the gate must find."""
     spread = gates.throughput_standard_errors * math.hypot(noise_of(speed), noise_of(speed))
     least = max(gates.throughput_drop, spread) if spread < 1 else gates.throughput_drop
     return min(limits.CANARY_DROP * least, (1 + least) / 2)
@@ -169,7 +169,7 @@ def _other_weights(probe: ProbeEvidence) -> tuple[StepEvidence, ...]:
 
 
 def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
-    """Swap the digests and contents of the first two batches."""
+    """Swap the contents of the first two batches."""
     first, second = probe.steps[:2]
     steps = (
         first.model_copy(update={"batch": second.batch}),
@@ -184,7 +184,7 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
 
 
 def _other_eps(record: LoadedRecord, leg: PortableEvidence, norms: set[str]) -> LoadedRecord:
-    """Change the LayerNorm outputs of the portable leg, on a CPU whose rounding differs."""
+    """Imitate a different LayerNorm epsilon in the portable leg's outputs."""
     steps = []
     for step in leg.steps:
         outputs = [(name, digest_json(["canary", bits])[:16] if name in norms else bits) for name, bits in step.outputs]

@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Return which of `reference` and `candidate` lack an item that the other has; `either` if it is unclear."""
+        """Return which side lacks evidence that the other has, or `either`."""
         return frozenset(side for side, _ in self._unequal)
 
     @cached_property
@@ -76,7 +76,7 @@ class Compared:
 
     @cached_property
     def curve(self) -> tuple[Mismatch, ...]:
-        """Return the mismatches of the learning curves: where they part, and a different evaluation behind that."""
+        """Return the mismatches of the learning curves and of their evaluations."""
         is_explained = self.walk is not None and bool(self.walk.mismatches)
         bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
@@ -89,7 +89,7 @@ class Compared:
 
 
 def curve_formula(pair: Pair) -> Mismatch | None:
-    """Return what a curve shows whatever its rounding: its own state, a number format, or a part of a window."""
+    """Return a mismatch of the learning curves that rounding cannot explain."""
     formula = own_state(pair) or other_format(pair, "learn") or window_mismatch(pair, "learn")
     return formula or own_state(pair, parted=True)
 

@@ -38,7 +38,7 @@ def compare(
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
-    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is no baseline
+    Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is not a baseline
     has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
     be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow. `table` has the comparisons of the
     round, so that no pair is compared again.
@@ -108,7 +108,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
 
 
 def _with_guess(causes: list[Cause], guesses: list[Cause]) -> list[Cause]:
-    """Return the causes, and the first guess if none of them has a name."""
+    """Add a guess to the causes if none of them is named."""
     if any(cause.code != "unattributed" for cause in causes):
         return causes
     return causes + [guess for guess in guesses if not causes or guess.code != "unattributed"][:1]
@@ -119,7 +119,7 @@ def _sure_of(cause: Cause) -> Cause:
 
 
 def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
-    """Convert a suspicion of a mismatch, by default the likeliest, to a cause."""
+    """Convert a mismatch's suspected cause, by default the likeliest, to a `Cause`."""
     chosen = suspicion or mismatch.suspicions[0]
     return Cause(
         code=chosen.code,
@@ -146,7 +146,7 @@ def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
 
 
 def _lost_curve(pair: Pair) -> list[Finding]:
-    """Return a finding if curves of different kernels have no windows beside each other."""
+    """Return a finding if learning curves of different kernels have no common windows."""
     why = lost_windows(pair, "learn")
     if not why or pair.candidate.record.experiment is not None or not other_kernels(pair, "learn"):
         return []
@@ -155,7 +155,7 @@ def _lost_curve(pair: Pair) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return a finding if only bits differ, and no portable legs show that the formulas are equal."""
+    """Return a finding if different bits lack the evidence to excuse them."""
     is_experiment = pair.candidate.record.experiment is not None
     if walk.equal or walk.mismatches or is_experiment or portable_legs(pair) is not None:
         return []

@@ -26,7 +26,7 @@ J = TypeVar("J", bound=Judgement)
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Reason why a difference from another platform is no drift."""
+    """Reason why a difference from another platform is not drift."""
 
     outcome: Literal["pass", "inconclusive"]
     """`pass`: a person accepted the difference."""
@@ -34,7 +34,7 @@ class Doubt:
 
 
 def exonerate(judged: J, doubt: Doubt, against: str) -> J:
-    """Return a judgement without the drift against `against`; its causes stay with the caller."""
+    """Return a judgement without the drift against the platform `against`."""
     findings = [
         finding.replace(outcome=doubt.outcome) if _accuses(finding, against) else finding
         for finding in judged.findings
@@ -78,7 +78,7 @@ def trusted_reference(
     *,
     table: Comparisons | None = None,
 ) -> TrustedReference:
-    """Return the platform to judge the others against, and the differences that are no drift.
+    """Choose the reference platform, and the differences that are not drift.
 
     The answer is `reference` if every platform agrees with it. Otherwise the accused is who left its own accepted
     baseline, or is wrong by itself, and without such evidence who left the reference. No platform is accused that
@@ -88,7 +88,7 @@ def trusted_reference(
     records = {name: table.whole(record) for name, record in records.items()}
     if reference not in records or not stands_alone(records[reference]):
         return TrustedReference(reference)
-    # A record that is invalid by itself, or lacks evidence that the reference has, is no reference.
+    # A record that is invalid by itself, or lacks evidence that the reference has, is not a reference.
     whole = {
         name: record
         for name, record in records.items()
@@ -120,7 +120,7 @@ class _Evidence:
     table: Comparisons
 
     def choose(self, reference: str) -> str:
-        """Return the first platform that agrees with its own baseline.
+        """Choose the first platform that agrees with its own baseline as reference.
 
         Without any, `reference`; if that is wrong by itself, the first that is not and that left no baseline.
         """
@@ -129,7 +129,7 @@ class _Evidence:
         return next(iter(steady or (sound if reference in self.wrong else ())), reference)
 
     def doubt(self, name: str, chosen: str) -> Doubt | None:
-        """Return why `name`, which differs from `chosen`, is not accused; `None` if it is."""
+        """Return why `name`, which differs from the reference, is not accused."""
         if self.steady[name]:
             return self._between_steady(name, chosen)
         if chosen in self.wrong or self.steady[chosen] is False:
@@ -142,7 +142,7 @@ class _Evidence:
         return left != right and self._judged(self.records[left], self.records[right], right).verdict == "drift"
 
     def can_agree(self, left: str, right: str) -> bool:
-        """Return whether nothing shows a difference; records that cannot be judged together differ, too."""
+        """Return whether two platforms show no drift between them."""
         return self._judged(self.records[left], self.records[right], right).verdict not in ("drift", "invalid")
 
     @cached_property
@@ -152,7 +152,7 @@ class _Evidence:
 
     @cached_property
     def wrong(self) -> Mapping[str, Statement]:
-        """Return why a platform is wrong by itself, if not all are."""
+        """Return why platforms are wrong by themselves, unless all are."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [
@@ -179,7 +179,7 @@ class _Evidence:
         return compare(reference, candidate, gates, throughput=False, table=self.table)
 
     def _between_steady(self, name: str, chosen: str) -> Doubt:
-        """Return whether two platforms that agree with their own baselines differ as these do.
+        """Return why two platforms that each equal their baseline differ.
 
         Who is wrong by itself is not steady: beside a steady platform a steady one was chosen.
         """

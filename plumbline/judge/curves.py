@@ -51,7 +51,7 @@ def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
 
 
 def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
-    """Compare a whole curve with a rerun that evaluates by the definition: its sums round differently."""
+    """Compare a learning curve with its rerun, whose evaluations round differently."""
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or not _has_equal_losses(side, rerun, learn.steps):
         return False
@@ -69,7 +69,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
 
 
 def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
-    """Return whether a training resumed before `step`; `None` is its end."""
+    """Return whether a training resumed before `step`; `None` means its end."""
     learn = side.record.evidence.learn
     return learn is not None and any(at <= (learn.steps if step is None else step) for at in learn.resumed_at)
 
@@ -93,7 +93,7 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    """Return the steps before, at and behind a difference."""
+    """Return the steps just before, at and after a difference."""
     return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
 
 
@@ -124,7 +124,7 @@ def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRec
 
 
 def trace_problem(record: LoadedRecord, window: Window) -> Statement:
-    """Return why a record is no complete trace of `window`, or ""."""
+    """Return why a record is not a complete trace of `window`, or ""."""
     experiment, evidence = record.record.experiment, record.record.evidence
     if experiment is None or evidence.trace is None or evidence.probe is None:
         return fact("trace.none")

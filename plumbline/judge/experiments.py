@@ -18,7 +18,7 @@ from plumbline.schema.experiment import Rung as ReplayRung
 def interventions(
     mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, trained: frozenset[str]
 ) -> tuple[Intervention, ...]:
-    """Return the ways to test `suspicion`, cheapest first.
+    """Return the experiments that test `suspicion`, cheapest first.
 
     `trained` holds the parameters that got a gradient on both sides.
     """
@@ -94,7 +94,7 @@ _KEPT = frozenset({"batch", "schedule", "rng"})
 
 
 def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
-    """Run the whole probe where that needs no captured tensors and leaves no rounding, to show later causes.
+    """Extend an experiment to the whole probe, if it needs no captures.
 
     The evaluation reads its own rows: neither an order of batches, a generator's state nor a learning rate reaches it,
     but wrong texts, tokens and labels may.
@@ -107,12 +107,12 @@ def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
-    """Return how many steps an experiment on a mismatch takes; the probe has `last`."""
+    """Return how many steps an experiment on a mismatch trains."""
     return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
 
 
 def _unread(mismatch: Mismatch) -> bool:
-    """Return whether a dataset difference appears in no batch of the probe."""
+    """Return whether a difference of datasets is in no batch of the probe."""
     return mismatch.rung == "data" and mismatch.at.step is None and mismatch.at.at != "tokenizer"
 
 

@@ -13,7 +13,7 @@ Role = Literal["reference", "candidate"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One item that a record lacks."""
+    """One item that a record should have and lacks."""
 
     check: str
     metric: Statement

@@ -1,4 +1,4 @@
-"""Intervention on a suspect: the values to restore for some steps, and the captures that hold them."""
+"""Intervention of an experiment: the reference's values to restore, and where from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Intervention:
     captures: tuple[Capture, ...] = ()
     """To capture from the reference first; replays with the source `capture.safetensors` read them."""
     rungs: frozenset[str] = field(default_factory=frozenset)
-    """Rungs that are equal by construction afterwards, and so are no evidence."""
+    """Rungs that are equal by construction afterwards, and so are not evidence."""
     by_definition: bool = False
     """Whether the value follows from its definition instead of the reference's bits: equal up to rounding only."""
     kind: str = ""

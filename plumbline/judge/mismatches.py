@@ -42,13 +42,13 @@ class Mismatch:
 
 
 def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:
-    """Drop a cause that other evidence excludes; the last suspicion stays."""
+    """Drop a cause that other evidence excludes, unless it is the last."""
     left = tuple(each for each in mismatch.suspicions if each.code != code)
     return replace(mismatch, suspicions=left) if left else mismatch
 
 
 def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
-    """Return whether rounding is the trace of a formula that shows in a later step: of one rung, of one module.
+    """Return whether a rounding and a later mismatch share rung and module.
 
     Other code for an update or a module also rounds differently where its formula gives an equal result.
     """
@@ -56,14 +56,14 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
 
 
 def is_trace_of_gradient(later: Mismatch) -> bool:
-    """Return whether a later output differs by rounding alone: other code for a gradient also computes the output."""
+    """Return whether an output's rounding follows from different gradient code."""
     error = later.findings[0].observed if later.findings else None
     is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
     return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding
 
 
 def with_kernel_last(mismatch: Mismatch) -> Mismatch:
-    """Move `kernel` to the end of a formerly hidden mismatch's suspicions."""
+    """Move the cause `kernel` behind all other suspicions of a mismatch."""
     kernel = tuple(each for each in mismatch.suspicions if each.code == "kernel")
     others = tuple(each for each in mismatch.suspicions if each.code != "kernel")
     return replace(mismatch, suspicions=(*others, *kernel))

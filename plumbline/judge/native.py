@@ -1,4 +1,4 @@
-"""Whether two runs may round differently: measured by native operations that both executed.
+"""Decide by measured operations whether two runs may round differently.
 
 Equal digests of all operations: equal bits are due, whatever else differs. Different ones of nearly equal numbers: the
 difference of the training's bits is excused, and its size decides. An operation whose numbers differ by more than
@@ -34,7 +34,7 @@ _NUM_NAMED = 3
 
 
 def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
-    """Return whether autocast leaves the same operations in fp32: on one kind of device, with the same software."""
+    """Return whether both sides' autocast keeps the same operations in fp32."""
     sides = [side.fingerprint for side in (left, right)]
     packages = [{name: side.packages.get(name) for name in SOFTWARE} for side in sides]
     return packages[0] == packages[1] and bool(sides[0].gpus) == bool(sides[1].gpus)
@@ -67,7 +67,7 @@ def _name(line: str) -> str:
 
 
 def _counts(line: str) -> bool:
-    """Return whether a difference is more than a machine's name, and measured on both sides, as experiments do not."""
+    """Return whether a fingerprint difference can explain rounding."""
     name, _, values = line.partition(": ")
     if name.startswith("mantissa_bits."):
         return False  # a number format is a cause of its own, and excuses nothing
@@ -86,7 +86,7 @@ def _precision(spec: RunSpec, part: str) -> Precision:
 
 
 def _is_compiled(record: RunRecord, part: str) -> bool:
-    """Return whether a part was compiled, by the spec or as the machine was set."""
+    """Return whether a part ran through torch.compile."""
     by_spec = getattr(_part_of(record.spec, part), "compile", False)
     return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))
 

@@ -1,4 +1,4 @@
-"""Distance of one run's tensors from its own portable leg, which tells rounding from signal.
+"""Distance of a run's tensors from its own portable run, to measure rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """
@@ -20,7 +20,7 @@ from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 @dataclass(frozen=True)
 class OwnDistances:
-    """Relative errors of a run's tensors against its own portable leg, by index of the tap."""
+    """Relative errors of a run's tensors against its own portable run."""
 
     loaded: LoadedRecord
 
@@ -30,7 +30,7 @@ class OwnDistances:
         return self._probe.taps[index]
 
     def share(self, index: int) -> float | None:
-        """Return the norm of a gradient relative to the largest gradient of its step; `None` if not finite."""
+        """Return a gradient's norm relative to the step's largest."""
         tap = self.tap(index)
         largest = self._largest[tap.step]
         return None if tap.norm is None else (tap.norm / largest if largest else 0.0)
@@ -50,7 +50,7 @@ class OwnDistances:
 
     @cached_property
     def _leg(self) -> dict[tuple[int, str], tuple[float, ...]]:
-        """Return the leg's sketches up to its first step without outputs, whose products have a single slice."""
+        """Return the portable run's tensor sketches that can be compared."""
         leg = self._probe.portable if self._probe is not None else None
         found: dict[tuple[int, str], tuple[float, ...]] = {}
         for step in leg.steps if leg is not None and not leg.unportable else ():
@@ -60,7 +60,7 @@ class OwnDistances:
         return found
 
     def distance(self, index: int) -> float | None:
-        """Return the distance from the leg; `None` if not measured."""
+        """Return a tensor's distance from the portable run, or `None`."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
@@ -73,7 +73,7 @@ class OwnDistances:
 def without_signal(
     sides: tuple[OwnDistances, OwnDistances], places: Sequence[tuple[int, int]], precision: Precision
 ) -> frozenset[tuple[str, str]]:
-    """Return (stage, name) of the tensors that are rounding only in both runs; `places` are indices of equal taps.
+    """Return (stage, name) of tensors that hold only rounding in both runs.
 
     Every run is far from its own leg there, at some step and so at every step; experiments have no leg. A gradient that
     no leg shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only too, as AdamW

@@ -121,7 +121,7 @@ class Pair:
         return self._errors.get((step, stage), ())
 
     def _error(self, left: int, right: int) -> TapError:
-        """Return the error of one tensor."""
+        """Return the relative error of one tensor between both runs."""
         assert self.probes is not None  # noqa: S101 - only reached with both
         left_tap, right_tap = self.probes[0].taps[left], self.probes[1].taps[right]
         same = left_tap.sha256 == right_tap.sha256 and self._is_finite(0, left) == self._is_finite(1, right)
@@ -140,7 +140,7 @@ class Pair:
         return tap.norm is not None and (index >= len(finite) or bool(finite[index]))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
-        """Return the sketch of a tap of the reference (0) or candidate (1)."""
+        """Return one tensor's sketch in the reference (0) or candidate (1)."""
         arrays = (self.reference, self.candidate)[side].sketches
         return arrays["sketch"][index] if "sketch" in arrays else None
 
@@ -167,7 +167,7 @@ class Pair:
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:
-        """Return (stage, name) of the tensors that are rounding only by the runs' own evidence."""
+        """Return the tensors that hold only rounding by the runs' own evidence."""
         taps = self.probes[0].taps if self.probes else ()
         matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
         return without_signal(
@@ -176,7 +176,7 @@ class Pair:
 
     @property
     def rounding_only(self) -> frozenset[tuple[str, str]]:
-        """Return (stage, name) of the tensors without a limit."""
+        """Return the tensors that hold only rounding, and so have no limit."""
         taps = (tap for errors in self._errors.values() for tap in errors)
         return frozenset((tap.reference.stage, tap.reference.name) for tap in taps if math.isinf(tap.limit))
 

@@ -1,4 +1,4 @@
-"""Decision whether a difference disappears once a suspect has the reference's value.
+"""Decide whether a difference disappears once the reference's value is restored.
 
 Without any experiment, 15 of 216 names are lost, and of 129 confirmed faults 104 are less certain (ADR 0036).
 """
@@ -77,7 +77,7 @@ def check_restored(
 
 
 def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
-    """Return whether differences within their limits shrank clearly since `before`."""
+    """Return whether restoring a value shrank the differences clearly."""
     sides = (before, pair.candidate)
     was, now = (_distances(Pair(pair.reference, side, steps, noise=pair.noise, scale=pair.scale)) for side in sides)
     common = was.keys() & now.keys()
@@ -88,7 +88,7 @@ def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
 
 
 def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
-    """Return all numeric differences of two runs, in units of their limits."""
+    """Return all numeric differences of two runs, divided by their limits."""
     distances: dict[tuple[int, str, str], float] = {}
     for step, (left, right) in enumerate(pair.common):
         distances[step, "loss", ""] = relative(left.loss, right.loss) / pair.loss_limit(step)
@@ -103,7 +103,7 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 
 
 def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> RestoredOutcome:
-    """Decide whether fp64 runs agree where the spec's precision did not."""
+    """Return whether two fp64 runs agree where lower precision did not."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > limits.VANISHED * min(was, 1.0):
         return RestoredOutcome(restored=False, text=fact("restored.differ", now=now))

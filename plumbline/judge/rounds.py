@@ -92,7 +92,7 @@ def _platform(
 
 
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
-    """Return a judgement whose differences do not accuse the platform; an accepted difference is a note."""
+    """Return the judgement with differences that accuse nobody turned into notes."""
     place = part.first_divergence
     doubt = Doubt(
         doubt.outcome,
@@ -148,7 +148,7 @@ def _who_is_off(
     wanted: str,
     trusted: TrustedReference,
 ) -> tuple[Note, ...]:
-    """Return notes on a single different platform, or on a replaced reference."""
+    """Note which single platform differs from all others."""
     reference, against = trusted.name, f"platform {trusted.name}"
     off = [
         name

@@ -142,7 +142,7 @@ def _numbers(row_ids: NDArray[Any]) -> str:
 
 
 def _labels(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> Iterator[Finding]:
-    """Yield the texts that both sides read once, with classes of different names."""
+    """Yield texts that both sides label, with different class names."""
     changed, num_shared = _label_changes(rows, names)
     if not changed:
         return
@@ -186,7 +186,7 @@ def named_rows(reference: LoadedRecord, candidate: LoadedRecord) -> tuple[int, .
 
 
 def _once(values: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the places of the values that appear once."""
+    """Return the indices of values that occur exactly once."""
     _, first, counts = np.unique(values, return_index=True, return_counts=True)
     single: NDArray[np.intp] = first[counts == 1]
     return single

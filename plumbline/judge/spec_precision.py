@@ -1,4 +1,4 @@
-"""Bits of mantissa that operators kept, against those of the spec's precision and of the other side.
+"""Compare measured mantissa bits with the spec's precision.
 
 Without them, 3 of 216 names and 5 places are lost (ADR 0036).
 """
@@ -57,7 +57,7 @@ def precision_findings(pair: Pair) -> list[Finding]:
 
 
 def other_format(pair: Pair, part: str) -> Mismatch | None:
-    """Return the mismatch of an operator that keeps other bits than the reference's in a part.
+    """Return an operator whose measured precision differs from the reference's.
 
     TF32 is a permission here, too: a device without it keeps the bits of fp32. Which operations autocast leaves in fp32
     varies by device and by release of torch, but for products.
@@ -84,7 +84,7 @@ _TF32 = MANTISSA_BITS["tf32"]
 
 
 def _kept(record: RunRecord, part: str) -> dict[str, int]:
-    """Return the bits that each operator kept in a part; the probe's names have no prefix."""
+    """Return the measured mantissa bits of each operator in a part."""
     named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
     return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 

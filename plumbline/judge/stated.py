@@ -1,4 +1,4 @@
-"""What a record states, against its spec and against its own numbers.
+"""Check a record against its spec and its own numbers.
 
 It needs no reference: platforms that share a fault agree with each other. Without it, 8 of 77 shared faults pass
 (ADR 0036).
@@ -18,7 +18,7 @@ from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
 
 
 def contradiction(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
-    """Return the first contradiction of a record, whatever any other record says.
+    """Return the first contradiction within one record.
 
     `parts` are those in which nothing else differs: what their own steps show would follow from it.
     """
@@ -29,7 +29,7 @@ def contradiction(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> Gate
 
 
 def _losses(record: RunRecord) -> Iterator[GateResult]:
-    """Yield a loss of the probe that its own logits and labels do not give by the task's definition."""
+    """Yield a loss that contradicts the record's own logits and labels."""
     probe, spec = record.evidence.probe, record.spec.probe
     if probe is None or spec is None:
         return
@@ -42,7 +42,7 @@ def _losses(record: RunRecord) -> Iterator[GateResult]:
 
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:
-    """Yield a dropout whose rate, as the built model has it, is not the spec's."""
+    """Yield a dropout rate of the built model that contradicts the spec."""
     speed, learn = record.evidence.speed, record.evidence.learn
     settings = speed.trail.settings if speed is not None and speed.trail is not None else {}
     rates = [float(rate) for rate in str(settings.get("dropout") or "").split(", ") if rate]
@@ -62,7 +62,7 @@ def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
 
 
 def _updates(record: RunRecord) -> Iterator[GateResult]:
-    """Yield an update of finite gradients, at a rate above zero, that left every weight as it was."""
+    """Yield an update that should change the weights and did not."""
     probe, speed = record.evidence.probe, record.evidence.speed
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
@@ -80,7 +80,7 @@ def _lost(part: str, step: int) -> GateResult:
 
 
 def _modes(record: RunRecord) -> Iterator[GateResult]:
-    """Yield an evaluation in training mode."""
+    """Yield an evaluation that ran in training mode."""
     probe, learn = record.evidence.probe, record.evidence.learn
     evaluations = [(None, probe.evaluation)] if probe is not None and probe.evaluation is not None else []
     for step, evaluation in (*evaluations, *((each.step, each) for each in (learn.evaluations if learn else ()))):

@@ -225,7 +225,7 @@ class BaselineBook:
         return read_model(Baseline, data, where=f"{self._central.store.url}/{key}")
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
-        """Change a baseline. One that is damaged counts as none, so that accepting a record repairs it."""
+        """Change a baseline; treat a damaged one as empty."""
         changed: list[Baseline] = []
 
         def apply(data: bytes | None) -> bytes:

@@ -24,7 +24,7 @@ _NEAR = 2
 
 
 class SegmentStart(Model):
-    """Start of a segment, and what changed there."""
+    """Night at which a metric's history starts anew, and why."""
 
     since: str
     round: str

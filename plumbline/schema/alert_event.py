@@ -54,5 +54,5 @@ AlertEvent = Annotated[str, Field(max_length=64), AfterValidator(_known)]
 
 
 def is_good_news(event: str) -> bool:
-    """Return whether an event needs no action tonight: a round that passes raises it, and its end is no recovery."""
+    """Return whether an event needs no action tonight: a round that passes raises it, and its end is not recovery."""
     return EVENTS[event].level in ("success", "info")

@@ -157,7 +157,7 @@ def memory_hint(part: str) -> str:
 
 
 def record_code(error: Exception) -> str:
-    """Return the record's code of `error`. An unknown class is `error`."""
+    """Return the code that a record stores for `error`."""
     if isinstance(error, OSError) and not isinstance(error, PlumblineError):
         return "disk-full" if error.errno in DISK_FULL else "unavailable"
     return next((code for kind, code in RECORD_CODES if isinstance(error, kind)), "error")

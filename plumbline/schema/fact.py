@@ -28,7 +28,7 @@ class Fact(Model):
 
     def __str__(self) -> str:
         """Raise: `report.sentences.sentence_of` makes the sentence, so that no code reads or prints a code as words."""
-        raise TypeError(f"a fact is no text: {self.code}")
+        raise TypeError(f"a fact is not text: {self.code}")
 
     def __hash__(self) -> int:
         """Hash by content: a dictionary of values has no hash of its own."""

@@ -1,7 +1,7 @@
 """The one table of limits: numbers chosen by judgement that can change a verdict, a cause or a question.
 
 Each has its reason. `docs/MATH.md` derives those of rounding; a suite's own limits are its `[gates]`. What follows from
-a definition is no limit: bits of a number format, quantiles, sizes of what is read or shown.
+a definition is not a limit: bits of a number format, quantiles, sizes of what is read or shown.
 """
 
 from __future__ import annotations

@@ -64,13 +64,13 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
 
 
 def speed_places(spec: RunSpec) -> tuple[int, ...]:
-    """Return the steps before which a window of `speed` runs: the first one, and one beyond all that it trains."""
+    """Return the steps before which `speed` runs a window."""
     speed = spec.speed
     return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.checks else ()
 
 
 def steps_behind(draw: str) -> int:
-    """Return the number of steps behind the measured ones of `speed`, of which the last proves itself."""
+    """Return how many steps follow the measured ones of `speed`."""
     return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
 
 

@@ -122,7 +122,7 @@ A relative `file://` URL (`file://.plumbline/central`) is resolved against the w
 def without_credentials(url: str) -> str:
     """Return `url`. Raise `ValueError`, without naming it, if it contains a password, a login or a signature.
 
-    Only the account of an SSH address is no secret, such as `git@`.
+    Only the account of an SSH address is not a secret, such as `git@`.
     """
     try:
         parts = urlsplit(url)

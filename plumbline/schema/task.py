@@ -12,7 +12,7 @@ TASKS: Mapping[str, Literal["row", "token", "next"]] = {
     "masked-lm": "token",
     "causal-lm": "next",
 }
-"""`row`: the dataset has a label for each row. `token`: the training draws labels of tokens; -100 is no label. `next`:
+"""`row`: the dataset labels each row. `token`: the training draws labels of tokens; -100 is not a label. `next`:
 each token is the label of the one before."""
 
 

@@ -84,7 +84,7 @@ def _read_known(kind: type[M], content: Any, exact: Collection[str]) -> M | None
 
 
 def _remove(content: Any, place: tuple[int | str, ...]) -> None:
-    """Remove the value at a validation error's place, which also names the members of unions."""
+    """Remove the value that a validation error points to."""
     for step in place[:-1]:
         with suppress(KeyError, IndexError, TypeError):
             content = content[step]

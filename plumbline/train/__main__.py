@@ -106,7 +106,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
 
 
 def first_step() -> int:
-    """Run the selfcheck's first step; a library that cannot be loaded is one line, as at a training."""
+    """Run the selfcheck's first step; report a broken library in one line."""
     try:
         check_libraries()
         from plumbline.train.selfcheck import main as selfcheck

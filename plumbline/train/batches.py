@@ -20,7 +20,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
-    """Rows by position, fetched one batch at a time."""
+    """Torch dataset of rows by position, read a batch at a time."""
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._rows = rows

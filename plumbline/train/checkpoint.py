@@ -109,7 +109,7 @@ def _read(folder: Path, identity: str) -> dict[str, Any] | None:
 
 def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
     with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
     with torch.no_grad():
         for name, value in engine.bare.named_parameters():
             value.copy_(tensors[f"model/{name}"])
@@ -165,7 +165,7 @@ def restore_moments(engine: Engine, tensors: Mapping[str, torch.Tensor]) -> None
     for place, wanted in tensors.items():
         name, _, key = place.rpartition("/")
         if name not in parameters:
-            raise InvalidInputError("is no parameter here", where="experiment", key=f"moments of {name}")
+            raise InvalidInputError("is not a parameter here", where="experiment", key=f"moments of {name}")
         value = parameters[name]
         if key == _COUNT:
             # The count stays on the host, as torch keeps it there for optimizers that are not fused.

@@ -130,7 +130,7 @@ class Context:
 def auxiliary(
     name: str, context: Context, lost: dict[str, str], caught: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Run one leg; if a process has not enough memory, keep the reason in every process's `lost[name]`.
+    """Run a portable part; if memory runs out, say so in `lost[name]`.
 
     The reason may also be one of the errors `caught`. The leg may contain no collective operation: a process that has
     lost its leg takes part in none of them.

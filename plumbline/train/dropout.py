@@ -60,7 +60,7 @@ def _key(*parts: int) -> int:
 
 
 def _row_keys(rows: int, key: int, first_row: int, device: torch.device) -> torch.Tensor:
-    """Return two 32-bit keys per row, made on the device: one more round of `_key`."""
+    """Return two 32-bit random keys per row."""
     first, second = (_signed(value, 64) for value in _MULTIPLIERS)
     keys = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device) ^ key
     keys = keys + _signed(_GAMMA, 64)
@@ -80,7 +80,7 @@ def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, devic
 
 @functools.cache
 def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
-    """Return a device's mask function: one GPU kernel, if its bits are right."""
+    """Return a device's mask function, verified against the reference bits."""
     if device.type != "cuda":
         return plain_bits
     trial = (3, 2050, _key(7, 3, 2), 40, 1 << 22, device)
@@ -158,7 +158,7 @@ class PortableDropout(nn.Module):
 
 @functools.cache
 def _uncompiled() -> type[PortableDropout]:
-    """Return the dropout that a compiled model calls as it is: the compiler would read the step as a constant."""
+    """Exclude dropout from compilation, which would freeze its step number."""
     forward = torch.compiler.disable(PortableDropout.forward)
     return type("UncompiledPortableDropout", (PortableDropout,), {"forward": forward})
 

@@ -229,7 +229,7 @@ class Engine:
         }
 
     def unpacked(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return outputs by token in the rows of the micro-batch that was fed last."""
+        """Return packed outputs in the order of the batch's rows."""
         return outputs if self._packing is None else self._packing.unpack(outputs)
 
     def _forward(self, piece: Batch, share: float) -> torch.Tensor:
@@ -243,7 +243,7 @@ class Engine:
         return loss
 
     def _quiet(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return a context without all-reduces, except for the last micro-batch.
+        """Return a context without gradient all-reduce before the last micro-batch.
 
         The context must include the forward pass: there DDP decides whether the backward pass reduces.
         """
@@ -288,7 +288,7 @@ class Engine:
         self.observer.starts(step)
         batch = self.observer.batch(batch)
         self.optimizer.zero_grad(set_to_none=True)
-        # What a hook does before a step is no copy to the device.
+        # What a hook does before a step is not a copy to the device.
         self.clock.mark("optimizer")
         losses: list[tuple[torch.Tensor, float]] = []
         try:

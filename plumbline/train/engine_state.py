@@ -1,4 +1,4 @@
-"""State of an engine that a window borrows: set aside, replaced by one that is equal everywhere, and restored."""
+"""Save and restore an engine's state around a window."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Start:
 
 @contextlib.contextmanager
 def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> Iterator[None]:
-    """Give the engine the state `start`, and its own state back at the end.
+    """Lend the engine to a window with state `start`; restore it afterwards.
 
     The training's tensors are set aside, not copied: no window can change one of them.
     """
@@ -87,7 +87,7 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
 
 
 def _scales(engine: Engine) -> dict[str, bool]:
-    """Return whether loss scaling gives the optimizer its scale, if it says so."""
+    """Return the optimizer's flag for gradient scaling, if it has one."""
     return {name: value for name, value in vars(engine.optimizer).items() if name == SCALES}
 
 

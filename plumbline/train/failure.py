@@ -109,7 +109,7 @@ def is_device_lost(error: BaseException) -> bool:
 
 
 def pending_device_error(device: torch.device) -> RuntimeError | None:
-    """Return the error that a device keeps for every later call, without waiting for the device.
+    """Return the pending error of a device, without waiting for it.
 
     The first call after a fault may be a library's, such as cuBLAS, whose own error does not have the device's code.
     """

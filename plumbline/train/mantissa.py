@@ -48,12 +48,12 @@ def kept_part(product: float, value: float) -> float:
 
 
 def _is_format(bits: int, dtype: torch.dtype) -> bool:
-    """Return whether a number format of these bits exists: an operator that computes something else keeps no format."""
+    """Return whether a number format with this many mantissa bits exists."""
     return _FEWEST <= bits <= round(-math.log2(torch.finfo(dtype).eps))
 
 
 def _kept_bits(steps: Iterable[float]) -> int:
-    """Return how many of the steps 2**-1, 2**-2 ... changed the result, before the first that did not."""
+    """Count the steps 2**-1, 2**-2 ... that changed the result."""
     return sum(1 for _ in itertools.takewhile(bool, steps))
 
 
@@ -125,7 +125,7 @@ def measure_attention(attend: Attention, device: torch.device, precision: Precis
 
 
 def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Yield the bits that attention keeps of its values, of its queries, of its keys and of its scores."""
+    """Yield how many mantissa bits attention keeps of each input."""
     bits = round(-math.log2(torch.finfo(dtype).eps))
     steps = torch.tensor([2.0**-step for step in range(1, bits + 1)], dtype=torch.float64, device=device)
     values = torch.nn.functional.pad(1 + steps, (0, _HEAD - bits), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
@@ -138,7 +138,7 @@ def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -
 
 
 def _is_one(number: float) -> bool:
-    """Return whether a step is rather kept than lost; a number that is not finite is neither."""
+    """Return whether a small step survived rounding."""
     return math.isclose(number, 1.0, rel_tol=0.0, abs_tol=0.5)
 
 
@@ -147,7 +147,7 @@ def _zeros(dtype: torch.dtype, steps: torch.Tensor, tokens: int) -> torch.Tensor
 
 
 def _weights_apart(attend: Attention, dtype: torch.dtype, steps: torch.Tensor) -> list[float]:
-    """Return the difference of the weights of two keys whose scores are `1 + step` and 1, times `2 / step`."""
+    """Return how far one small step moves the attention weights."""
     query, keys, values = (_zeros(dtype, steps, tokens) for tokens in (1, 2, 2))
     query[..., :2] = keys[..., 0] = 1.0
     keys[:, 0, 0, 1] = steps.to(dtype)
@@ -157,7 +157,7 @@ def _weights_apart(attend: Attention, dtype: torch.dtype, steps: torch.Tensor) -
 
 
 def _scores(attend: Attention, dtype: torch.dtype, steps: torch.Tensor, *, is_query: bool) -> Iterator[float]:
-    """Yield the scores of `1 + step` beside `1`, from whose difference a factor of `1 / step` makes one.
+    """Yield attention scores that differ by one small step.
 
     The two other keys have a score of zero, so that the first key's weight shows its score. One row has larger numbers,
     which a format with a scale for each channel takes it from.
@@ -173,7 +173,7 @@ def _scores(attend: Attention, dtype: torch.dtype, steps: torch.Tensor, *, is_qu
 
 
 def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yield up to the first operator that this device cannot compute: what is not measured contradicts nothing."""
+    """Yield results up to the first operator that the device cannot compute."""
     with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
         yield from operators
 

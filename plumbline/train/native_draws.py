@@ -1,4 +1,4 @@
-"""Masks of native dropout: read from the values that a call set to zero."""
+"""Read the masks of native dropout from the values that a call set to zero."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Draw:
 
 
 def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
-    """Return the kind of a call that draws, and its rate; nothing of any other."""
+    """Return the kind and rate of a call that draws."""
     kind = _kind(func, given)
     if kind == ATTENTION:
         return ATTENTION, float(given.get("dropout_p", 0.0))
@@ -60,7 +60,7 @@ def _generator(device: torch.device) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
-    """Draw from `state` on, and give the generator its present state back."""
+    """Draw from the generator state `state`, then restore the present one."""
     present = _generator(device)
     restore = (lambda to: torch.cuda.set_rng_state(to, device)) if device.type == "cuda" else torch.set_rng_state
     restore(state)
@@ -71,7 +71,7 @@ def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
 
 
 def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
-    """Return the mask of an attention call, from one whose values are the columns of the identity.
+    """Recover the dropout mask of a fused attention call.
 
     The shapes and the generator's `state` are those of the call, so that its kernel draws the same numbers.
     """
@@ -101,7 +101,7 @@ def drops(model: nn.Module) -> bool:
 
 
 class NativeDraws(TorchFunctionMode):
-    """Mode that reads the mask of each native call that draws; the calls' own values stay as they are."""
+    """Torch mode that records the mask of each native dropout call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class NativeDraws(TorchFunctionMode):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Read nothing for a while."""
+        """Record no masks inside this context."""
         before, self._is_paused = self._is_paused, True
         try:
             yield

@@ -140,7 +140,7 @@ class _Batch:
         return function(x), {"x": x}
 
     def _sum(self) -> Computed:
-        """Return a sum over rows in the backward pass, as of position embeddings."""
+        """Return an operation whose backward pass sums over rows."""
         width = self.engine.spec.model.hidden_size
         x, y = self._values(self.rows, self._length, width), self._values(1, self._length, width, salt=2)
         return x + y, {"x": x, "y": y}
@@ -188,7 +188,7 @@ def _backward(result: torch.Tensor, inputs: Tensors) -> Tensors:
 
 
 def _update(engine: Engine, device: torch.device) -> Tensors:
-    """Return the weights of the model's shapes after clipping and three updates, in which each term of AdamW counts."""
+    """Run clipping and three AdamW updates on weights of the model's shapes."""
     shapes = {
         f"{kind} {name}": shape
         for kind, sizes in zip(("linear", "norm", "table"), layer_shapes(engine.bare), strict=True)
@@ -220,7 +220,7 @@ def _reduce(engine: Engine, device: torch.device) -> Tensors:
 
 
 def _measured(name: str, found: Tensors) -> NativeOperation:
-    """Return digest and sketch; each tensor counts alike in the sketch, whatever its size."""
+    """Return an operation's digest and sketch."""
     samples = []
     for tensor in found.values():
         flat = host_array(tensor).reshape(-1).astype(np.float64)
@@ -249,7 +249,7 @@ def _both(engine: Engine, function: Callable[[], Computed]) -> Tensors:
 def _in_turns(
     compute: Callable[[Engine, Callable[[], Computed]], Tensors], engine: Engine, rows: int, name: str
 ) -> Tensors:
-    """Return what an operation gives for as many inputs as its result needs."""
+    """Run an operation on as many inputs as its digest needs."""
     found = compute(engine, dict(_Batch(engine, rows).named())[name])
     num_turns = min(_MOST_TURNS, _LEAST_VALUES // found["output"].numel()) if engine.precision in _COARSE else 1
     for turn in range(1, num_turns):

@@ -1,4 +1,4 @@
-"""Checks of the settings of `speed` within its own machine, behind its measured steps.
+"""Checks of a training against itself, after its measured steps.
 
 Without rounding, its formula is that of the plain model: a few rows are trained by the running engine and by a plain
 one, both in fp64, where autocast casts nothing. Its kernels repeat themselves: one step is trained twice from the same
@@ -36,7 +36,7 @@ from plumbline.train.windows import few_rows
 
 
 class OwnChecks:
-    """Checks of one engine at the settings of `speed`; every process checks itself, alone."""
+    """Checks of one engine at production settings, in each process."""
 
     def __init__(self, context: Context, speed: SpeedSpec, start: Start, proofs: list[dict[str, Any]]) -> None:
         """`proofs` are those of the part, which grow."""
@@ -85,7 +85,7 @@ class OwnChecks:
         self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False, beside: Values | None = None,
         compiled: nn.Module | None = None, proven: int | None = None,
     ) -> StepValues:  # fmt: skip
-        """Train one step from `start` as a single process, and return its values, in fp64 with each module's outputs.
+        """Train one step from `start` in this process, and return its values.
 
         `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
         """
@@ -124,7 +124,7 @@ class OwnChecks:
         self._trained(engine, batch, self._start, compiled=self._compiled(engine), drops=True, proven=at)
 
     def _first_different(self, engine: Engine, batch: Batch) -> str | None:
-        """Return the first tensor that differs between two equal steps of the training, with its dropout."""
+        """Return the first tensor that differs when a step is repeated."""
         compiled = self._compiled(engine)
         first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
         again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
@@ -134,7 +134,7 @@ class OwnChecks:
         return next((name for name, ours, theirs in pairs if differ(ours, theirs)), None)
 
     def _beside_plain(self, exact: StepValues, few: Batch) -> tuple[tuple[str, float | None], ...]:
-        """Return the distances from the plain model in fp64: of outputs, of the loss, and of gradients backwards."""
+        """Measure the errors against the plain model in fp64."""
         spec, context = in_parts(self._context.spec, 1), self._context
         plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
         apply_settings("fp64", strict=True, part="speed")
@@ -155,7 +155,7 @@ class OwnChecks:
     def _kernels(
         self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: StepValues
     ) -> Iterator[KernelError]:
-        """Yield the distances from fp64 of kernels that no proof opens, and of the modules that prove themselves.
+        """Yield the errors of kernels and modules against fp64.
 
         The rows of `exact` are repeated to the shape that the training compiles for: the means are the same.
         """
@@ -172,7 +172,7 @@ class OwnChecks:
 
 
 def _worst(everyone: Sequence[ProductionEvidence]) -> ProductionEvidence:
-    """Return the checks of all processes as one: the largest of each error, of which `None` is above all."""
+    """Merge the checks of all processes, with the largest of each error."""
 
     def size(error: float | None) -> float:
         return math.inf if error is None else error

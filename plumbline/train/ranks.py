@@ -53,7 +53,7 @@ class Ranks:
         return pieces or []
 
     def concatenate(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return all processes' arrays, by rank, in the first process, and the own array elsewhere."""
+        """Gather all processes' arrays in the first; return the own elsewhere."""
         pieces = self.collect(torch.from_numpy(array)) if self.world > 1 else []
         return np.concatenate([piece.numpy() for piece in pieces]) if pieces else array
 
@@ -80,7 +80,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def _answers() -> Iterator[None]:
-    """Raise `PeerLostError` if a process does not answer; gloo raises a plain `RuntimeError`."""
+    """Raise `PeerLostError` if another process does not answer."""
     try:
         yield
     except RuntimeError as error:
@@ -88,7 +88,7 @@ def _answers() -> Iterator[None]:
 
 
 def _device(local_rank: int) -> torch.device:
-    """Return a process's device; with too few GPUs processes share one, so that the first can write the record."""
+    """Return a process's device; too few GPUs are shared."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())

@@ -35,7 +35,7 @@ _Found = TypeVar("_Found")
 
 
 def _left(read: Callable[[], _Found]) -> _Found | None:
-    """Return what `read` returns, or `None` if it raises a `RuntimeError`.
+    """Return the result of `read`, or `None` if it fails.
 
     A dead device raises torch's RuntimeError for every later access: its contents are lost, data on the host is not.
     The first error is the one to report.

@@ -1,4 +1,4 @@
-"""Selfcheck of a learning curve: a tiny BERT learns a task that can be learned, on the road of a real training.
+"""Selfcheck of a learning curve: train a tiny BERT through the real code.
 
 Rows are written as a dataset, staged, tokenized, trained on with dropout, and evaluated by `LearnRun`. The right result
 is known without any run: the labels of each batch and of the evaluation, the tokens, and an accuracy of almost 1. So it
@@ -87,14 +87,14 @@ def _spec(folder: Path, manifest: Manifest) -> RunSpec:
 
 
 class _Quiet(Context):
-    """Context of a training inside another one, which emits no progress."""
+    """Context of a training that emits no progress."""
 
     def emit(self, part: str, step: int, steps: int, *, stopping: bool | None = None) -> None:
         """Do nothing."""
 
 
 class _WithoutWindows(LearnRun):
-    """Curve without windows, whose formulas the selfcheck's portable training shows."""
+    """Learning curve without windows, which the selfcheck does not need."""
 
     def _proven(self) -> tuple[int, ...]:
         return ()
@@ -104,7 +104,7 @@ class _WithoutWindows(LearnRun):
 
 
 def learn_difference(device: torch.device) -> str:
-    """Train and evaluate; return the first difference from what is known, or ""."""
+    """Train the tiny BERT; return the first unexpected value, or ""."""
     with tempfile.TemporaryDirectory(prefix="plumbline-selfcheck-") as root:
         folder, rows = Path(root), _rows()
         manifest, vocabulary = _publish(folder, rows)
@@ -124,7 +124,7 @@ def learn_difference(device: torch.device) -> str:
 
 
 def learn_difference_once(ranks: Ranks, cache: Path) -> str:
-    """Do the same once for each release, set of packages, interpreter and machine; the cache remembers what passed."""
+    """Run the learning selfcheck once per installation, by a cache."""
     here = read_fingerprint(ranks, {}, {}).to_json()
     names = ("plumbline", "python", "packages", "cpu", "gpus", "driver", "environment")
     mark = cache / "selfcheck" / digest_json([here[name] for name in names])

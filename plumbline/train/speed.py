@@ -63,7 +63,7 @@ def found_warm(seconds: list[float]) -> bool:
 
 
 def _noted(spec: RunSpec) -> dict[str, Any]:
-    """Return the part's keys for the fingerprint; later keys only where they differ from their defaults."""
+    """Return the part's settings for the fingerprint."""
     keys = {"checks": spec.speed and spec.speed.checks, **spec.to_json()["speed"]}
     return {key: ", ".join(value) if isinstance(value, list) else value for key, value in keys.items()}
 
@@ -183,7 +183,7 @@ class SpeedRun:
         self._trail = trail.trail(engine, compiled=speed.compile)
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
-        """Train a few steps behind the measured ones, and prove the last; then run the last window and the checks."""
+        """Train, check and prove a few steps after the measured ones."""
         if not self.speed.checks:
             return
         engine.observer, ahead = Observer(), steps_behind(self.context.draw)
@@ -200,7 +200,7 @@ class SpeedRun:
         return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
 
     def _opened(self, engine: Engine, place: int) -> Engine:
-        """Return the engine, or one of a single process where shards or flash-attn have no portable form.
+        """Return the engine, unsharded where shards have no portable form.
 
         DDP's static graph counts the gradients of its first backward pass, which no window may be.
         """

@@ -1,4 +1,4 @@
-"""Watch over the state of a learning curve between its steps: only an update changes weights and moments.
+"""Watch that only updates change weights and optimizer state.
 
 What an evaluation or a checkpoint changes shows in the run itself, without a reference. So does a process whose weights
 are not those of the first one.
@@ -21,7 +21,7 @@ Event = Literal["evaluation", "checkpoint", "step", "processes"]
 
 
 class StateWatch:
-    """Checksums of weights and moments before and after what lies between two steps."""
+    """Checksums of weights and optimizer state before and after each pause."""
 
     def __init__(self, engine: Engine, ranks: Ranks, found: list[dict[str, Any]]) -> None:
         self._engine, self._ranks, self._found = engine, ranks, found
@@ -36,7 +36,7 @@ class StateWatch:
         return {part: host_array(checksum(tensors, device)).tobytes() for part, tensors in parts.items()}
 
     def held(self, step: int, event: Event) -> None:
-        """Keep the state after `step` steps, before an evaluation or a checkpoint; compare the processes' weights."""
+        """Store the state's checksums before an evaluation or checkpoint."""
         self._held = (event, self._sums())
         self._compare(step, self._held[1]["weights"])
 
@@ -51,7 +51,7 @@ class StateWatch:
         self._gather()
 
     def released(self, step: int) -> None:
-        """Compare the state with the one kept, if any; all processes keep one at the same steps."""
+        """Compare the state with the stored checksums, if any."""
         if self._held is None:
             return
         (event, before), self._held = self._held, None

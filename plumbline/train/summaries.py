@@ -35,13 +35,13 @@ _active = 0
 
 
 def is_summarizing() -> bool:
-    """Return whether operations are a summary's, which modes that replace or list operations leave alone."""
+    """Return whether a summary runs, whose operations torch modes must ignore."""
     return _active > 0
 
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Mark the operations inside as a check's, not the training's own."""
+    """Mark operations inside as a check's, not the training's."""
     global _active  # noqa: PLW0603 - modes are asked by torch, which passes nothing on
     _active += 1
     try:
@@ -115,7 +115,7 @@ class DeviceSummary:
 
 @cache
 def _places(device: torch.device) -> torch.Tensor:
-    """Return the places of each code's elements in a block, int64 [128, most]; the rest names the zero behind it."""
+    """Return the positions of each code's elements in a block, int64 [128, most], padded."""
     codes = element_codes()
     order, counts = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=NUM_SIGNED)
     places = np.full((NUM_SIGNED, counts.max()), BLOCK)
@@ -125,13 +125,13 @@ def _places(device: torch.device) -> torch.Tensor:
 
 @cache
 def _orders(device: torch.device, blocks: int) -> torch.Tensor:
-    """Return the order of the codes in each of the first blocks, int64 [blocks, 128]."""
+    """Return the order of the sketch's codes in each block, int64 [blocks, 128]."""
     salts = np.array([block_salt(block) for block in range(blocks)])
     return torch.from_numpy(salts[:, None] ^ np.arange(NUM_SIGNED)).to(device)
 
 
 class _Tensor:
-    """One tensor of `Summaries`."""
+    """Running summary of one tensor."""
 
     def __init__(
         self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, digest: TensorDigest, *,

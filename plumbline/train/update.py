@@ -1,4 +1,4 @@
-"""Definitions of the optimizers' updates in fp64, from an optimizer's own gradients, state and rates."""
+"""Recompute optimizer updates by their definitions in fp64."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 
 
 class UpdateCheck:
-    """One update beside its definition: `before` is called with the clipped gradients, `errors` after it."""
+    """Comparison of one optimizer update with its definition in fp64."""
 
     def __init__(self, engine: Engine) -> None:
         self._spec, self._optimizer = engine.spec.optimizer, engine.optimizer
@@ -54,7 +54,7 @@ class UpdateCheck:
 
     @torch.no_grad()
     def errors(self, rates: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each parameter's distance from its update at the groups' `rates`, in units of what fp32 rounds."""
+        """Yield each parameter's error against its definition, in fp32 roundings."""
         for (name, value), old, state in zip(self._named, self._weights, self._states, strict=True):
             if value.grad is None:
                 continue
@@ -80,7 +80,7 @@ class UpdateCheck:
                 yield name, off / (_UNIT * _OF_MOMENTS * sum(sizes) + least)
 
     def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
-        """Return the terms of each moment after the update, from which the next one starts."""
+        """Return the terms of each optimizer moment after the update."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":
             kept = (state["momentum_buffer"].double() * beta1,) if "momentum_buffer" in state else ()
@@ -94,7 +94,7 @@ class UpdateCheck:
     def _step(
         self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
     ) -> torch.Tensor:  # fmt: skip
-        """Return the step in units of the learning rate."""
+        """Return the update divided by the learning rate."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":  # its first momentum is the gradient
             return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
@@ -109,7 +109,7 @@ class UpdateCheck:
         return first / corrections[0] / ((second / corrections[1]).sqrt() + self._spec.eps)
 
     def _of_corrections(self, count: float) -> float:
-        """Return the roundings of both bias corrections: torch's CUDA kernel rounds beta**t to fp32, then 1 - beta**t.
+        """Return the rounding error of AdamW's bias corrections, computed in fp32.
 
         In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
         """

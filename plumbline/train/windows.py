@@ -1,4 +1,4 @@
-"""Windows of a running training: single steps of `speed` and `learn` in portable arithmetic.
+"""Windows: repeat single steps of a running training in portable arithmetic.
 
 A window starts from weights and optimizer moments that are equal on every machine, and executes the training's own
 objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
@@ -62,13 +62,13 @@ def window_rows(
 
 
 def _fed(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str | None], ...]:
-    """Return the digests of what the evaluation read: of other rows or hidden tokens, the labels are others, too."""
+    """Return the digests of what the evaluation read."""
     return tuple((name, short_digest(arrays[name])) for name in ("inputs", "labels") if name in arrays)
 
 
 @dataclass(frozen=True)
 class WindowSetting:
-    """What the windows of one training share."""
+    """Settings that all windows of one training share."""
 
     part: Literal["speed", "learn"]
     start: Start
@@ -156,7 +156,7 @@ class WindowRunner:
 
 
 def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
-    """Return a window's rows of a batch; where texts are packed, all but one are cut, so that two share a row."""
+    """Return a window's few rows of a batch; packed texts are cut to share one."""
     parts, is_packed = engine.spec.optimizer.accumulation_steps, engine.padding == "packed"
     masks = batch["attention_mask"].numpy()
     rows = window_rows(masks, (engine.spec.seed, at), parts, packed=is_packed)
@@ -171,7 +171,7 @@ def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
 
 @contextlib.contextmanager
 def _mirrored(model: torch.nn.Module) -> Iterator[None]:
-    """Subtract from each row's logits those of the opposite row of its batch.
+    """Subtract from each row's logits those of the opposite row.
 
     Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
     """

@@ -118,7 +118,7 @@ def _with(trial: Trial) -> str:
 
 
 def _measured(result: TrialResult) -> str:
-    """Return the least and the greatest result of a trial's throughput pairs.
+    """Describe the range of a trial's throughput pairs.
 
     "" for other trials. Pairs decide only together with those of other trials, so there is no mean.
     """

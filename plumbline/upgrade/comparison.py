@@ -50,7 +50,7 @@ def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Ga
     """Judge probe and learning curve of two trainings.
 
     One machine with equal kernels owes equal bits in the whole curve. After a probe that is equal to the bit, another
-    version of a library is no reason for another curve.
+    version of a library is not a reason for another curve.
     """
     judgement = compare(reference, candidate, gates, against="current lock", throughput=False)
     if judgement.verdict not in ("pass", "inconclusive"):
@@ -79,7 +79,7 @@ def rounding_note(judgement: Judgement) -> str:
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
-    """Return where the learning curves differ beyond rounding."""
+    """Return the first mismatch of the learning curves beyond rounding."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
@@ -157,7 +157,7 @@ class PairedDrop:
 
 
 def grown(share: float) -> float:
-    """Return by how much more is needed where this share of it is new."""
+    """Convert a share of the new amount to growth over the old."""
     return share / (1 - share)
 
 

@@ -123,7 +123,7 @@ class CulpritSearch:
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
     def _ask(self, items: Items) -> TrialAnswer:
-        """Judge a set. One that passes is asked again if the candidate is flaky."""
+        """Judge a set of changes; repeat a pass if results are flaky."""
         if self._effect in _PAIRED:
             return self._paired_answer(items)
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
@@ -233,7 +233,7 @@ class CulpritSearch:
 
 
 def _others(searched: SearchResult) -> Others:
-    """Return what is known about all changes without the culprits."""
+    """Return what is known about the changes that are not culprits."""
     if searched.rest_answer != "passes" or not searched.is_complete:
         return "not judged"
     if len(searched.culprits) > 1:

@@ -76,7 +76,7 @@ class UpgradeGate:
         return self._answer(campaign, "invalid")
 
     def _compared(self, campaign: Campaign) -> UpgradeAnswer:
-        """Compare part by part.
+        """Compare every requested part of the training.
 
         The changes of a culprit are left out of the later parts.
         """
@@ -124,7 +124,7 @@ class UpgradeGate:
         return left
 
     def _rounders(self, campaign: Campaign, left: Items) -> list[PackageChange]:
-        """Return the changes that alone change the bits of the probe; none where trials do not decide."""
+        """Return the changes that alone change the probe's bits."""
         trial = campaign.numerics.replace(learn=not self._parts.probe)
 
         def ask(items: Items) -> TrialAnswer:

@@ -64,7 +64,7 @@ class PlatformReport(Model):
 
 
 def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
-    """Return the part of the suite that a worker needs.
+    """Return the suite with only what one worker needs.
 
     It has the worker's own platform and one workload, and no recipients of alerts.
     """

@@ -128,7 +128,7 @@ def judge_upgrade(
     here.environments.prune()
     answer = answer.replace(**about, notes=(*answer.notes, *unused))
     if others and answer.verdict == "pass":
-        # What was not tried is no pass.
+        # What was not tried is not a pass.
         note = "packages differ that no Python index serves: they were not tried"
         return answer.replace(verdict="inconclusive", notes=(*answer.notes, note))
     return answer

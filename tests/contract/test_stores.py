@@ -235,7 +235,7 @@ def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_slow_uplink_takes_its_time(servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two seconds of sending, over a socket that waits for one at most: bytes that move are no trouble."""
+    """Two seconds of sending, over a socket that waits for one at most: bytes that move are not trouble."""
     with SlowUplink(servers.blob, bytes_per_second=4 << 20) as uplink:
         give_azure(clean_environment, f"{uplink.url}/{{account}}")
         store = open_store(

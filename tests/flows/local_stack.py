@@ -42,7 +42,7 @@ class RunningRound:
         """What it said, without the seconds."""
         self.took = 0.0
         self.waited_seconds = 0.0
-        """How long it waited for another round to end, which is no deadline of its own."""
+        """How long it waited for another round to end, which is not a deadline of its own."""
         self._began = time.monotonic()
         self._out = ""
         self._threads = [threading.Thread(target=self._read_lines), threading.Thread(target=self._read_out)]

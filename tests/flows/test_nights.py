@@ -104,7 +104,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     assert any(f"since 2026-04-{day:02d}" in pending[0].body for day in range(8, 15)), pending[0].body
     finding = next(item for item in verdict.platforms["p00"].findings if item.check == "history.throughput")
     assert finding.outcome == "drift"
-    # Reruns are no nights: one row for each round.
+    # Reruns are not nights: one row for each round.
     assert len(read_series(central, suite.name, "p00")) == PAST + CREPT + 2
 
 

@@ -185,4 +185,4 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
     software = [(cause.sure, cause.suspects) for cause in result.causes if cause.code == "software"]
     wanted = [("confirmed", (f"{PACKAGE} 1.0 → {version}",))] if reason == "software" else []
     assert software == wanted, result.causes
-    assert len(series) == PAST + 2, "reruns and the A/B are no nights"
+    assert len(series) == PAST + 2, "reruns and the A/B are not nights"

@@ -40,11 +40,11 @@ def test_a_failure_is_told_in_both_languages(
 
 
 REFUSED = {
-    "a platform that is no name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is not a valid name"),
+    "a platform that is not a name": (("--platform", "Bad Name"), "--platform: 'Bad Name' is not a valid name"),
     "an empty platform": (("--platform", ""), "--platform: '' is not a valid name"),
     "a record id that leads elsewhere": (("--record-id", "../x"), "--record-id: '../x' is not a valid name"),
     "a store that is none": (("--data", "nonsense"), "--data: 'nonsense' is not a store URL"),
-    "a timeout that is no number": (("--timeout", "nan"), "--timeout: nan is not positive"),
+    "a timeout that is not a number": (("--timeout", "nan"), "--timeout: nan is not positive"),
     "a timeout that is over": (("--timeout", "-1"), "--timeout: -1 is not positive"),
     "a timeout at once": (("--timeout", "0"), "--timeout: 0 is not positive"),
 }

@@ -57,7 +57,7 @@ WEIGHT = normal(37, seed=2).abs() + 0.5
 def test_log_softmax_and_nll_loss_are_the_cross_entropy_in_another_order(
     given: dict[str, Any], shape: tuple[int, ...]
 ) -> None:
-    """A share of 23 rows is no short binary fraction, and rounds in the gradient of a look-up."""
+    """A share of 23 rows is not a short binary fraction, and rounds in the gradient of a look-up."""
     scores, right = normal(*shape), labels(shape[0], *shape[2:], classes=37, ignored=given.get("ignore_index", -100))
     whole = portable(lambda x: functional.cross_entropy(x, right, **given), scores)
     parts = portable(lambda x: functional.nll_loss(functional.log_softmax(x, dim=1), right, **given), scores)

@@ -343,7 +343,7 @@ def test_a_wrapped_function_is_called_once_in_a_step_that_proves_itself(monkeypa
 
 
 def test_a_module_that_computes_again_in_the_backward_pass_is_lost_and_trains_on():
-    """Its second forward pass has native weights, which are no fp64."""
+    """Its second forward pass has native weights, which are not fp64."""
 
     def recompute(step: int, engine: Engine) -> None:
         block = engine.bare.bert.encoder.layer[0].intermediate

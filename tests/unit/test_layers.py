@@ -6,6 +6,7 @@ Each environment is imitated by an interpreter in which the other's packages can
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def imported_without(blocked, roots, spared):
             ("plumbline",),
             ("plumbline.report", "plumbline.flows", "plumbline.tasks"),
             id="trainer",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -68,6 +70,7 @@ def test_every_module_of_an_environment_loads_without_the_other_ones_packages(bl
     assert done.stdout.startswith("imported")
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     result = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

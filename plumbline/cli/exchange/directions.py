@@ -26,7 +26,7 @@ def worse_by_name(name: str) -> Worse | None:
     """Return the direction that a metric's name states; `None` if none.
 
     Times, losses, errors and sizes are costs: a higher value is worse. Of a ratio the numerator decides, as samples
-    per second are no time. A size per time is a rate. A slash before anything but a unit separates folders
+    per second are not a time. A size per time is a rate. A slash before anything but a unit separates folders
     (`train/loss`).
     """
     own_name = _RATIO.sub(" per ", name).rsplit("/", maxsplit=1)[-1]

@@ -24,7 +24,7 @@ _DAY_SECONDS = 86400.0
 
 
 class Direction(Model):
-    """Which values of a metric are worse, and who said so."""
+    """Direction in which a metric gets worse, and its source."""
 
     metric: str
     worse: Worse
@@ -114,7 +114,7 @@ def parse_external(
     directions = _directions(rows, worse, by_tool, where)
     last = max(row.time for row in rows)
     if last < _DAY_SECONDS and not by_tool:  # a graph of asv by itself counts revisions
-        problem = "all rows are of the first day of 1970: these are no times since 1970"
+        problem = "all rows are of the first day of 1970: these are not times since 1970"
         raise InvalidInputError(problem, where=where, key="time", hint=TIME_HINT)
     kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
     ended = {key: missing for key, own_rows in kept.items() if (missing := _missing_nights(own_rows, last))}
@@ -184,7 +184,7 @@ def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHis
 
 
 def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> Metric:
-    """Return the metric on the scale of its values.
+    """Return the metric with a scale that suits its values.
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """

@@ -49,7 +49,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 _ATTRIBUTE = re.compile(
     r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
 )
-"""Columns of a wide table that are no metrics, also if they are numbers."""
+"""Columns of a wide table that are not metrics, also if they are numbers."""
 _MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
 """A number with a unit, or with marks between thousands, or a duration: a value for people."""
 _DATA_JS = "window.BENCHMARK_DATA ="
@@ -181,7 +181,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
-    """Return platform and workload. A branch is a line of its own, which starts at the values of another."""
+    """Return platform and workload; a branch has a series of its own."""
     platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
@@ -247,7 +247,7 @@ def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Cont
 
 
 def _point(value: object) -> object:
-    """Return a number with a decimal comma with a point."""
+    """Replace a number's decimal comma by a point."""
     if isinstance(value, str) and value.count(",") == 1 and value.strip().lstrip("+-").replace(",", "").isdigit():
         return value.replace(",", ".")
     return value

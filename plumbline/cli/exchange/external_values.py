@@ -34,7 +34,7 @@ def time_of(value: object, where: str) -> float:
 
 
 def seconds_of(value: object) -> float | None:
-    """Return seconds since 1970. `None` if the value is no time."""
+    """Return seconds since 1970. `None` if the value is not a time."""
     text = str(value).strip()
     seconds = None if _COMPACT.fullmatch(text) else _float(text)
     if seconds is not None and math.isfinite(seconds):
@@ -74,7 +74,7 @@ def _float(text: str) -> float | None:
 
 
 def value_of(value: object, where: str) -> float | None:
-    """Return a value, `None` if missing. Raise for text that is no number."""
+    """Return a value, `None` if missing. Raise for text that is not a number."""
     number = number_of(value)
     if number is None:
         raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=where, key="value")

@@ -48,7 +48,7 @@ class NightRun:
 
 
 def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
-    """Return the last rounds of a platform. All without a number."""
+    """Return a platform's last `number` rounds, or all."""
     times = {name: judged.time for name, judged in series.judged.items()}
     times |= dict(zip(series.round, series.time, strict=True))
     return set(sorted(times, key=lambda name: times[name])[-last:] if last else times)
@@ -103,7 +103,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def curves_of(record: RunRecord) -> dict[str, Curve]:
-    """Return the curves of a training by name. A missing value is no point."""
+    """Return the curves of a training by name. A missing value is not a point."""
     curves: dict[str, Iterable[tuple[int, float | None]]] = {}
     if probe := record.evidence.probe:
         curves["probe/loss"] = [(step.step, step.loss) for step in probe.steps]

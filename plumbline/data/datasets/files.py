@@ -141,11 +141,11 @@ def _is_new(path: Path, known: set[str]) -> bool:
 
 
 def _check_files(paths: Iterable[Path]) -> None:
-    """Raise for a path that is no file, such as a link whose target is not fetched."""
+    """Raise for a path that is not a file, such as a link whose target is not fetched."""
     for path in paths:
         if not path.is_file():
             hint = "fetch the target of the link, such as by `git annex get` or `dvc pull`, or remove the link"
-            raise ConfigurationError("is no file that can be read", where=str(path), key="path", hint=hint)
+            raise ConfigurationError("is not a file that can be read", where=str(path), key="path", hint=hint)
 
 
 def _root(pattern: str) -> str:

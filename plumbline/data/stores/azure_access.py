@@ -97,7 +97,7 @@ def find_access(account: str) -> AzureAccess:
 
 
 class Renewed:
-    """Value with an end, made again shortly before it. Thread-safe."""
+    """Value that expires, renewed shortly before. Thread-safe."""
 
     def __init__(self, make: Callable[[], tuple[str, float]], clock: Callable[[], float] = time.time) -> None:
         self._make = make

@@ -82,7 +82,7 @@ def repository_url(address: str, commit: str, folder: str = "", *, kind: str = "
 
 
 def referenced_url(reference: str) -> str:
-    """Return the same of `ADDRESS?rev=NAME&subdirectory=FOLDER#COMMIT`, as uv and pixi write it."""
+    """Convert a repository address of uv or pixi to pip's URL."""
     address, _, commit = reference.partition("#")
     address, _, query = address.partition("?")
     return repository_url(address, commit, "".join(parse_qs(query).get("subdirectory", [])))

@@ -71,7 +71,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError("is no UTF-8 text", where=str(path), hint=_HINT) from error
+        raise ConfigurationError("is not UTF-8 text", where=str(path), hint=_HINT) from error
 
 
 def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
@@ -94,7 +94,7 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers
         raise ConfigurationError(reason, where=files.name, key=key, hint=_HINT) from error
     except (AttributeError, KeyError, TypeError) as error:
         # The file is of the right syntax and another shape than its format has.
-        raise ConfigurationError(f"is no {format_name} file: {error}", where=files.name, hint=_HINT) from error
+        raise ConfigurationError(f"is not a {format_name} file: {error}", where=files.name, hint=_HINT) from error
     if pins.pop(OWN_NAME, None):
         notes += (f"{files.name}: {OWN_NAME}: not judged; both environments train with this command's own release",)
     if not pins:

@@ -189,7 +189,7 @@ def _requirement(name: str, number: int, line: str) -> tuple[Requirement, tuple[
     try:
         return Requirement(text), hashes
     except InvalidRequirement as error:
-        raise ConfigurationError(f"line {number} is no requirement", where=name, hint=_HINT) from error
+        raise ConfigurationError(f"line {number} is not a requirement", where=name, hint=_HINT) from error
 
 
 def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin | None:
@@ -213,7 +213,7 @@ def version_in_url(url: str) -> str:
 
 
 def _in_url(url: str) -> tuple[str, str]:
-    """Return the name and the version in an archive's file name; both empty if it is no archive."""
+    """Return the name and the version in an archive's file name; both empty if it is not an archive."""
     file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
     try:
         found = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)

@@ -43,7 +43,7 @@ def marker_holds(
     """Return whether a marker holds where these extras are chosen together.
 
     PEP 508 knows one extra at a time; a lock is installed with several, so `extra` is read as PEP 751's set. Raise
-    `ConfigurationError` for a marker that excludes an extra where `is_all`: all together are no environment.
+    `ConfigurationError` for a marker that excludes an extra where `is_all`: all together are not an environment.
     """
     if not marker:
         return True
@@ -53,7 +53,7 @@ def marker_holds(
     try:
         holds = Marker(text).evaluate({**markers, "extras": frozenset(chosen)}, context="lock_file")
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
-        raise ConfigurationError(f"{str(marker)[:200]!r} is no marker", where=where, key="package") from error
+        raise ConfigurationError(f"{str(marker)[:200]!r} is not a marker", where=where, key="package") from error
     if is_all:
         check_excludes_none(text, where)
     return holds

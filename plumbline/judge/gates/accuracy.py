@@ -61,7 +61,7 @@ def shared_rows(pair: Pair) -> McNemar | None:
 
 
 def _resolution(shared: McNemar, gates: Gates) -> Statement:
-    """Return a phrase on the difference that these rows can resolve."""
+    """Describe the smallest accuracy difference that this many rows can show."""
     margin = gates.accuracy_margin
     return fact(
         "accuracy.shared-rows",

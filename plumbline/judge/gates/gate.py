@@ -37,7 +37,7 @@ class GateResult:
     """The cause of its drift, if no other evidence names a cause."""
 
     def as_guess(self) -> GateResult:
-        """Return the result with its cause for a drift that nothing else explains: it rests on the place alone."""
+        """Mark the cause as a guess, for a drift that nothing else explains."""
         return replace(self, causes=(), unexplained=self.causes[0])
 
 

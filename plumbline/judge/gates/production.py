@@ -1,4 +1,4 @@
-"""Production gate: what `speed` trained, its windows beside the reference's, and its own checks.
+"""Production gate: judge what the `speed` part computed at production settings.
 
 Across machines only what is exact is compared: batches, rates, number formats and portable windows. A record shows by
 itself that its formula is the plain model's, and that compiled code rounds as the modules do, which prove themselves.
@@ -49,7 +49,7 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
 
 
 def _lost(pair: Pair) -> Iterator[Finding]:
-    """Yield a finding if windows or checks were lost, and the training's bits do not prove what they would have."""
+    """Yield a finding if windows or checks are missing, unless equal bits replace them."""
     reasons = [checks.lost for side in (pair.reference, pair.candidate) if (checks := _checks(side)) is not None]
     why = next(filter(None, (*reasons, lost_windows(pair, "speed"))), "")
     if why and (trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None):
@@ -69,13 +69,13 @@ def _of_mismatch(mismatch: Mismatch) -> GateResult:
 
 
 def _apart(pair: Pair) -> GateResult | None:
-    """Return an operator in a different number format, or the first part of a window that differs."""
+    """Return a different number format, or the first different part of a window."""
     found = other_format(pair, "speed") or window_mismatch(pair, "speed")
     return _of_mismatch(found) if found is not None else None
 
 
 def _unsteady(pair: Pair) -> GateResult | None:
-    """Return kernels that do not repeat themselves, where the reference's do.
+    """Return kernels that are not repeatable, where the reference's kernels are.
 
     On a GPU and in compiled code, sums of gradients by atomic additions need not repeat themselves.
     """
@@ -93,7 +93,7 @@ def _unsteady(pair: Pair) -> GateResult | None:
 
 
 def own_checks(side: LoadedRecord) -> GateResult | None:
-    """Return what a record shows by itself: a formula that is not the plain model's, or wrong compiled kernels."""
+    """Return errors in a record's formulas or compiled kernels, without any reference."""
     checks = _checks(side)
     if checks is None:
         return None
@@ -115,7 +115,7 @@ def _stage(key: str) -> Stage:
 
 
 def _formula_limit(key: str) -> float:
-    """Return what parts of a model that compute in fp32, such as a softmax, round."""
+    """Return the rounding limit of the model's parts that compute in fp32."""
     return floor_of(_stage(key), "fp32")
 
 
@@ -129,7 +129,7 @@ def _drift(stage: Stage, name: str, error: float | None, limit: float, why: Stat
 
 
 def _bits_due(pair: Pair) -> bool:
-    """Return whether equal bits are due: no reason for different rounding, and both sides repeat themselves.
+    """Return whether both sides must have equal bits.
 
     On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they are not.
     """
@@ -152,7 +152,7 @@ def _is_compiled(side: LoadedRecord) -> bool:
 
 
 def _checked(side: LoadedRecord) -> Iterator[Finding]:
-    """Yield what a record's own checks prove at which settings."""
+    """Yield what a record's checks of itself prove."""
     spec, checks = side.record.spec.speed, _checks(side)
     if spec is None or checks is None or not checks.formula or checks.lost:
         return

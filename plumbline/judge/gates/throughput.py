@@ -79,7 +79,7 @@ def speed(
 
 
 def _hindrance(pair: Pair) -> Statement:
-    """Return why throughput cannot be compared; empty if it can."""
+    """Return why throughput cannot be compared, or ""."""
     sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
     if sides["reference"].platform != sides["candidate"].platform:
         return fact("throughput.different-platform")
@@ -98,7 +98,7 @@ def _unlike_machines(pair: Pair) -> Statement:
 def _rerun(
     pair: Pair, runs: tuple[SpeedEvidence, SpeedEvidence, SpeedEvidence], gates: Gates
 ) -> tuple[list[Finding], list[Cause]]:
-    """Judge the first run's drop by the second run; `runs` are the baseline and both."""
+    """Judge the first run's throughput drop by its rerun."""
     left, right, confirms = runs
     cores = pair.candidate.record.fingerprint.cpu.num_cores
     drop, again = lost_share(left, right), lost_share(left, confirms)
@@ -124,7 +124,7 @@ def _rerun(
 
 
 def _named(pair: Pair, run: SpeedEvidence) -> Named:
-    """Return what one run's signs name: never the software, where both sides have the same."""
+    """Return the cause that one run's measurements suggest for its slowdown."""
     before, after = pair.reference.record, pair.candidate.record
     if before.evidence.speed is None:
         return None, fact("throughput.none"), ()
@@ -135,7 +135,7 @@ def _named(pair: Pair, run: SpeedEvidence) -> Named:
 
 
 def _cause(pair: Pair, first: Named, second: Named) -> Cause:
-    """Return the likely cause: the one that the signs of both runs agree on."""
+    """Return the likely cause of a slowdown that both runs agree on."""
     code, why, evidence = first
     found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     if code is not None and code == second[0]:
@@ -152,7 +152,7 @@ def _cause(pair: Pair, first: Named, second: Named) -> Cause:
 
 
 def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates, num_cores: int) -> bool:
-    """Return whether foreign load took the cores of a run, or reduces one of the drops to within the limit."""
+    """Return whether load of other processes explains the drop."""
     if any(lacks_cores(left, run, num_cores) for run in runs):
         return True
     kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run, num_cores)) for run in runs]

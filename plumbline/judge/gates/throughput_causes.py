@@ -3,7 +3,7 @@
 First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
 device or a CPU quota hold the training back, did others take as much of the machine as was lost, is the device slow
 outside of training as well, or is the software slower? Signs that contradict each other, or are too small for the loss,
-name no cause. A machine without an idle core is no measure of its device or its software. Signs never confirm a cause:
+name no cause. A machine without an idle core does not measure its device or software. Signs never confirm a cause:
 no reference's value was restored.
 """
 
@@ -40,7 +40,7 @@ Named = tuple[CauseCode | None, Statement, tuple[Statement, ...]]
 
 
 def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Named:
-    """Return (code, reason, numbers); code `None` if the signs are unclear.
+    """Return (code, reason, numbers) of a slowdown; code `None` if unclear.
 
     `num_cores` is the number of cores that the training may use.
     """
@@ -83,7 +83,7 @@ def _computing(
 
 
 def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> tuple[Statement, ...]:
-    """Return a line for each load that is clearly above the baseline's, or that left no core to the training."""
+    """Describe each load of other processes that exceeds the baseline's."""
     lines = []
     for name, least, label in _SIGNS:
         before, after = _mean(left, name), _mean(right, name)
@@ -105,7 +105,7 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> t
 
 
 def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bool:
-    """Return whether others left the training fewer cores than it asks for.
+    """Return whether other processes left too few cores to the training.
 
     It asks for what it used in the baseline; where the baseline's machine was full as well, for all cores. The test is
     absolute: on a machine that is busy every night, the load grows little.
@@ -118,7 +118,7 @@ def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bo
 
 
 def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
-    """Return whether the training and others had all cores in use."""
+    """Return whether all cores were in use."""
     own, others = _mean(side, "own_cpu"), _mean(side, "foreign_cpu")
     if own is None or others is None or others <= limits.TAKEN_CORES:
         return False
@@ -145,7 +145,7 @@ def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int)
 
 
 def _held_back(left: SpeedEvidence, right: SpeedEvidence) -> float:
-    """Return the share of the baseline's throughput that a CPU quota costs."""
+    """Return the share of throughput lost to a CPU quota."""
     before, after = (min(_mean(side, "cgroup_throttled") or 0.0, 1.0) for side in (left, right))
     return max(1 - (1 - after) / (1 - before), 0.0) if before < 1 else 0.0
 
@@ -163,14 +163,14 @@ def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Stat
 
 
 def _stolen(side: SpeedEvidence) -> float:
-    """Return the stolen share of the time that all processes asked for; samples are in cores."""
+    """Return the share of CPU time that the hypervisor took."""
     steal, ran = _mean(side, "cpu_steal") or 0.0, (_mean(side, name) for name in ("own_cpu", "foreign_cpu"))
     wanted = steal + sum(value or 0.0 for value in ran)
     return steal / max(wanted, 1.0)
 
 
 def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
-    """Return the maximum share of the training's cores that others took.
+    """Return the maximum share of this training's cores that other processes took.
 
     Others took no more than the cores could not give to both, and than the training used less. An idle core slows no
     process; a number that was not read says nothing.
@@ -182,7 +182,7 @@ def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> f
 
 
 def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:
-    """Return the maximum share of the GPU that others took.
+    """Return the maximum share of the GPU that other processes took.
 
     `k` more processes take at most `k` of `k + 1` slices, and no more than the device lost outside of the training: an
     idle process costs neither. The sampler knows the number of processes, and not their use.
@@ -193,7 +193,7 @@ def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:
 
 
 def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
-    """Return by how much a sampled load's mean exceeds the baseline's."""
+    """Return how far a load's mean exceeds the baseline's."""
     return max((_mean(right, name) or 0.0) - (_mean(left, name) or 0.0), 0.0)
 
 

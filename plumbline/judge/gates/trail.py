@@ -1,4 +1,4 @@
-"""Trail of the speed part: its batches, learning rates and losses, step by step."""
+"""Compare the speed part's logs step by step: batches, learning rates, losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _APART: dict[str, tuple[CauseCode, Stage]] = {
 
 
 def batch_difference(pair: Pair) -> GateResult | None:
-    """Return the first batch of `speed` that is not that of the record's own probe, or of the reference."""
+    """Return the first batch of `speed` that differs from the probe's or reference's."""
     left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if right is None:
         return None
@@ -37,7 +37,7 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 
 def start_difference(pair: Pair) -> GateResult | None:
-    """Return what differs before the first step on any two machines: weights of a file, seeds, rates of dropout."""
+    """Return a difference in weights, seeds or dropout before the first step."""
     sides = (pair.reference, pair.candidate)
     left, right = map(trail_of, sides)
     if left is None or right is None:
@@ -57,7 +57,7 @@ def start_difference(pair: Pair) -> GateResult | None:
 
 
 def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
-    """Return the first difference behind the batches: of a process, of a learning rate, or of bits that are due."""
+    """Return the first difference in processes, learning rates or required bits."""
     left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if right is None:
         return None
@@ -72,7 +72,7 @@ def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
 
 
 def _parted_process(trail: SpeedTrail) -> GateResult | None:
-    """Return the process whose weights are not those of the first: all processes of a training hold one model."""
+    """Return the process whose weights differ from the first process's."""
     if not trail.apart:
         return None
     step, rank = trail.apart[0]
@@ -99,13 +99,13 @@ def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most
 
 
 def trail_of(side: LoadedRecord) -> SpeedTrail | None:
-    """Return what a record's `speed` trained, if it did."""
+    """Return the step-by-step logs of a record's `speed` part, if any."""
     speed = side.record.evidence.speed
     return speed.trail if speed is not None else None
 
 
 def _own_batches(side: LoadedRecord, trail: SpeedTrail) -> GateResult | None:
-    """Return a difference from the record's own probe, which trains on the same first rows."""
+    """Return a difference between the batches of `speed` and of the probe."""
     spec, batches = side.record.spec, side.batches
     if spec.speed is None or not batches:
         return None
@@ -178,17 +178,17 @@ def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
 
 
 def _is_weighed(trail: SpeedTrail, step: int) -> bool:
-    """Return whether weights show that no earlier update differs: behind the warm-up none do."""
+    """Return whether weights recorded at `step` rule out an earlier difference."""
     return step == 0 or step in dict(trail.weights)
 
 
 def _parted_at(left: SpeedTrail, right: SpeedTrail) -> int | None:
-    """Return the number of steps after which the weights differ first, of those at which both were summed."""
+    """Return after how many steps the recorded weights first differ."""
     return _first_apart(left.weights, right.weights) if left.checksum == right.checksum else None
 
 
 def _first_other(left: Sequence[float | None], right: Sequence[float | None]) -> int | None:
-    """Return the first step at which two numbers differ, or only one of them is finite."""
+    """Return the first step at which two logged numbers differ."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
 

@@ -1,1 +1,1 @@
-"""Rungs of the evidence: pure functions that find mismatches."""
+"""Rungs: comparisons of one kind of evidence each, in order of computation."""

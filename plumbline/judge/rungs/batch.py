@@ -50,7 +50,7 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
 
 
 def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:
-    """Return the cause of the fields of a batch whose digests differ, where their values are not recorded.
+    """Return the cause of different batch digests whose values were not recorded.
 
     Hidden tokens are drawn, and are ids and labels; no draw changes lengths or segments.
     """
@@ -97,7 +97,7 @@ def _order(left: Any, right: Any) -> Statement:
 
 
 def _same_places(left: Any, right: Any) -> bool:
-    """Return whether the loss counts the same places, which a mask's draw decides."""
+    """Return whether the loss counts the same token positions."""
     if "labels" not in left or "labels" not in right:
         return True
     return _same(left["labels"] != _HIDDEN, right["labels"] != _HIDDEN)

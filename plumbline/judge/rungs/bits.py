@@ -30,7 +30,7 @@ _CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optim
 
 
 def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
-    """List what explains different rounding in a part: measured operations, and other modules."""
+    """List the measured operations and modules that explain different rounding."""
     left, right = pair.reference.record, pair.candidate.record
     lines: list[Statement] = list(pair.rounding)
     lines += list(rounds_differently(left, right, left.experiment.part if left.experiment else part))
@@ -40,7 +40,7 @@ def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
 
 
 def different_place(pair: Pair, step: int, rung: str) -> str | None:
-    """Return the tensor or number of a rung whose bits differ first at `step`; `None` if all bits are equal."""
+    """Return the first tensor or number of a rung whose bits differ."""
     left, right = pair.common[step]
     _, name = RUNGS[rung]
     tap = _first_tap(pair, step, "forward") if rung == "forward" else None
@@ -51,7 +51,7 @@ def different_place(pair: Pair, step: int, rung: str) -> str | None:
 
 
 def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
-    """Return the mismatch of a rung's different bits at `step`."""
+    """Return the mismatch if a rung's bits differ at `step`."""
     place = different_place(pair, step, rung)
     if place is None:
         return None
@@ -84,7 +84,7 @@ def _rounds(pair: Pair, first: TapError) -> bool:
 
 
 def _measured(pair: Pair, step: int, rung: str) -> TapError | None:
-    """Return the first different tensor of a rung in the order of computation, if the step has sketches."""
+    """Return the first tensor of a rung that differs, in order of computation."""
     if rung == "gradient":
         return _first_tap(pair, step, "gradient", last=True)
     return _first_tap(pair, step, "weight") if rung == "optimizer" else None
@@ -96,7 +96,7 @@ def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) ->
 
 
 def _is_within(pair: Pair, step: int, rung: str) -> bool:
-    """Return whether an untapped step's scalars differ by rounding only."""
+    """Return whether a step's loss and norms differ by rounding only."""
     left, right = pair.common[step]
     if rung == "forward":
         return relative(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
@@ -124,7 +124,7 @@ def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is
 
 
 def evaluation_bits(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of an evaluation's different bits."""
+    """Return the mismatch if the evaluations' bits differ."""
     if pair.probes is None:
         return None
     left, right = (probe.evaluation for probe in pair.probes)

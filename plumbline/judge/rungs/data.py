@@ -34,7 +34,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Row whose text or label differs, with the class of each side."""
+    """Dataset row whose text or label differs between two runs."""
 
     row: int
     is_text: bool
@@ -43,7 +43,7 @@ class RowChange:
 
     @property
     def statement(self) -> Statement:
-        """Return the row with the difference."""
+        """Describe the row and how it differs."""
         if self.before == self.after:
             return fact("data.changed-text", row=self.row)
         code = "data.changed-both" if self.is_text else "data.changed-label"
@@ -112,14 +112,14 @@ def _compare_rows(pair: Pair) -> _Rows | None:
 
 
 def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_right: Any) -> bool:
-    """Return whether different rows are the reference's rows in different places."""
+    """Return whether the different rows are the reference's rows, reordered."""
     ours = Counter(zip(left["text"][at_left].tolist(), left["label"][at_left].tolist(), strict=True))
     theirs = Counter(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
     return bool(ours) and (ours & theirs).total() == ours.total()
 
 
 def _is_permuted(pair: Pair, at_right: Any) -> bool:
-    """Return whether the moved rows are as many as in a permuted dataset.
+    """Return whether the reordered rows look like a shuffled dataset.
 
     A run reads a part of the dataset. Of the rows that moved, the same part came from places that the reference read.
     """

@@ -1,4 +1,4 @@
-"""Rung 10: the evaluation, if all earlier evidence is the same.
+"""Rung 10: compare the evaluation if all earlier evidence is equal.
 
 The rounding of logits can change some numbers of an evaluation, row by row; `docs/MATH.md` derives them. In
 classification a row's logits are those of its classes, and its prediction is a class. In masked language modelling a
@@ -25,7 +25,7 @@ from plumbline.schema.verdict import Divergence, Finding
 
 
 def loss_reach(pair: Pair) -> float:
-    """Return the maximum change of the mean loss by the difference of the logits; infinite without them."""
+    """Return the largest loss change that different logits can cause."""
     both = _rows(pair, "logits")
     if both is None:
         return math.inf
@@ -38,7 +38,7 @@ def loss_reach(pair: Pair) -> float:
 
 
 def changed_answers(pair: Pair, limit: float) -> float | None:
-    """Return the maximum change of the accuracy; `None` if predictions differ beyond the rounding of the logits.
+    """Return the largest accuracy change that rounding explains; `None` beyond it.
 
     `limit` is the maximum relative rounding of the logits.
     """
@@ -67,7 +67,7 @@ def _may_change(side: int, logits: Any, predicted: Any, place: int) -> bool:
 
 
 def _changed_tokens(pair: Pair, predicted: tuple[NDArray[Any], NDArray[Any]], limit: float) -> float | None:
-    """Return the change of the accuracy by the changed tokens; `None` if they are more than rounding explains."""
+    """Return how much the changed predictions of tokens change the accuracy."""
     counts = [int(side.sum()) for side in predicted]
     ends = [side.record.evidence.probe.evaluation for side in (pair.reference, pair.candidate)]  # type: ignore[union-attr]
     accuracies = [end.accuracy if end is not None else None for end in ends]
@@ -84,7 +84,7 @@ def _is_masked(pair: Pair) -> bool:
 
 
 def _rows(pair: Pair, name: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return both sides' array, row by row; `None` if a record lacks it, or if they are of different shapes."""
+    """Return one array of both sides' evaluations, or `None`."""
     left, right = pair.reference.evaluation.get(name), pair.candidate.evaluation.get(name)
     return (left, right) if left is not None and right is not None and left.shape == right.shape else None
 
@@ -155,7 +155,7 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
 
 
 def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEvidence) -> Mismatch | None:
-    """Return a mismatch of numbers that differ by more than the rounding of their logits allows."""
+    """Return a mismatch of results that the logits' difference cannot explain."""
     if left.loss is not None or right.loss is not None:
         reach = loss_reach(pair) + limit_of("loss", pair.precision) * abs(left.loss or 0.0)
         if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:

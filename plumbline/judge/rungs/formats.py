@@ -15,7 +15,7 @@ _AUTOCAST = ("bf16", "fp16")
 
 
 def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
-    """Yield the outputs and gradients whose format is the same on both sides.
+    """Yield the outputs and gradients with equal formats on both sides.
 
     Devices and versions differ in the operations that autocast leaves in fp32; no linear layer is among them.
     """
@@ -26,7 +26,7 @@ def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
 
 
 def formats(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the types of logits, loss or tensors at `step`."""
+    """Return a mismatch of number formats (dtypes) at `step`."""
     left, right = pair.common[step]
     pairs = [("logits", left.logits_dtype, right.logits_dtype), ("loss", left.loss_dtype, right.loss_dtype)]
     if pair.precision in _AUTOCAST:

@@ -123,7 +123,7 @@ def _module_lines(pair: Pair, name: str) -> tuple[Statement, ...]:
 
 
 def _other_tree(pair: Pair) -> tuple[Statement, ...]:
-    """Return a line for each module that only one side has."""
+    """Describe each module that only one side's model has."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return ()

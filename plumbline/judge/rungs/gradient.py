@@ -116,7 +116,7 @@ def _without(missing: list[str], step: int, count: int, *, state: Statement | No
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
-    """Return the parameters whose gradient only the reference has; a norm that is not finite is `None`, and no zero."""
+    """Return the parameters that only the reference trains."""
     if pair.probes is None:
         return []
     ours, theirs = (
@@ -133,7 +133,7 @@ def _missing(pair: Pair, step: int) -> list[str]:
 
 
 def _added(pair: Pair, step: int) -> list[str]:
-    """Return the parameters with a gradient in the candidate only; repeated calls (`#`) have their own taps."""
+    """Return the parameters that only the candidate trains."""
     if pair.probes is None:
         return []
     ours = {tap.name for tap in pair.probes[0].taps if _at(tap, step)}
@@ -149,7 +149,7 @@ def _at(tap: Tap, step: int) -> bool:
 
 
 def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
-    """Return the factor between both sets of gradients, fitted on linear sketches."""
+    """Fit the factor between both sides' gradients."""
     ours, theirs = [], []
     for error in over:
         left, right = error.places

@@ -1,4 +1,4 @@
-"""The learning curve where bits should be equal: any difference is drift.
+"""Learning curves that must be bitwise equal: any difference is drift.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
 learning rates, evaluations. Every other cause is named by a trace (`curves`).
@@ -44,7 +44,7 @@ def learning(pair: Pair) -> Mismatch | None:
 
 
 def logged(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of what two curves log exactly, whatever their rounding.
+    """Return the mismatch of values that both curves log exactly.
 
     These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation. Beside them
     stands the first loss, whose weights and batch are equal: later losses separate by rounding alone.
@@ -69,7 +69,7 @@ _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "s
 
 
 def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
-    """Return the first loss of equal weights and an equal batch, or any loss, that no rounding explains."""
+    """Return the first different loss that no rounding explains."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
     spec = pair.reference.record.spec.learn
@@ -85,7 +85,7 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:
-    """Return the mismatch of the first evaluation whose rows are equal, and whose labels or inputs are not."""
+    """Return the first evaluation whose rows are equal but not its inputs."""
     fed = zip(left.evaluations, right.evaluations, left.evaluated, right.evaluated, strict=False)
     for ours, theirs, known, other in fed:
         if ours.rows_sha256 != theirs.rows_sha256 or known == other:
@@ -104,7 +104,7 @@ def _of_evaluation(step: int, why: Statement, where: Statement, code: CauseCode 
 
 
 def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
-    """Return the mismatch of an evaluation, on either side, whose own logits and labels give different numbers.
+    """Return an evaluation whose numbers contradict its own logits and labels.
 
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """
@@ -120,7 +120,7 @@ def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
 
 
 def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, float | None]]:
-    """Yield (step, name, number, recounted number) of a curve's evaluations, as far as the record has them."""
+    """Yield (step, name, number, recomputed number) of a curve's evaluations."""
     curve = record.record.evidence.learn
     if curve is None or not curve.evaluations:
         return
@@ -132,7 +132,7 @@ def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, fl
 
 
 def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
-    """Return the mismatch of evaluations that no difference of the training explains; `apart` is where that begins.
+    """Return the mismatch of evaluations that no difference in training explains.
 
     In bf16, weights that are slightly apart may give equal losses.
     """
@@ -159,7 +159,7 @@ def _evaluated_apart(
 
 
 def _own_difference(ours: EvaluationEvidence, theirs: EvaluationEvidence, *, parting: int | None) -> Statement:
-    """Return how an evaluation differs by itself, or ""."""
+    """Describe how an evaluation differs without a difference in training."""
     if ours.training_mode != theirs.training_mode:
         return fact("learning.mode", mode="training" if theirs.training_mode else "evaluation")
     if (ours.num_rows, ours.rows_sha256) != (theirs.num_rows, theirs.rows_sha256):
@@ -180,7 +180,7 @@ def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | 
 def _exact_suspect(
     left: LearnEvidence, right: LearnEvidence, last: int, *, masked: bool, precision: float = 0.0
 ) -> tuple[int, CauseCode, Statement] | None:
-    """Return (step, cause, reason) of the first exact log that differs over the first `last` steps."""
+    """Return (step, cause, reason) of the first exactly logged value that differs."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
         return 0, "rng", fact("learning.dropout", dropout=_listed(right.dropout), reference=_listed(left.dropout))
     if None not in (left.start_sha256, right.start_sha256) and left.start_sha256 != right.start_sha256:

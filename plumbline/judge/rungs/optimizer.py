@@ -132,7 +132,7 @@ def update(pair: Pair, step: int) -> Mismatch | None:
 
 
 def update_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the update's norm in two fp64 runs, also at steps without sketches.
+    """Return a mismatch of the update's norm in two fp64 runs.
 
     In the spec's precision, Adam turns the rounding of nearly zero gradients into whole updates, which hides the norm.
     """
@@ -182,7 +182,7 @@ def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
 
 
 def _is_one_factor(factors: list[float]) -> bool:
-    """Return whether the factors vary clearly less than their distance from 1."""
+    """Return whether one common factor scales all updates."""
     spread = max(factors) - min(factors)
     return spread <= limits.SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
 

@@ -1,4 +1,4 @@
-"""The portable legs: equal bits prove equal formulas, different bits are a real difference.
+"""Portable runs: equal bits prove equal formulas, different bits a real difference.
 
 Portable arithmetic has the same bits on every CPU and GPU. No tolerance is used here, with one exception: a
 library that computes the same formula in a different order of operations has different bits too. Where all numbers of
@@ -31,7 +31,7 @@ _WHAT: dict[Stage, tuple[CauseCode, str]] = {
 
 
 def portable_legs(pair: Pair) -> tuple[PortableEvidence, PortableEvidence] | None:
-    """Return both portable legs, or `None` if a run has none."""
+    """Return both runs' portable evidence, or `None`."""
     if pair.probes is None:
         return None
     left, right = (probe.portable for probe in pair.probes)
@@ -39,7 +39,7 @@ def portable_legs(pair: Pair) -> tuple[PortableEvidence, PortableEvidence] | Non
 
 
 def device(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if a process's portable leg differs from its own repetition, or from the other processes'.
+    """Return a mismatch if the portable run was not repeatable on its device.
 
     Processes that read different batches repeat nothing: a batch that differs from the reference's is named alone.
     """
@@ -60,7 +60,7 @@ def device(pair: Pair) -> Mismatch | None:
 
 
 def _of_process(pair: Pair, legs: tuple[PortableEvidence, PortableEvidence]) -> Mismatch | None:
-    """Return the first difference of one process from the others of its run, if the first processes agree."""
+    """Return the first process whose portable bits differ from the others'."""
     if next(leg_parts(*legs), None) is not None and excused(pair) is None:
         return None
     for side, leg in zip(("reference", "candidate"), legs, strict=True):
@@ -84,7 +84,7 @@ def proven_steps(pair: Pair) -> int:
 
 
 def _first_steps(leg: PortableEvidence) -> int:
-    """Return the number of steps from the first on, without the later ones that a leg has behind them."""
+    """Return the number of consecutive first steps of the portable run."""
     return next((place for place, step in enumerate(leg.steps) if step.step != place), len(leg.steps))
 
 
@@ -121,7 +121,7 @@ def _mismatch(stage: Stage, step: int, name: str, legs: tuple[PortableEvidence, 
 
 
 def draw_findings(pair: Pair) -> list[Finding]:
-    """Return a finding unless the candidate answers the draw of a shared round as the reference does.
+    """Return a finding if the candidate's answer to the round's random test differs.
 
     Legs that are equal leave no other answer to an honest training; legs that differ are findings of their own.
     """
@@ -142,7 +142,7 @@ def draw_findings(pair: Pair) -> list[Finding]:
 
 
 def reordered(pair: Pair) -> tuple[Statement, float] | None:
-    """Return place and size of the difference, if only the order of operations differs.
+    """Return place and size of a difference that only reordering explains.
 
     Later stages follow from the first different stage: the native rungs judge their formulas.
     """
@@ -165,7 +165,7 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
 
 
 def excused(pair: Pair) -> tuple[Statement, float] | None:
-    """Return place and size of a different order of operations that explains the legs' difference.
+    """Return place and size of an excusable difference in order of operations.
 
     A difference of one slice is as large as a small fault's: only different software excuses it.
     """
@@ -180,7 +180,7 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
 
 
 def other_software(pair: Pair) -> bool:
-    """Return whether a version differs of the packages that decide the order of operations.
+    """Return whether a package differs that decides the order of operations.
 
     The same code computes in the same order on every device: without a different version, no difference is excused.
     """
@@ -189,7 +189,7 @@ def other_software(pair: Pair) -> bool:
 
 
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
-    """Return the maximum effect of a different order; products have all slices at tapped steps of the first only."""
+    """Return the largest error that a different order of operations can cause."""
     if stage == "optimizer":
         return limits.ORDER_OF_UPDATE
     is_exact = leg.slices > 1 and step.outputs and step.step < _first_steps(leg)

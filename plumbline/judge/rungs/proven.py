@@ -1,4 +1,4 @@
-"""Proofs of a record's native steps: its first tensor beyond what its number format rounds.
+"""Compare each native step with its definition, within one record.
 
 It needs no reference: each step is compared with its definition from the machine's own values at that step.
 """
@@ -37,7 +37,7 @@ def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
 
 
 def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatch, str] | None:
-    """Return the first tensor of some parts that is not what its definition gives, and its part."""
+    """Return the first tensor of the given parts that contradicts its definition."""
     for part, proof in proofs_of(record):
         if part not in parts:
             continue
@@ -51,13 +51,13 @@ def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatc
 
 
 def unproven_step(record: RunRecord) -> Mismatch | None:
-    """Return the probe's first tensor that is not what its definition gives."""
+    """Return the probe's first tensor that contradicts its definition."""
     found = unproven(record, PARTS[:1])
     return found[0] if found is not None else None
 
 
 def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
-    """Return the same of `speed` and `learn`."""
+    """Return the first such tensor of `speed` or `learn`."""
     found = unproven(record, parts)
     if found is None:
         return None
@@ -67,7 +67,7 @@ def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> Gate
 
 
 def other_draws(pair: Pair) -> GateResult | None:
-    """Return the first step in which two records' native dropout drew a different number of times at a rate."""
+    """Return the first step whose dropout was called a different number of times."""
     known = {(part, proof.step): _calls(proof) for part, proof in proofs_of(pair.reference.record)}
     for part, proof in proofs_of(pair.candidate.record):
         ours, theirs = known.get((part, proof.step)), _calls(proof)
@@ -100,7 +100,7 @@ def _calls(proof: Proof) -> dict[float, int]:
 
 
 def is_over(found: ProofError) -> bool:
-    """Return whether an error is beyond its limit, or no number."""
+    """Return whether an error exceeds its limit or is not finite."""
     return found.error is None or not found.error <= proof_limit(found)
 
 
@@ -123,7 +123,7 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
-    """Return the bits of mantissa that products measurably keep, if fewer than asked explain the error."""
+    """Return the mantissa bits kept, if too few explain the error."""
     spec = {"probe": record.spec.probe, "speed": record.spec.speed, "learn": record.spec.learn}[part]
     precision: Precision = spec.precision if spec is not None else "fp32"
     prefix = "" if part == "probe" else f"{part}."

@@ -1,4 +1,4 @@
-"""Rung 5: the states of the random generators at each step's start."""
+"""Rung 5: compare the random generators' states before each step."""
 
 from __future__ import annotations
 

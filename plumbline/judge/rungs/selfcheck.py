@@ -1,4 +1,4 @@
-"""Selfcheck rung: wrong bits of the shipped tiny training on one machine."""
+"""Selfcheck rung: a machine that computes the shipped training wrong."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def tokenizer(pair: Pair) -> Mismatch | None:
 
 
 def _same_batches(pair: Pair) -> bool:
-    """Return whether the probe's batches show equal tokens, batch by batch or row by row."""
+    """Return whether both probes read equal tokens."""
     differing = [
         step
         for step, (left, right) in enumerate(pair.common)
@@ -93,7 +93,7 @@ def _edited(pair: Pair) -> frozenset[int]:
 
 
 def _evaluated_otherwise(pair: Pair) -> bool:
-    """Return whether the evaluation differs after a training without a difference beyond rounding."""
+    """Return whether only the evaluation differs, after an equal training."""
     if pair.probes is None or "evaluation" in pair.imposed:
         return False
     ours, theirs = (probe.evaluation for probe in pair.probes)
@@ -109,7 +109,7 @@ def _evaluated_otherwise(pair: Pair) -> bool:
 
 
 def _same_curve(pair: Pair) -> bool:
-    """Return whether the learning curves read equal batches, as far as the records show."""
+    """Return whether both learning curves read equal batches."""
     ours, theirs = (side.record.evidence.learn for side in (pair.reference, pair.candidate))
     if ours is None or theirs is None:
         return True

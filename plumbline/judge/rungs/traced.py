@@ -1,4 +1,4 @@
-"""Evidence of traced steps: what each dropout drew, and weights that change between two steps.
+"""Compare traced steps: dropout's masks, and weights changed between steps.
 
 Without it, 2 of 216 names become `rng` (ADR 0036).
 """
@@ -13,7 +13,7 @@ from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 
 def drew_differently(pair: Pair, step: int, name: str, kind: str) -> bool:
-    """Return whether the module drew a different mask, or contains a dropout that only one side calls.
+    """Return whether the module's dropout drew a different mask.
 
     Without a trace, any dropout module whose output differs is said to have drawn: the probe trains without dropout.
     """
@@ -26,7 +26,7 @@ def drew_differently(pair: Pair, step: int, name: str, kind: str) -> bool:
 
 
 def operator_of(pair: Pair, step: int, tap: Tap) -> Statement:
-    """Return class and name of the module that computes a tap's output, or a dropout's different input."""
+    """Return class and name of the module that computes a tensor."""
     draws = _draws(pair, step, tap.name)
     if draws is None or draws[0].input_sha256 == draws[1].input_sha256:
         return f"{tap.kind} {tap.name}"
@@ -37,7 +37,7 @@ def operator_of(pair: Pair, step: int, tap: Tap) -> Statement:
 
 
 def _is_called_once(pair: Pair, step: int, name: str) -> bool:
-    """Return whether only one side calls some dropout inside the module, and both call the same other modules.
+    """Return whether only one side calls a dropout inside the module.
 
     A module that skips all of its parts computes something else, and draws nothing by that alone.
     """
@@ -59,7 +59,7 @@ def _is_called_once(pair: Pair, step: int, name: str) -> bool:
 
 
 def _draws(pair: Pair, step: int, name: str) -> tuple[DropoutDraw, DropoutDraw] | None:
-    """Return both sides' draws of a dropout module, if both were traced."""
+    """Return both sides' recorded masks of a dropout module."""
     found = []
     for side in (pair.reference, pair.candidate):
         trace = side.record.evidence.trace
@@ -70,7 +70,7 @@ def _draws(pair: Pair, step: int, name: str) -> tuple[DropoutDraw, DropoutDraw] 
 
 
 def between_steps(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch if the weights differ at the start of `step`, and did not after the step before."""
+    """Return a mismatch if weights changed between two steps."""
     left, right = (side.record.evidence.trace for side in (pair.reference, pair.candidate))
     if left is None or right is None or not step:
         return None
@@ -94,7 +94,7 @@ def between_steps(pair: Pair, step: int) -> Mismatch | None:
 
 
 def _event(pair: Pair, done: int) -> tuple[CauseCode, Statement]:
-    """Return the cause, and what the curve does after `done` steps."""
+    """Return the cause of weights that changed after `done` steps."""
     spec = pair.reference.record.spec.learn
     if spec is None or done % spec.checkpoint_every == 0:
         return "optimizer", fact("between-steps.at-checkpoint") if spec else ""

@@ -1,4 +1,4 @@
-"""The portable windows of two trainings: equal bits prove their formulas on any machine, others name the part.
+"""Compare single training steps that both sides repeated in portable arithmetic.
 
 Each window starts from the same weights and moments on both sides, so that a place does not inherit an earlier
 difference. Where torch or transformers differ in version, a different order of the same operations changes bits too:
@@ -80,13 +80,13 @@ def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
 
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
-    """Return cause and reason of a window that was given a different batch."""
+    """Return cause and reason if a window read a different batch."""
     code = code_of_fields(fields, masked=draws_labels(pair.reference.record.spec.task))
     return code, fact("curve-legs.batch", fields=", ".join(fields))
 
 
 def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[CauseCode, Statement]:
-    """Return cause and reason of a part that differs first."""
+    """Return cause and reason of a window's first different part."""
     if formats is not None:
         return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
     if stage == "forward" and name.endswith(DROPOUT_INPUT):
@@ -115,7 +115,7 @@ def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mism
 
 
 def _rank(pair: Pair, part: Part) -> Mismatch | None:
-    """Return the mismatch of a process whose windows differ from those of the other processes of its run."""
+    """Return a mismatch if one process's windows differ from the others'."""
     for side, windows in _sides(pair, part):
         for found in windows.ranks[:1]:
             stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
@@ -127,7 +127,7 @@ def _rank(pair: Pair, part: Part) -> Mismatch | None:
 
 
 def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWindow, place: tuple[Stage, str]) -> bool:
-    """Return whether different versions explain the difference by the order of operations alone.
+    """Return whether package versions explain a different order of operations.
 
     An evaluation may differ first: it has the biases of the step's update, where shipped weights have zeros.
     """
@@ -148,7 +148,7 @@ def _proven(pair: Pair, part: Part) -> int:
 
 
 def lost_windows(pair: Pair, part: Part) -> str:
-    """Return why a part's windows are not beside each other, or "".
+    """Return why a part has no comparable windows, or "".
 
     An operation without a portable form ends the windows of both sides; of one, its machine is not shown to compute it.
     """
@@ -183,7 +183,7 @@ def window_notes(pair: Pair, part: Part) -> list[Note]:
 
 
 def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
-    """Return the mismatch of a state that its own run shows to be wrong: behind a resume, or between two steps.
+    """Return a mismatch if a run's weights changed outside its steps.
 
     `parted`: of processes whose weights differ, which is the consequence of a part that a window may name.
     """
@@ -213,7 +213,7 @@ _GUESSES = ("learning.parts-after-resume",)
 
 
 def with_windows(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Return a curve's mismatch, named by its windows where its logs do not name it."""
+    """Name the cause of a curve's mismatch by its windows."""
     if apart is None or formula is None:
         return apart or formula
     suspicion = apart.suspicions[0]

@@ -76,7 +76,7 @@ def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Se
 
 
 def _body(lines: Sequence[str]) -> str:
-    """Join the lines. A worker's text within one of them begins no line, such as a false `report: ADDRESS`."""
+    """Join the lines so that no worker's text starts a line."""
     return "\n".join(map(one_line, lines))
 
 

@@ -129,7 +129,7 @@ def _by_platform_and_event(entries: Mapping[str, Open]) -> list[list[str]]:
 
 
 def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
-    """Return the entries as troubles with their begin. With a platform, its own alone."""
+    """Return the stored troubles with their start times."""
     found = [trouble_of(key, entry.event, entry.since_round, entry.since) for key, entry in entries.items()]
     return [trouble for trouble in found if platform in ("", trouble.platform)]
 
@@ -137,7 +137,7 @@ def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
 def _report(
     verdict: RoundVerdict, entries: dict[str, Open], keys: Sequence[str], alerts: Sequence[Alert], now: datetime
 ) -> list[Outgoing]:
-    """Return one message for each block that is due for these troubles of a platform. Note it in `entries`.
+    """Return the alert messages that are due for a platform's troubles.
 
     The message is about the troubles that are new to the block; without one, it is a reminder of all.
     """
@@ -162,7 +162,7 @@ def _is_due(told: datetime, alert: Alert, now: datetime) -> bool:
 def _look_for_ends(
     gone: Mapping[str, Open], new: Sequence[Trouble], verdict: RoundVerdict
 ) -> tuple[dict[str, Open], dict[str, Open]]:
-    """Return the troubles without evidence tonight, which stay open, and those that ended.
+    """Split open troubles into those that continue and those that ended.
 
     A cause that a new one replaced is in neither: the alert about the new one is enough.
     """
@@ -172,12 +172,12 @@ def _look_for_ends(
         trouble = trouble_of(key, known.event)
         result = verdict.platforms.get(trouble.platform)
         if is_good_news(known.event):
-            continue  # its end, such as a new baseline, is no recovery
+            continue  # its end, such as a new baseline, is not recovery
         outcome = result.workloads.get(trouble.workload, result.verdict) if result is not None else None
         if outcome == "pass" or (known.event == "unavailable" and _is_there(result, trouble.workload)):
             ended[key] = known
         elif outcome in (None, "inconclusive") or (outcome == "invalid" and known.event == "drift"):
-            # The absence of an optional platform is no trouble tonight: the next failed quorum is alerted at once.
+            # The absence of an optional platform is not trouble tonight: the next failed quorum is alerted at once.
             unclear[key] = known.replace(told={}) if known.event == "unavailable" else known
         elif not any(_replaces(other, trouble) for other in new):
             ended[key] = known
@@ -185,13 +185,13 @@ def _look_for_ends(
 
 
 def _replaces(new: Trouble, trouble: Trouble) -> bool:
-    """Return whether a new cause or failed check has the place of a trouble. Workload "" means all."""
+    """Return whether a new trouble replaces a reported one. Workload "" means all."""
     is_same = new.platform == trouble.platform and (new.workload == trouble.workload or not trouble.workload)
     return is_same and new.event in ("drift", "invalid")
 
 
 def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, now: datetime) -> AlertState:
-    """Remember the due times that are still open. Keep the known ones if the server does not answer (`None`)."""
+    """Remember due times of rounds not yet started; `None` keeps the known."""
     times = state.due if planned is None else planned.times if planned.active else ()
     since = state.unplanned_since
     if planned is not None:
@@ -254,7 +254,7 @@ def _changed(state: AlertState, wanted: Outgoing, change: Callable[[Outgoing], O
 
 
 def _is_there(result: PlatformResult | None, workload: str) -> bool:
-    """Return whether the platform left a record, of the workload or of any."""
+    """Return whether the platform left a record."""
     return result is not None and (workload not in result.absent if workload else not result.unavailable)
 
 

@@ -241,7 +241,7 @@ class CheckpointExchange:
 
 
 def _promised(state: str) -> str | None:
-    """Return the tensors' digest in the trainer's `state`. `None` if malformed."""
+    """Return the expected digest of the checkpoint's tensors."""
     try:
         content = json.loads(state)
     except (ValueError, RecursionError):

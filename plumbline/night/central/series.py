@@ -97,7 +97,7 @@ def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
 
 
 def _row(central: CentralStore, record_id: str) -> tuple[str, tuple[int, datetime], NightRow | None]:
-    """Return a record's platform, its rank among the records of its round (the lowest is the night), and its row."""
+    """Convert a record to its platform, its rank within the round, and its row."""
     record = central.find_record(record_id)
     if record is None:
         return "", (0, datetime.max.replace(tzinfo=UTC)), None

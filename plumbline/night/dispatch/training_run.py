@@ -140,7 +140,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
         if view.child.alive != training.alive:
             training = replace(training, alive=view.child.alive, alive_at=now)
     elif view.recorded is None:
-        # The server does not answer: silence is no sign of a failed child.
+        # The server does not answer: silence is not a sign of a failed child.
         training = replace(training, alive_at=now)
     return _still_runs(training, view, now, limits)
 
@@ -203,7 +203,7 @@ def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
 
 
 def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[TrainingRun, Action]:
-    """Settle an ended run: the record decides, Prefect's final state is a hint."""
+    """Settle an ended run by its record, else by Prefect's state."""
     reasons = {
         ChildState.COMPLETED: "",
         ChildState.FAILED: f"the run failed: {child.message}",
@@ -219,7 +219,7 @@ def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[Training
 
 
 def _inherited(training: TrainingRun, child: ChildRun) -> bool:
-    """Return whether an earlier controller, not a person, cancelled the run."""
+    """Return whether an earlier controller cancelled the run."""
     if child.by_person is not None:
         return not child.by_person
     # A run that no worker has started ends at once, and Prefect does not record who cancelled it.

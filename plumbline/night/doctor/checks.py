@@ -61,7 +61,7 @@ def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]
 def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
     """Check that some recipient gets each event of a round that does not pass.
 
-    A suite without any recipient may rely on automations of Prefect: that is no failure.
+    A suite without any recipient may rely on automations of Prefect: that is not a failure.
     """
     where = f"{suite.name}: alerts"
     if not suite.alerts:

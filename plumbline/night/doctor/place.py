@@ -170,7 +170,7 @@ def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> Chec
 
 
 def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
-    """Convert a selfcheck. `unknown` is no fault of the machine."""
+    """Convert a selfcheck. `unknown` is not a fault of the machine."""
     what = {
         "pass": "computes the right bits",
         "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",

@@ -176,7 +176,7 @@ def _rounds(
 
 
 def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
-    """Return the end of each round from the series, for rounds without a mark."""
+    """Return when each round was judged, by the stored series."""
     found: dict[str, datetime] = {}
     for platform in suite.platforms:
         series = read_series(central, suite.name, platform)

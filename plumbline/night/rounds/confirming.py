@@ -79,7 +79,7 @@ def _case(
 
 
 def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
-    """Return each case's next experiment, with its assignment."""
+    """Return the next experiment that each case needs."""
     asked = []
     for case in cases:
         request = case.confirmation.next()
@@ -95,7 +95,7 @@ def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
 
 
 def absorb(cases: Sequence[Case], answers: Mapping[str, LoadedRecord], lost: Mapping[str, str]) -> tuple[Case, ...]:
-    """Return all cases with the results of their experiments."""
+    """Update all cases with the results of their experiments."""
     return tuple(_absorbed(case, answers, lost) for case in cases)
 
 
@@ -112,7 +112,7 @@ def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str
 
 
 def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, PlatformResult]]:
-    """Return the results with their causes as certain as the experiments show."""
+    """Set each cause's certainty by its experiments."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for case in cases:
         platforms = changed[case.workload]
@@ -132,7 +132,7 @@ def _untested(result: PlatformResult, case: Case, causes: Iterable[Cause] = ()) 
 
 
 def _move(platforms: dict[str, PlatformResult], case: Case, judgement: Judgement, cause: Cause) -> None:
-    """Move a drift of the learning curve from the case's platform to its reference."""
+    """Blame the reference instead of the case's platform for a drift."""
     result, against = platforms[case.platform], f"platform {case.reference}"
     (reason,) = (finding.detail for finding in judgement.findings if finding.check == CHECK)
     cleared = exonerate(result, Doubt("inconclusive", reason), against)

@@ -135,7 +135,7 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetim
 
 
 def _untimely(order: TrainingOrder, record: RunRecord, now: datetime) -> Absence | None:
-    """Return why the record's times cannot be those of a training of the round. `now` is the controller's time."""
+    """Return why a record's times contradict the round's."""
     begin = min(named_time(order.round_id) or record.started_at, now)
     if begin - CLOCK_TOLERANCE <= record.started_at <= record.finished_at <= now + CLOCK_TOLERANCE:
         return None

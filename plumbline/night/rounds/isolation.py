@@ -63,7 +63,7 @@ def largest_judgeable(
 def _judgeable(
     names: Sequence[str], judge: Callable[[Sequence[str]], object], *, beside: int | None = 1
 ) -> tuple[tuple[str, ...], dict[str, Defect]]:
-    """Judge each platform beside the first `beside` of those kept before it. `None` for all of them."""
+    """Judge platforms one by one; return those judged, and the defects."""
     kept: tuple[str, ...] = ()
     defects: dict[str, Defect] = {}
     for name in names:

@@ -64,7 +64,7 @@ def judge_harvest(
 
 
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
-    """Mark a result invalid because its baseline is unreadable. Keep a drift."""
+    """Mark a result invalid because its baseline is unreadable."""
     finding = Finding(
         check=BASELINE_CHECK,
         outcome="invalid",
@@ -114,7 +114,7 @@ def _judge_workload(
 def _judged(
     round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> tuple[dict[str, PlatformResult], dict[str, Defect]]:
-    """Judge all records. If the judge fails, all but the records that make it fail."""
+    """Judge all records; exclude those on which the judge fails."""
     records, reruns = gathered.of(workload), gathered.of(workload, RERUN)
 
     def judge(names: Sequence[str]) -> dict[str, PlatformResult]:
@@ -145,7 +145,7 @@ def _with_notes(result: PlatformResult, notes: tuple[Note, ...]) -> PlatformResu
 
 
 def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
-    """Test the judge on the record of every platform and workload."""
+    """Test the judge with planted faults in every record."""
     known = ProbeProofs()
     return {
         (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge, known)
@@ -164,7 +164,7 @@ def _proof(
 def apply_canary(
     results: Mapping[str, Mapping[str, PlatformResult]], proofs: Proofs
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Lower a platform's verdict if the judge misses a known fault, or cannot decide on it."""
+    """Lower a platform's verdict if the judge missed a planted fault."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for (workload, platform), proof in proofs.items():
         findings = canary_findings(proof)

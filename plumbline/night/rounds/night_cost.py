@@ -100,7 +100,7 @@ def total(costs: Sequence[PlatformCost]) -> float | None:
 
 
 def check_cost(suite: Suite, costs: Sequence[PlatformCost], where: str) -> None:
-    """Raise `ConfigurationError` if the expected night costs more than the suite allows, or nobody knows."""
+    """Raise if the night's cost exceeds the suite's limit or is unknown."""
     limit = suite.dispatch.max_cost
     if limit is None:
         return

@@ -127,7 +127,7 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
 
 
 def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
-    """Leave the throughput to the history, once it has a reference: each number has one owner."""
+    """Drop the gate's throughput finding where the history judges throughput."""
     owned = any(one.line.metric.name == "throughput" and one.reason not in ("learning", "missing") for one in decided)
     gate = [finding for finding in result.findings if finding.check == CHECK]
     if not owned or not gate:

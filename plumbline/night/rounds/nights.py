@@ -131,7 +131,7 @@ def _decided(
     platform: str,
     changes: Mapping[str, SoftwareChange],
 ) -> tuple[LineDecision, ...]:
-    """Decide on a platform's lines by reruns, then by an A/B."""
+    """Decide on a platform's metrics by reruns, then by an A/B."""
     answers, states = rerun_answers(lines, gathered, platform), software_states(lines, changes)
     asked = judge_lines(lines, allowed, answers, states)
     answers = with_ab_answers(asked, gathered, platform, answers)
@@ -166,7 +166,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
     round_: Round, gathered: GatheredRecords, platform: str, row: NightRow, series: SeriesFile,
     tonight: LoadedRecord, baseline: LoadedRecord | None,
 ) -> SoftwareChange:  # fmt: skip
-    """Return tonight's software against the baseline's, with the result of this round's A/B."""
+    """Compare tonight's software with the baseline's."""
     keys = {series.words[series.software[place]] for place in series.places(row.workload)[-limits.ENOUGH_NIGHTS :]}
     change = software_change(
         baseline.record.fingerprint if baseline is not None else None,

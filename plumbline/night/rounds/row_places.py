@@ -61,7 +61,7 @@ def placed_results(round_: Round, results: Results, gathered: GatheredRecords, b
 def _against(
     result: PlatformResult, records: Mapping[str, LoadedRecord], baseline: LoadedRecord | None
 ) -> LoadedRecord | None:
-    """Return the record from which the data of a platform differ."""
+    """Return the record to compare a platform's data with."""
     for finding in result.findings:
         if finding.check == "data.rows" and finding.outcome == "drift":
             kind, _, name = finding.against.partition(" ")

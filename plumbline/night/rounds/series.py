@@ -49,7 +49,7 @@ def accepted_times(central: CentralStore) -> dict[str, dict[str, list[datetime]]
 
 
 def _accepted(baseline: Baseline) -> list[datetime]:
-    """Return the nights of accepted records, the anchor's first."""
+    """Return the nights whose records were accepted as baselines."""
     records = (baseline.anchor or baseline.records[0], *baseline.records)
     anchor, *times = [night_time(record.round_id, record.started_at) for record in records]
     return [anchor, *(time for time in times if time > anchor)]
@@ -70,7 +70,7 @@ def count_unjudged(
 
 
 def _unjudged_nights(round_: Round, series: SeriesFile, tonight: JudgedRound) -> int:
-    """Return the number of consecutive days, by the schedule's time zone, all of whose rounds left no judgement.
+    """Count the consecutive days without any judged round.
 
     Days without a round do not count. Tonight is one, and counts once, however many rounds it has.
     """

@@ -91,7 +91,7 @@ def software_change(
 def _obstacle(
     baseline: Fingerprint, tonight: Fingerprint, names: Sequence[str], beside: Sequence[str], budget: Dispatch
 ) -> str:
-    """Return why no A/B can be ordered; empty if one can."""
+    """Return why no A/B can be run, or ""."""
     if _minor(baseline.python) != _minor(tonight.python):
         return f"the baseline ran on Python {baseline.python}: its environment cannot be built here"
     if not names:
@@ -123,7 +123,7 @@ def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_teste
 
 
 def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
-    """Return the blocks with two runs in each environment, in order."""
+    """Return the A/B blocks whose runs are complete."""
     blocks: dict[int, list[AbRun]] = {}
     for run in evidence.runs:
         blocks.setdefault(run.block, []).append(run)

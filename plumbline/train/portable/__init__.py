@@ -1,1 +1,1 @@
-"""Portable leg: training with bits independent of order, threads, kernels and device."""
+"""Portable arithmetic: training with equal bits on every device."""

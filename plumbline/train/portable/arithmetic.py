@@ -31,7 +31,7 @@ _MOST_PRODUCTS = 256
 
 
 class _Compositions(TorchFunctionMode):
-    """Mode that replaces fused functions, also in modules that the backward pass calls again.
+    """Torch mode that replaces fused functions, also in recomputed modules.
 
     Torch suspends a function mode inside the functions that the mode handles, `backward` among them. Activation
     checkpointing calls modules there; each such call has a mode of its own.

@@ -200,7 +200,7 @@ _BOUND = {name: _with_torchs_names(name, form) for name, form in COMPOSITIONS.it
 
 
 def bound_compositions() -> dict[Any, Callable[..., torch.Tensor]]:
-    """Return the compositions by the functions that their names refer to, now and at import.
+    """Map the replaced torch functions to their portable compositions.
 
     If a library replaces `torch.nn.functional.softmax` and calls the original, torch reports the original under the
     replacement's name.

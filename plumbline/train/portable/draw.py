@@ -1,4 +1,4 @@
-"""Answer to a round's draw: the logits of one row with drawn tokens, in portable arithmetic.
+"""Answer a round's random test: portable logits of a random row.
 
 Nothing of an earlier night contains it, and it is equal on all machines.
 """

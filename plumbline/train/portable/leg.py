@@ -1,4 +1,4 @@
-"""Portable leg: the probe's first steps again, in portable arithmetic, fully digested."""
+"""Portable leg: repeat the probe's first steps in portable arithmetic."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _PortableObserver(TapObserver):
 
 
 class _Pace:
-    """Time of the leg's steps: a further one is begun if it and the first step's repetition fit into the limit."""
+    """Time limit of the portable leg's further steps."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit, self._seconds, self._began = limit, list[float](), 0.0
@@ -194,7 +194,7 @@ class PortableLeg:
         )  # fmt: skip
 
     def compare_processes(self) -> None:
-        """Keep the first difference of each process from most others, and whether all repeat their own bits."""
+        """Record each process whose portable bits differ from most others'."""
         assert self.evidence is not None  # noqa: S101 - the leg has run
         ranks, found = self._context.ranks, list[RankDifference]()
         for rank, known, other in unlike_most(ranks, self.evidence):
@@ -212,7 +212,7 @@ _Leg = TypeVar("_Leg", PortableEvidence, PortableWindow)
 
 
 def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:
-    """Yield (rank, leg of most others, its leg) of each process whose leg differs from those of most others."""
+    """Yield (rank, most others' leg, its leg) of each process that differs."""
     digests = ranks.gather(digest_json(leg.to_json()))
     usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
     if len(set(digests)) > 1:

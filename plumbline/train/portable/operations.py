@@ -59,7 +59,7 @@ class UnportableOperationError(TrainingFailedError):
 
 
 def _added(fresh: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the sum, in the memory of `fresh`, a result that only the caller has."""
+    """Return the sum, written into `fresh` if shapes allow."""
     return fresh.add_(other) if fresh.shape[fresh.dim() - other.dim() :] == other.shape else fresh + other
 
 

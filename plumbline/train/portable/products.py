@@ -39,7 +39,7 @@ def grid_bits(inner: int) -> int:
 
 
 def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return `count` integer tensors, and each row's or column's grid exponent."""
+    """Split entries into `count` integers, with one exponent per row or column."""
     rest = values.abs()
     largest = rest.amax(dim, keepdim=True)
     # |x| < 2**(exponent + 1), whence at most 2**bits on the grid.
@@ -62,7 +62,7 @@ def _has_slow_fp64(device: torch.device) -> bool:
 
 
 def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
-    """Return integers as three pieces in fp32, of 2**16, 2**8 and 1; the last two are at most 2**7."""
+    """Split integers into three fp32 pieces: multiples of 2**16, 2**8 and 1."""
     high = (values * 2.0**-16).round_()
     rest = values - high * 2.0**16
     middle = (rest * 2.0**-8).round_()

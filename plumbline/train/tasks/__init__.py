@@ -61,7 +61,7 @@ class Task(ABC):
         """Return the multiplications of the head's matrix products, for each token and for each row."""
 
     def labelling(self, spec: RunSpec, rows: Rows) -> Labelling | None:  # noqa: ARG002 - for subclasses
-        """Return the function that labels tokens; `None` where the dataset's rows have the labels."""
+        """Return the function that labels tokens; `None` for labels of rows."""
         return None
 
     def check(self, model: nn.Module, family: str) -> None:  # noqa: B027 - most tasks fit every model
@@ -98,7 +98,7 @@ class Task(ABC):
     def autocast_loss(
         self, logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
     ) -> float | None:
-        """Return the reference loss nearest to `loss`, see `_nearest_loss`."""
+        """Return the expected loss under autocast, recomputed from logits and labels."""
         return _nearest_loss(self._losses(logits, labels), float(np.abs(logits).max(initial=0.0)), dtype, loss)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ class Task(ABC):
 
 
 def _nearest_loss(losses: NDArray[np.float64], largest: float, dtype: torch.dtype, loss: float) -> float | None:
-    """Return the mean nearest to `loss`: of fp64 losses, or of log-probabilities rounded to the logits' `dtype`.
+    """Return the loss nearest to `loss`: exact in fp64, or from log-probabilities in `dtype`.
 
     `largest` is the largest logit. Under CUDA's autocast torch computes the latter: its cross entropy names a format
     for the log-softmax, which autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go

@@ -106,7 +106,7 @@ def test_no_machine_is_on_but_for_a_round():
 
 
 def test_each_row_about_the_clouds_has_its_check_and_a_planted_error():
-    """`make infra-check` runs the checks: its parser is no package of this environment."""
+    """`make infra-check` runs the checks: its parser is not a package of this environment."""
     page = (INFRA / "CLOUDS.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     tree = ast.parse((INFRA / "check" / "clouds.py").read_text())

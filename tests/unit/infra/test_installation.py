@@ -20,6 +20,8 @@ from packaging.utils import canonicalize_name
 from tests.unit.infra.documented_commands import ROOT, pages
 from tests.unit.infra.oldest_pip import OLDEST_PIP, pip_environment
 
+pytestmark = pytest.mark.slow
+
 PIN = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*])?==(\S+)", re.MULTILINE)
 NEWER = "9999"
 SCRIPTS = (

@@ -16,6 +16,8 @@ from plumbline.cli.main import main
 from plumbline.environments.locks import read_lock
 from tests.unit.infra.documented_commands import ROOT
 
+pytestmark = pytest.mark.slow
+
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 # Of three clouds: needs accounts, and says which tests run what.
 TUTORIALS.remove(ROOT / "docs" / "tutorials" / "clouds.md")

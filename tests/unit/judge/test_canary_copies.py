@@ -1,4 +1,4 @@
-"""The canary's copies hold exactly their fault; what a record lacks is no copy."""
+"""The canary's copies hold exactly their fault; what a record lacks is not a copy."""
 
 from __future__ import annotations
 

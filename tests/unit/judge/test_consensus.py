@@ -158,7 +158,7 @@ def test_a_reference_in_another_precision_than_the_specs_bears_no_witness() -> N
     result = judge_round(records, "a", {})
     assert verdicts(result) == "drift pass"
     assert accused_by(result["a"]) == {"platform b"}
-    # With a baseline that was as wrong it is no witness either, and cannot be judged.
+    # With a baseline that was as wrong it is not a witness either, and cannot be judged.
     steady = in_ten_bits(old("a", noise={"layer.norm": 1e-3}))
     result = judge_round({name: records[name] for name in "ba"}, "b", {"a": steady})
     assert verdicts(result) == "pass invalid"

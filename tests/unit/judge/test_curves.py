@@ -77,7 +77,7 @@ def test_weights_and_evaluations_count_at_the_end_of_the_curve_alone() -> None:
     ]
     for other in ends:
         for steps, is_equal in ((CURVE - 1, True), (CURVE, False), (CURVE + 1, False)):
-            # More steps than the curve has are no steps that both ran.
+            # More steps than the curve has are not steps that both ran.
             assert has_equal_bits(side, other, steps) is is_equal
             assert has_equal_bits(other, side, steps) is is_equal
     assert has_equal_bits(side, side, CURVE)

@@ -1,4 +1,4 @@
-"""The experiments of each suspicion: their steps, what they restore, and what is no evidence afterwards."""
+"""The experiments of each suspicion: their steps, what they restore, and what is not evidence afterwards."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions
         "kernel" if rung in ("forward", "gradient") else found.rung.replace("clipped", "gradient")
     )
     assert (found.findings[0].observed, found.findings[0].limit) == (None, 0.0)
-    # A rung that an experiment imposed is no evidence.
+    # A rung that an experiment imposed is not evidence.
     imposed = first_bits(replace(pair, imposed=frozenset({rung})))
     place = (imposed.rung, imposed.at.step) if imposed else None
     assert place == (None if rung == "optimizer" else ("optimizer", 5))

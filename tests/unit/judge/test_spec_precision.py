@@ -1,4 +1,4 @@
-"""A training that computes in a different precision than its spec's is no pass, though all platforms share it."""
+"""A training that computes in a different precision than its spec's is not a pass, though all platforms share it."""
 
 from __future__ import annotations
 

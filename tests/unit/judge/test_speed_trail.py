@@ -82,7 +82,7 @@ OWN: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("machine", [{}, {"fingerprint": other_kernel()}], ids=["equal", "AVX2"])
 @pytest.mark.parametrize("name", OWN)
 def test_clipping_has_a_definition_on_any_machine(name: str, machine: dict[str, Any]) -> None:
-    """The weights after such a step differ as well: they are no fault of the optimizer."""
+    """The weights after such a step differ as well: they are not a fault of the optimizer."""
     changes, step = OWN[name]
     honest = {"gradient_norms": [2.0] * 14, "clipped_norms": [1.0] * 14, "weights": WEIGHTS}
     left = whole(checked_speed(), lambda content: trail(content).update(honest))

@@ -1,4 +1,4 @@
-"""Evidence that is withheld, renamed or forged is no pass, also between machines whose rounding differs."""
+"""Evidence that is withheld, renamed or forged is not a pass, also between machines whose rounding differs."""
 
 from __future__ import annotations
 

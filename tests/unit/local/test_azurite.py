@@ -15,6 +15,8 @@ import pytest
 from plumbline.local import azurite
 from tests.certificates import make_certificate
 
+pytestmark = pytest.mark.slow
+
 NPM_OUTPUT = """npm error code ENOTFOUND
 npm error syscall getaddrinfo
 npm error errno ENOTFOUND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 from string import Formatter
 from typing import get_args
@@ -17,6 +18,7 @@ from plumbline.schema.verdict import Cause, CauseCode, Finding, Judgement, Sure
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@functools.cache
 def made_facts() -> dict[str, set[frozenset[str]]]:
     """Return by code the names of the values of each fact that the product makes."""
     made: dict[str, set[frozenset[str]]] = {}
@@ -101,6 +103,6 @@ def test_the_document_of_a_command_has_sentences() -> None:
 
 
 def test_a_fact_is_printed_by_the_report_alone() -> None:
-    with pytest.raises(TypeError, match="a fact is no text"):
+    with pytest.raises(TypeError, match="a fact is not text"):
         f"{fact('loss.definition')}"
     assert clean(fact("loss.definition"), 20) == "the loss differs fr…"

@@ -21,6 +21,8 @@ from plumbline.environments.virtual_environments import Environments, check_curr
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.unit.upgrade.wheels import write_wheel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):

@@ -11,7 +11,6 @@ from plumbline.environments.virtual_environments import Environment
 from plumbline.upgrade.runs import Runs
 from tests.unit.report.samples import spec as sample_spec
 
-LIMIT_SECONDS = 5.0
 HANGS = "#!/bin/sh\nexec sleep 600\n"
 FAILS = "#!/bin/sh\necho 'no such module' >&2\nexit 4\n"
 
@@ -25,11 +24,12 @@ def environment(folder, script):
     return Environment(folder, folder.name)
 
 
-@pytest.mark.parametrize(("current", "is_lost"), [(HANGS, True), (FAILS, False)])
-def test_a_slow_machine_is_no_fault_of_the_changes(tmp_path, current, is_lost):
+@pytest.mark.slow
+@pytest.mark.parametrize(("current", "is_lost", "limit"), [(HANGS, True, 0.5), (FAILS, False, 5.0)])
+def test_a_slow_machine_is_no_fault_of_the_changes(tmp_path, current, is_lost, limit):
     candidate = environment(tmp_path / "candidate", HANGS)
     own = environment(tmp_path / "current", current)
-    run = Runs(tmp_path / "work").train(sample_spec(), candidate, tmp_path, limit=LIMIT_SECONDS, current=own)
+    run = Runs(tmp_path / "work").train(sample_spec(), candidate, tmp_path, limit=limit, current=own)
     assert run.record is None
     assert run.is_lost is is_lost
     assert "did not end in time" in run.failure.message

@@ -28,6 +28,8 @@ from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from tests.contract.records import make_record
 from tests.train.test_upgrade import SUITE
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = "acme-private"
 BACKEND = f"""
 import json, os, zipfile

@@ -8,6 +8,8 @@ from plumbline.cli.main import main
 from plumbline.schema.errors import InconclusiveError
 from tests.train.test_upgrade import SUITE
 
+pytestmark = pytest.mark.slow
+
 
 class Command:
     """The command with no training; `meanwhile` is called where the trials would be."""

@@ -57,8 +57,8 @@ DATA: dict[str, tuple[FILES, int | str]] = {
     "a card and a licence": ({"in/a.csv": A, "in/README.md": "x", "in/LICENSE": "x", "in/a.csv.sha256": "x"}, 20),
     "one file compressed": ({"in/a.csv": A, "in/b.csv.gz": gzip.compress(B.encode())}, 40),
     "splits by folder": ({"in/train/a.csv": A, "in/test/b.csv": B}, 40),
-    "a link that leads nowhere": ({"in/a.csv": A, "in/b.csv": Path("none.csv")}, "in/b.csv: path: is no file that can"),
-    "a pipe": ({"in/a.csv": A, "in/b.csv": None}, "in/b.csv: path: is no file that can be read"),
+    "a broken link": ({"in/a.csv": A, "in/b.csv": Path("none.csv")}, "in/b.csv: path: is not a file that can"),
+    "a pipe": ({"in/a.csv": A, "in/b.csv": None}, "in/b.csv: path: is not a file that can be read"),
     "a file and its compressed copy": (
         {"in/a.csv": A, "in/a.csv.gz": gzip.compress(A.encode())}, "'a.csv' and 'a.csv.gz' have one name: their rows",
     ),
@@ -103,9 +103,9 @@ def test_a_glob_names_a_link_that_leads_nowhere(tmp_path: Path, capsys: pytest.C
     folder = make(tmp_path, {"in/a.csv": A, "in/b.csv": Path("none.csv"), "in/c.csv/d.csv": B})
     pattern = ["data", "import", f"{folder}/*.csv", "--name", "mine", "--out", str(tmp_path / "out")]
     assert main(pattern) == 2
-    assert "in/b.csv: path: is no file that can be read" in capsys.readouterr().err
+    assert "in/b.csv: path: is not a file that can be read" in capsys.readouterr().err
     (folder / "b.csv").unlink()
-    assert main(pattern) == 0  # a folder is no file that a pattern means
+    assert main(pattern) == 0  # a folder is not a file that a pattern means
 
 
 CSV = "time,metric,value\n2026-08-20,speed,100\n"
@@ -133,7 +133,7 @@ RUNS: dict[str, tuple[FILES, int | str]] = {
         {f"in/{n}/files/wandb-summary.json": json.dumps({"_timestamp": 1785000000 + 86400 * n, "loss": 1.0, "_step": 9})
          for n in range(3)}, 3,
     ),
-    "a link that leads nowhere": ({"in/a.json": run(0), "in/b.json": Path("none")}, "in/b.json: path: is no file that"),
+    "a broken link": ({"in/a.json": run(0), "in/b.json": Path("none")}, "in/b.json: path: is not a file that"),
     "a file that is cut off": ({"in/a.json": run(0), "in/b.json": run(1)[:-3]}, "in/b.json: not JSON"),
     "event files of TensorBoard": ({"in/events.out.tfevents.1": b"\0\1"}, "the folder has no *.json file and no other"),
     "nothing": ({"in/README.md": "x"}, "the folder has no *.json file and no other table"),

@@ -81,7 +81,7 @@ BAD = [
     ("jsonl", "[" * 100_000, "line 1: not JSON"),
     ("jsonl", "[1, 2]\n", "line 1: is not a JSON object"),
     ("jsonl", json.dumps({"text": "x" * 100_001, "label": 0}), "line 1: text: the text has 100,001 characters"),
-    ("parquet", "these bytes are no Parquet", "not Parquet"),
+    ("parquet", "these bytes are not Parquet", "not Parquet"),
 ]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from plumbline.data.datasets.rows import Row
 from plumbline.data.datasets.shards import Spool
@@ -42,6 +43,7 @@ def test_rows_come_back_as_they_were_in_any_order_and_more_than_once(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_import_holds_a_few_rows_and_not_the_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     with path.open("w") as file:

@@ -36,6 +36,7 @@ def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=list(key)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "shared"),
     [
@@ -53,6 +54,7 @@ def test_noise_alone_is_called_less_than_the_bound(kind: str, shared: bool) -> N
     assert tally.experiments <= tally.nights
 
 
+@pytest.mark.slow
 def test_noise_alone_is_seldom_a_night_to_look_at() -> None:
     # At twelve nights a year over four platforms 3.7 are expected of three kinds of noise.
     looks = {}

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.timeout(120)
 
 ALLOWED = nights.ALLOWED.of("throughput")
 NUM_LOST = 40
+HISTORIES = (8, 20, *(pytest.param(length, marks=pytest.mark.slow) for length in (12, 60)))
 ROADS = ("no experiment", "no environment", "machine")
 
 
@@ -59,7 +60,7 @@ def after_the_question(decisions: list[Decision], history: int) -> list[str]:
 
 @pytest.mark.parametrize("road", ROADS[:2])
 @pytest.mark.parametrize("size", [0.02, 0.03, 0.05, 0.1])
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size: float, history: int) -> None:
     for seed in range(5):
         verdicts = after_the_question(judged(road, size, history, seed), history)
@@ -67,8 +68,9 @@ def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size:
         assert "pass" not in verdicts, (seed, verdicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.02, 0.03])
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, history: int) -> None:
     for seed in range(5):
         decisions = judged("machine", size, history, seed)[history:]
@@ -77,6 +79,7 @@ def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, h
         assert reasons <= {"machine"}, (seed, reasons)
 
 
+@pytest.mark.slow
 def test_a_loss_of_two_sd_after_eight_nights_is_asked_about() -> None:
     """A growing reference takes such nights in: they are compared with the nights before each of them instead."""
     unasked = [seed for seed in range(60) if not after_the_question(judged("no environment", 0.02, 8, seed), 8)]
@@ -227,7 +230,7 @@ def test_a_question_without_a_size_of_an_earlier_version_opens_nothing() -> None
     assert past_of(lines_of(older, METRICS, {})[0]).question is None
 
 
-@pytest.mark.parametrize("history", [8, 12, 20, 60])
+@pytest.mark.parametrize("history", HISTORIES)
 def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
     history: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

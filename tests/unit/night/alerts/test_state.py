@@ -114,7 +114,7 @@ def test_a_drift_stays_open_while_its_platform_is_dark() -> None:
     nights = Nights()
     nights.night({"bert": drift()})
     assert nights.night({"bert": GONE}) == ["azure is unavailable"]
-    # It is back, and drifts as before: that is no news.
+    # It is back, and drifts as before: that is not news.
     assert nights.night({"bert": drift()}) == ["azure is available again"]
     assert "still open on azure: precision, since 2026-11-21" in nights.sent[0].body
     assert set(nights.state.open) == {"azure/bert/precision"}
@@ -158,7 +158,7 @@ def test_two_causes_of_one_platform_are_one_alert_and_each_end_is_told() -> None
     assert nights.night({"bert": both("precision", "rng")}, days=9) == [
         "drift on azure: precision (confirmed), rng (confirmed)"
     ]
-    # An invalid record is no evidence that a cause has ended.
+    # An invalid record is not evidence that a cause has ended.
     assert nights.night({"bert": FAILED}) == ["invalid on azure: record.exit"]
     assert nights.night({"bert": both("rng")}) == ["recovered on azure: record.exit, precision"]
     assert nights.night({"bert": PASS}) == ["azure has recovered"]

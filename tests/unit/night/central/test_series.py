@@ -192,7 +192,7 @@ def test_a_rebuild_keeps_decisions_and_nights_whose_records_were_pruned() -> Non
     call = CallEntry(record="r-1", metric="throughput", verdict="drift", reason="creep")
     extend_series(site.central, "nightly", "aws", [night(1), night(2)], calls=[call], judged=judged)
     site.keep("aws-3", 3)
-    # This record is kept, and is not of the records to read: it is no night of this suite.
+    # This record is kept, and is not of the records to read: it is not a night of this suite.
     site.keep("r-2", 2)
     rebuilt = rebuild_series(site.central, "nightly", ["aws-3"], ["aws"])["aws"]
     assert rebuilt.record == ("r-1", "aws-3")

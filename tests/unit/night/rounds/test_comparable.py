@@ -1,4 +1,4 @@
-"""Runs of two machine classes are not compared as one, and a shift of cost within a step is no loss."""
+"""Runs of two machine classes are not compared as one, and a shift of cost within a step is not a loss."""
 
 from __future__ import annotations
 

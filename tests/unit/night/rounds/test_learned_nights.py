@@ -151,10 +151,10 @@ def test_an_upgrade_moves_a_deterministic_metric_within_its_margin(
 def test_the_margin_of_the_accuracy_is_the_suites_on_both_sides() -> None:
     assert upgraded(0.9, 0.9 - MARGIN + 1e-4, 5)[0].verdict == "pass"
     assert upgraded(0.9, 0.9 - MARGIN - 1e-4, 5)[0].verdict == "drift"
-    # One lost night beyond the margin is no pass because the nights before were within it.
+    # One lost night beyond the margin is not a pass because the nights before were within it.
     values = [0.9] * 22 + [0.892] * 6 + [0.85]
     assert tonight(values)[1].verdict == "inconclusive"
-    # A lucky night of a loss beyond the margin is no pass either.
+    # A lucky night of a loss beyond the margin is not a pass either.
     assert tonight([0.9] * 22 + [0.87] * 5 + [0.885])[1].verdict != "pass"
 
 
