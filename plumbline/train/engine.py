@@ -56,89 +56,60 @@ def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
 
 
 class Observer:
-    """Hooks into a step, to record or replace values; this base class does neither."""
+    """Hooks into a step, to record or replace values; this base class passes them on to its members, in order.
+
+    A subclass that overrides a hook decides whether the members get it.
+    """
+
+    _members: tuple[Observer, ...] = ()
+
+    def __init__(self, *members: Observer) -> None:
+        self._members = members
 
     def starts(self, step: int) -> None:
         """Handle the start of a step."""
+        for member in self._members:
+            member.starts(step)
 
     def batch(self, batch: Batch) -> Batch:
-        """Return the global batch that this step trains on."""
+        """Return the global batch that this step trains on; the first member sees what the others replaced."""
+        for member in reversed(self._members):
+            batch = member.batch(batch)
         return batch
 
     def feeds(self, local: Batch, micro: int) -> None:
         """Handle the next micro-batch, before the model is called."""
+        for member in self._members:
+            member.feeds(local, micro)
 
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for subclasses
-        """Return the loss for the backward pass."""
-        loss: torch.Tensor = outputs.loss
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss for the backward pass: the last member's."""
+        loss: torch.Tensor = self._members[-1].loss(outputs, labels) if self._members else outputs.loss
         return loss
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Handle the end of a micro-batch's forward pass."""
+        for member in self._members:
+            member.forward_done(outputs, loss)
 
     def backward_done(self) -> None:
         """Handle the complete gradients, unscaled and not yet clipped."""
+        for member in self._members:
+            member.backward_done()
 
     def clipped(self) -> None:
         """Handle the clipped gradients, as the optimizer will see them."""
+        for member in self._members:
+            member.clipped()
 
     def update(self) -> bool:
-        """Return whether the observer made the update itself."""
-        return False
+        """Return whether the last member made the update itself."""
+        return bool(self._members) and self._members[-1].update()
 
     def done(self, outcome: StepOutcome) -> None:
         """Handle the end of the update."""
-
-
-class Observers(Observer):
-    """Observers of one step, in order; the last one's loss and update count."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def starts(self, step: int) -> None:
-        """Handle the start of a step."""
-        for observer in self._observers:
-            observer.starts(step)
-
-    def batch(self, batch: Batch) -> Batch:
-        """Return the batch; the first observer sees what the others replaced."""
-        for observer in reversed(self._observers):
-            batch = observer.batch(batch)
-        return batch
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Handle the next micro-batch."""
-        for observer in self._observers:
-            observer.feeds(local, micro)
-
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss for the backward pass."""
-        return self._observers[-1].loss(outputs, labels)
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """Handle the end of a micro-batch's forward pass."""
-        for observer in self._observers:
-            observer.forward_done(outputs, loss)
-
-    def backward_done(self) -> None:
-        """Handle the complete gradients."""
-        for observer in self._observers:
-            observer.backward_done()
-
-    def clipped(self) -> None:
-        """Handle the clipped gradients."""
-        for observer in self._observers:
-            observer.clipped()
-
-    def update(self) -> bool:
-        """Return whether the last observer made the update itself."""
-        return self._observers[-1].update()
-
-    def done(self, outcome: StepOutcome) -> None:
-        """Handle the end of the update."""
-        for observer in self._observers:
-            observer.done(outcome)
+        for member in self._members:
+            member.done(outcome)
 
 
 class Clock:

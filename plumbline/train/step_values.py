@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +11,10 @@ from torch import nn
 
 from plumbline.schema import limits
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.taps import first_tensor, named_gradients
+from plumbline.train.taps import named_gradients
 
 Values = dict[str, torch.Tensor]
 
@@ -31,32 +31,23 @@ class StepValues(Observer):
     gaps: list[tuple[str, float | None]] = field(default_factory=list)
     loss_value: float = 0.0
     _outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    _calls: dict[str, int] = field(default_factory=dict)
-    _is_forward: bool = False
     _mask: torch.Tensor = field(default_factory=lambda: torch.ones(0))
+
+    def __post_init__(self) -> None:
+        self._calls = ModuleCalls(self._see)
 
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         """Watch the forward pass that begins."""
-        self._is_forward, self._mask = True, local["attention_mask"].bool()
-        self._calls.clear()
+        self._mask = local["attention_mask"].bool()
+        self._calls.feeds()
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> ExitStack:
         """Keep each module's outputs, too."""
-        with contextlib.ExitStack() as stack:
-            for name, module in self.engine.bare.named_modules():
-                if name:
-                    stack.callback(module.register_forward_hook(self._hook(name)).remove)
-            yield
+        return self._calls.hook(self.engine.bare)
 
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _given: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is not None and self._is_forward:
-                calls = self._calls[name] = self._calls.get(name, 0) + 1
-                self._keep(name if calls == 1 else f"{name}#{calls - 1}", value)
-
-        return hook
+    def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
+        if module is not self.engine.bare:
+            self._keep(name, value)
 
     def _keep(self, name: str, value: torch.Tensor) -> None:
         """Keep an output on the host, of tokens only those that are no padding: what padding becomes is free."""
@@ -70,7 +61,7 @@ class StepValues(Observer):
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
         """Keep the logits."""
-        self._is_forward = False
+        self._calls.forward_done()
         self._keep("logits", self.engine.unpacked(outputs.logits))
 
     def backward_done(self) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,13 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import DROPOUT_INPUT
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.compat.transformers import attention_function
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.mantissa import measure_attention
 from plumbline.train.portable.leg import short_digest
-from plumbline.train.taps import first_tensor, named_gradients
+from plumbline.train.taps import named_gradients
 
 _SAMPLED = 4096
 _THREADS = 8
@@ -35,56 +34,30 @@ def _sampled(array: NDArray[Any]) -> tuple[float, ...]:
     return tuple(map(float, small_sketch(flat[:: max(1, flat.size // _SAMPLED)])))
 
 
-@dataclass
 class ModuleDigests:
-    """Hooks that digest each module's outputs, in the order of execution, over the micro-batches of one pass."""
+    """Digests of each module's outputs, in the order of execution, over the micro-batches of one pass."""
 
-    model: torch.nn.Module
-    digests: dict[str, list[str | None]] = field(default_factory=dict)
-    sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)
-    """Number formats other than fp32."""
-    _calls: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.digests: dict[str, list[str | None]] = {}
+        self.sketches: dict[str, tuple[float, ...]] = {}
+        self.formats: dict[str, str] = {}
+        """Number formats other than fp32."""
+        self.calls = ModuleCalls(self._see)
 
-    def feeds(self) -> None:
-        """Start a micro-batch."""
-        self._calls.clear()
+    def _see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        if "dropout" in type(module).__name__.lower() and inputs:
+            # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
+            self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
+        array = self._add(name, value)
+        if np.isfinite(array).all():
+            self.sketches.setdefault(f"forward {name}", _sampled(array))
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Hook all modules."""
-        handles = [
-            module.register_forward_hook(self._hook(name or "model")) for name, module in self.model.named_modules()
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], None]:
-        def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is None:
-                return
-            calls = self._calls.get(name, 0)
-            self._calls[name] = calls + 1
-            key, array = (f"{name}#{calls}" if calls else name), host_array(value)
-            if "dropout" in type(module).__name__.lower() and inputs:
-                # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
-                given = short_digest(host_array(inputs[0]))
-                self.digests.setdefault(f"{key}{DROPOUT_INPUT}", []).append(given)
-                self._note_format(f"{key}{DROPOUT_INPUT}", inputs[0])
-            self.digests.setdefault(key, []).append(short_digest(array))
-            self._note_format(key, value)
-            if np.isfinite(array).all():
-                self.sketches.setdefault(f"forward {key}", _sampled(array))
-
-        return hook
-
-    def _note_format(self, key: str, value: torch.Tensor) -> None:
+    def _add(self, name: str, value: torch.Tensor) -> NDArray[Any]:
+        array = host_array(value)
+        self.digests.setdefault(name, []).append(short_digest(array))
         if value.dtype != torch.float32:
-            self.formats[key] = str(value.dtype).removeprefix("torch.")
+            self.formats[name] = str(value.dtype).removeprefix("torch.")
+        return array
 
     def named(self) -> tuple[tuple[str, str | None], ...]:
         """Return one digest per module call."""
@@ -104,7 +77,7 @@ class WindowObserver(Observer):
     def __init__(self, engine: Engine, *, is_clipped: bool) -> None:
         self._engine, self._is_clipped = engine, is_clipped
         self.bits: dict[str, int] = {}
-        self.outputs = ModuleDigests(engine.bare)
+        self.outputs = ModuleDigests()
         self.fed: dict[str, list[str | None]] = {}
         self.gradients: tuple[tuple[str, str | None], ...] = ()
         self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
@@ -116,7 +89,7 @@ class WindowObserver(Observer):
             self.fed.setdefault(name, []).append(short_digest(host_array(local[name])))
         if not self.bits and (attend := attention_function(self._engine.bare)) is not None:
             self.bits = measure_attention(attend, self._engine.ranks.device, self._engine.precision)
-        self.outputs.feeds()
+        self.outputs.calls.feeds()
 
     def backward_done(self) -> None:
         """Digest the gradients, then scale them by a power of two, so that clipping acts or does not, as required."""

@@ -30,7 +30,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observers
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, borrowed
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.leg import short_digest, unlike_most
@@ -117,21 +117,21 @@ class WindowRunner:
         setting, alone = self._setting, Ranks(device=self._ranks.device)
         few = few_rows(engine, at, batch)
         observer = WindowObserver(engine, is_clipped=at > 0)
-        evaluated, evaluation, arrays = ModuleDigests(engine.bare), None, dict[str, NDArray[Any]]()
+        evaluated, evaluation, arrays = ModuleDigests(), None, dict[str, NDArray[Any]]()
         with (
-            borrowed(engine, setting.start, alone, Observers(observer, engine.observer)),
+            borrowed(engine, setting.start, alone, Observer(observer, engine.observer)),
             setting.around(engine, alone),
             # Compiled kernels are no portable operations.
             without_compiler(),
             portable_arithmetic(_SLICES),
         ):
             make_portable(engine.optimizer)
-            with observer.outputs.watching():
+            with observer.outputs.calls.hook(engine.bare):
                 outcome = engine.step(at, few)
             weights, loss = observer.weights(), outcome.loss(alone)
             self._context.keep_bits(setting.part, observer.bits)
             if setting.evaluate is not None:
-                with evaluated.watching(), _mirrored(engine.bare):
+                with evaluated.calls.hook(engine.bare), _mirrored(engine.bare):
                     evaluation, arrays = setting.evaluate(engine, at)
         return PortableWindow(
             at=at,

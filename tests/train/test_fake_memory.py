@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of Fa
 def _native(context: Any, spec: RunSpec) -> None:
     run = probe.ProbeRun(context, spec.probe)
     engine = run._engine()
-    engine.observer = probe.ProbeObserver(context, engine, run.book, [0])
+    engine.observer = probe.ProbeObserver(engine, run.book, [0])
     engine.step(0, next(context.batches(first=0, count=1)))
 
 

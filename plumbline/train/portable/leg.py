@@ -17,7 +17,7 @@ from plumbline.schema.sketch import reduced
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, StepOutcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
@@ -26,7 +26,7 @@ from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import Summary, summarize
-from plumbline.train.taps import TapBook, TapObserver, named_gradients
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 _DIGITS = 16
 
@@ -45,11 +45,13 @@ def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], 
     return tuple((name, each.sha256[:_DIGITS] if each.is_finite else None) for name, each in summaries.items())
 
 
-class _PortableObserver(TapObserver):
+class _PortableObserver(Observer):
     """Observer that digests and sketches every step, and taps modules at some steps."""
 
     def __init__(self, engine: Engine, taps: frozenset[int]) -> None:
-        super().__init__(engine, TapBook(digests="unsigned"), taps)
+        self.engine, self._step = engine, 0
+        micro_batches = engine.spec.optimizer.accumulation_steps
+        self._taps = ModuleTaps(engine.ranks, TapBook(digests="unsigned"), taps, micro_batches=micro_batches)
         self._sketches: list[tuple[str, tuple[float, ...]]] = []
         self._outputs: tuple[tuple[str, str | None], ...] = ()
         self.steps: list[PortableStep] = []
@@ -71,11 +73,17 @@ class _PortableObserver(TapObserver):
         return summaries
 
     def starts(self, step: int) -> None:
-        super().starts(step)
-        self._outputs, self._sketches = (), []
+        self._step, self._outputs, self._sketches = step, (), []
+        self._taps.starts(step, self.engine.bare)
+
+    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+        self._taps.feeds(len(local["labels"]))
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
+        self._taps.forward_done()
 
     def backward_done(self) -> None:
-        outputs = self.summarised()
+        outputs = self._taps.summarise()
         if outputs is not None:
             self._sketch("forward", outputs)
             self._outputs = _digests(outputs)
@@ -90,7 +98,7 @@ class _PortableObserver(TapObserver):
         loss = outcome.loss(self.engine.ranks)
         self.steps.append(
             PortableStep(
-                step=self.step,
+                step=self._step,
                 loss=None if finite(loss) is None else loss.hex(),
                 outputs=self._outputs,
                 gradients=self._gradients,
