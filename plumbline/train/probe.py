@@ -73,11 +73,11 @@ class ProbeObserver(Observer):
     def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as stored on the device."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
-        self._taps.feeds(len(local["labels"]))
+        self._taps.feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Record the logits, and the dtypes of logits and loss."""
-        self._taps.forward_done()
+        self._taps.forward_done(outputs)
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
@@ -94,7 +94,7 @@ class ProbeObserver(Observer):
         gradients = named_gradients(self.engine.bare)
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
-        if self._taps.summarise() is not None:
+        if self._taps.end() is not None:
             self.book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:

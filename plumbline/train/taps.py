@@ -16,6 +16,7 @@ from torch import nn
 
 from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import DropoutDraw, Tap, TapStage
+from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite, host_array
 from plumbline.train.failure import TrainingFailedError
@@ -147,12 +148,12 @@ class ModuleTaps:
             self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
             self._hooks = self._calls.hook(model)
 
-    def feeds(self, rows: int) -> None:
-        """Start the forward pass of a micro-batch of `rows`."""
-        self._rows = rows
+    def feeds(self, local: Batch) -> None:
+        """Start the forward pass of a micro-batch."""
+        self._rows = len(local["labels"])
         self._calls.feeds()
 
-    def forward_done(self) -> None:
+    def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - see `Outputs`
         """End a forward pass."""
         self._calls.forward_done()
 
@@ -203,7 +204,7 @@ class ModuleTaps:
             # On the CPU the array shares the module's memory, which later work may overwrite.
             found.captured.append(array.copy() if value.device.type == "cpu" else array)
 
-    def summarise(self) -> dict[str, Summary] | None:
+    def end(self) -> dict[str, Summary] | None:
         """Add a tap per module to the book, over the global batch; return the summaries, `None` at another step."""
         collected, self._summaries = self._summaries, None
         if collected is None:
