@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +40,6 @@ from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.proof import Prover
-from plumbline.train.ranks import Ranks
 from plumbline.train.state_watch import Event, StateWatch
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
@@ -53,9 +52,8 @@ _ROWS_TO_CHOOSE_FROM = 64
 class DropoutSetter(Observer):
     """Observer that sets the dropout's row position for each micro-batch."""
 
-    def __init__(self, clock: DropoutClock, context: Context) -> None:
-        self._clock, self._context = clock, context
-        self.ranks = context.ranks
+    def __init__(self, clock: DropoutClock, engine: Engine) -> None:
+        self._clock, self._engine = clock, engine
         self.mark = self.rows = self.labels = ""
 
     def starts(self, step: int) -> None:
@@ -72,24 +70,15 @@ class DropoutSetter(Observer):
 
     def feeds(self, local: Batch, micro: int) -> None:
         """Set the micro-batch's first row in the global batch."""
-        first = self.ranks.slice(self._context.spec.batch_size).start
+        first = self._engine.ranks.slice(self._engine.spec.batch_size).start
         self._clock.first_row = first + micro * len(local["labels"])
 
     def masks_are_due(self, step: int) -> bool:
         """Return whether the step's masks are those of this process's rows, or there are none."""
-        spec = self._context.spec
-        mine = self.ranks.slice(spec.batch_size)
+        spec = self._engine.spec
+        mine = self._engine.ranks.slice(spec.batch_size)
         rows = range(mine.start, mine.stop, len(range(mine.start, mine.stop)) // spec.optimizer.accumulation_steps)
         return not self._clock.drawn or self._clock.drawn == {(spec.seed, step, row) for row in rows}
-
-    @contextlib.contextmanager
-    def alone(self, ranks: Ranks) -> Iterator[None]:
-        """Number rows as `ranks` does."""
-        before, self.ranks = self.ranks, ranks
-        try:
-            yield
-        finally:
-            self.ranks = before
 
 
 class LearnRun:
@@ -131,11 +120,8 @@ class LearnRun:
         compiler = {"compiled": True, "compiler": default_compiler()} if learn.compile else {}
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
-        self._setter = DropoutSetter(clock, context)
-        engine = Engine(
-            context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
-            observer=self._setter,
-        )  # fmt: skip
+        engine = Engine(context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn")
+        self._setter = engine.observer = DropoutSetter(clock, engine)
         context.measure("learn", engine, learn.evaluation_rows, compiled=learn.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(learn.precision, strict=True, part="learn")
@@ -258,12 +244,8 @@ class LearnRun:
 
     def _make_windows(self) -> WindowRunner | None:
         """Return the windows of this curve; an experiment has none."""
-        setter = self._setter
-        if setter is None:
-            return None
-        setting = WindowSetting(
-            "learn", Start(self.context.weights), lambda _, ranks: setter.alone(ranks), self._evaluated_few
-        )
+        start = Start(self.context.weights)
+        setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
         return WindowRunner(self.context, setting, self._progress.legs)
 
     @cached_property

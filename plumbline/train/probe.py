@@ -49,8 +49,7 @@ class ProbeObserver(Observer):
         self, engine: Engine, book: TapBook, steps: list[int], *, first: int = 0, dropout: DropoutDraws | None = None
     ) -> None:
         self.engine, self.book, self._first, self._step = engine, book, first, 0
-        micro_batches = engine.spec.optimizer.accumulation_steps
-        self._taps = ModuleTaps(engine.ranks, book, steps, micro_batches=micro_batches, dropout=dropout)
+        self._taps = ModuleTaps(engine, book, steps, dropout)
         self.evidence: list[StepEvidence] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
@@ -111,37 +110,29 @@ class ProbeObserver(Observer):
 
     def done(self, outcome: StepOutcome) -> None:
         """Complete the step's evidence."""
-        evidence_fields = self._found
+        engine, found, self._found = self.engine, self._found, {}
         fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
         logits = self._globally(self._logits)
         for name, array in fields.items():
             self.batches[name].append(array)
-        loss = outcome.loss(self.engine.ranks)
-        skipped = not np.isfinite(evidence_fields["gradient_norm"]) and self.engine.scaler is not None
-        parameters = dict(self.engine.bare.named_parameters())
+        loss = outcome.loss(engine.ranks)
+        skipped = not np.isfinite(found["gradient_norm"]) and engine.scaler is not None
+        for name in ("gradient_norm", "gradient_norm_clipped"):
+            found[name] = None if skipped else finite(found[name])
+        parameters = dict(engine.bare.named_parameters())
         if self._step in self._taps.steps:
-            self.book.add_parameters(self._step, "weight", self.engine.bare, parameters)
+            self.book.add_parameters(self._step, "weight", engine.bare, parameters)
         self.evidence.append(
             StepEvidence(
-                step=self._step,
-                batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
-                rng=evidence_fields["rng"],
-                training_mode=evidence_fields["training_mode"],
-                logits_sha256=digest_array(logits),
-                logits_dtype=evidence_fields["logits_dtype"],
-                loss=finite(loss),
-                loss_dtype=evidence_fields["loss_dtype"],
-                loss_reference=finite(self.engine.task.reference_loss(logits, fields["labels"])),
-                gradient_norm=None if skipped else finite(evidence_fields["gradient_norm"]),
-                gradient_norm_clipped=None if skipped else finite(evidence_fields["gradient_norm_clipped"]),
-                gradients_sha256=evidence_fields["gradients_sha256"],
-                learning_rates=outcome.learning_rates,
-                weights_sha256=digest_tensors(parameters),
-                loss_scale=float(self.engine.scaler.get_scale()) if self.engine.scaler else None,
-                update_norm=self._update_norm(),
+                step=self._step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
+                logits_sha256=digest_array(logits), loss=finite(loss),
+                loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
+                learning_rates=outcome.learning_rates, weights_sha256=digest_tensors(parameters),
+                loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None,
+                update_norm=self._update_norm(), **found,
             )
-        )
-        self.engine.check(self._step, loss)
+        )  # fmt: skip
+        engine.check(self._step, loss)
 
     def close(self) -> None:
         """Release the engine and its model; keep the evidence."""

@@ -17,27 +17,21 @@ Stage = Literal["forward", "gradient", "clipped", "weight"]
 Tensors = Mapping[str, torch.Tensor]
 
 
-class Outputs(Protocol[_Made_co]):
+class _Outputs(Protocol[_Made_co]):
     """Interface of what keeps the outputs of a step's modules."""
 
-    def feeds(self, local: Batch) -> None:
-        """Start the forward pass of a micro-batch."""
-        ...
+    def feeds(self, local: Batch) -> None: ...
 
-    def forward_done(self, outputs: Any) -> None:
-        """End a forward pass."""
-        ...
+    def forward_done(self, outputs: Any) -> None: ...
 
-    def end(self) -> Mapping[str, _Made_co] | None:
-        """Return what was kept, by name."""
-        ...
+    def end(self) -> Mapping[str, _Made_co] | None: ...
 
 
 class Recorder(Observer, Generic[Kept]):
     """Observer that keeps the tensors of the last step, and its loss over the global batch."""
 
     def __init__(
-        self, engine: Engine, outputs: Outputs[Kept], keep: Callable[[Stage, Tensors], Mapping[str, Kept]],
+        self, engine: Engine, outputs: _Outputs[Kept], keep: Callable[[Stage, Tensors], Mapping[str, Kept]],
         change: Callable[[Tensors], None] = lambda _: None, *, updates: bool = True,
     ) -> None:  # fmt: skip
         """`change` may change the kept gradients in place, before they are clipped; `updates`: or weights stay."""

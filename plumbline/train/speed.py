@@ -221,7 +221,7 @@ class SpeedRun:
         if not places:
             return 0
         if self._windows is None:
-            setting = WindowSetting("speed", self._start(), lambda engine, _: without_dropout(engine.bare))
+            setting = WindowSetting("speed", self._start(), lambda engine: without_dropout(engine.bare))
             self._windows = WindowRunner(self.context, setting, [])
         self._windows.run(lambda: self._opened(engine, place), places[place], batch)
         self.context.release()

@@ -19,6 +19,7 @@ from plumbline.schema.evidence import DropoutDraw, Tap, TapStage
 from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite, host_array
+from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
@@ -129,10 +130,10 @@ class ModuleTaps:
     """Summaries of all modules' outputs at some steps, over micro-batches and processes."""
 
     def __init__(
-        self, ranks: Ranks, book: TapBook, steps: Collection[int], *, micro_batches: int,
-        dropout: DropoutDraws | None = None,
-    ) -> None:  # fmt: skip
-        self._ranks, self._book, self.steps, self._parts = ranks, book, steps, micro_batches
+        self, engine: Engine, book: TapBook, steps: Collection[int], dropout: DropoutDraws | None = None
+    ) -> None:
+        self._ranks, self._parts = engine.ranks, engine.spec.optimizer.accumulation_steps
+        self._book, self.steps = book, steps
         self._dropout = dropout
         self._calls, self._hooks = ModuleCalls(self._see), ExitStack()
         self._summaries: Summaries | None = None
@@ -153,7 +154,7 @@ class ModuleTaps:
         self._rows = len(local["labels"])
         self._calls.feeds()
 
-    def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - see `Outputs`
+    def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - a recorder gives them
         """End a forward pass."""
         self._calls.forward_done()
 

@@ -75,7 +75,7 @@ class WindowSetting:
 
     part: Literal["speed", "learn"]
     start: Start
-    around: Callable[[Engine, Ranks], contextlib.AbstractContextManager[None]]
+    around: Callable[[Engine], contextlib.AbstractContextManager[None]]
     """Context in which the training's step is that of a single process, with masks that are equal everywhere."""
     evaluate: Callable[[Engine, int], tuple[EvaluationEvidence, dict[str, NDArray[Any]]]] | None = None
     """The training's evaluation of a few rows, with its arrays, after a number of steps."""
@@ -125,7 +125,7 @@ class WindowRunner:
         recorder = Recorder(engine, outputs, digest_stage, change)
         with (
             borrowed(engine, setting.start, alone, Observer(recorder, engine.observer)),
-            setting.around(engine, alone),
+            setting.around(engine),
             # Compiled kernels are no portable operations.
             without_compiler(),
             portable_arithmetic(_SLICES),

@@ -63,7 +63,7 @@ class Shop:
         engine = make_engine(context, spec, speed, dropout=speed.dropout, steps=10, ranks=context.ranks)
         compile_model(engine, speed)
         start = Start(context.weights, shown_rate(spec.optimizer))
-        setting = WindowSetting("speed", start, lambda engine, _: without_dropout(engine.bare))
+        setting = WindowSetting("speed", start, lambda engine: without_dropout(engine.bare))
         windows, prover = WindowRunner(context, setting, []), Prover(engine, (0,))
         windows.run(lambda: engine, places[0], batch)
         prover.train(0, batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
@@ -46,15 +45,6 @@ class _Pace:
         return self._limit is not None and sum(seconds) + seconds[-1] + seconds[0] > self._limit
 
 
-@dataclass
-class _Trained:
-    """Evidence of some steps, and the operation without a portable form that ended them, if any."""
-
-    steps: tuple[PortableStep, ...] = ()
-    drawn: str | None = None
-    unportable: str = ""
-
-
 class _Run(Protocol):
     """Interface of a run, as the leg needs it."""
 
@@ -80,7 +70,7 @@ class PortableLeg:
         self._steps, self._late = probe_places(probe, context.spec.seed)
         self.evidence: PortableEvidence | None = None
 
-    def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> _Trained:
+    def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> PortableEvidence:
         """Train `steps` steps, and the steps `late` from there on."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
@@ -94,11 +84,11 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        micro_batches = spec.optimizer.accumulation_steps
-        outputs = ModuleTaps(alone, TapBook(digests="unsigned"), taps.union(late), micro_batches=micro_batches)
+        outputs = ModuleTaps(engine, TapBook(digests="unsigned"), taps.union(late))
         recorder = engine.observer = Recorder(engine, outputs, summarized)
         seed_generators(context.spec.seed)
-        trained, pace = _Trained(), _Pace(probe.portable_seconds)
+        steps_done, drawn, unportable = list[PortableStep](), None, ""
+        pace = _Pace(probe.portable_seconds)
         try:
             for step in (*range(steps), *late):
                 batch = next(iter(context.batches(first=step, count=1, cycle=probe.steps)))
@@ -108,18 +98,20 @@ class PortableLeg:
                     outputs.starts(step, model)
                     engine.step(step, batch)
                     kept = {stage: digested(found) for stage, found in recorder.kept.items()}
-                    trained.steps += (portable_step(step, kept, recorder.loss_value),)
+                    steps_done.append(portable_step(step, kept, recorder.loss_value))
                     # The one step that every leg has, however short its time is.
                     if step == 0 and context.draw:
-                        trained.drawn = short_digest(answer(engine, batch, context.draw))
+                        drawn = short_digest(answer(engine, batch, context.draw))
                 if pace.is_over:
                     break
         except UnportableOperationError as error:
-            trained.unportable = error.operation
+            unportable = error.operation
         finally:
             # Break the cycle with the recorder, which would keep the model alive.
             engine.observer = Observer()
-        return trained
+        return PortableEvidence(
+            slices=probe.portable_slices, steps=tuple(steps_done), repeated=True, unportable=unportable, drawn=drawn
+        )
 
     def run(self, *, repeat: bool = True) -> None:
         """Train, then repeat the first step: different bits mean a wrong device."""
@@ -127,11 +119,7 @@ class PortableLeg:
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found = self._train(self._steps, taps, self._late)
         again = self._train(1, taps & {0}) if repeat else found
-        self.evidence = PortableEvidence(
-            slices=self._probe.portable_slices, steps=found.steps,
-            repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn), unportable=found.unportable,
-            drawn=found.drawn,
-        )  # fmt: skip
+        self.evidence = found.replace(repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn))
 
     def compare_processes(self) -> None:
         """Keep the first difference of each process from most others, and whether all repeat their own bits."""
