@@ -97,7 +97,7 @@ def keep_mask(
 
 @dataclass
 class DropoutClock:
-    """Position of the next masks, set before each micro-batch."""
+    """Position of the next masks, which the engine sets."""
 
     seed: int
     step: int = 0
@@ -105,6 +105,15 @@ class DropoutClock:
     drawn: set[tuple[int, int, int]] = field(default_factory=set)
     """(seed, step, first row) of the masks made since the start of the step."""
     _layers: int = field(default=0, repr=False)
+
+    def starts(self, step: int) -> None:
+        """Set the step."""
+        self.step = step
+        self.drawn.clear()
+
+    def feeds(self, first_row: int) -> None:
+        """Set the micro-batch's first row in the global batch."""
+        self.first_row = first_row
 
     def next_layer(self) -> int:
         """Return the next dropout layer's number."""

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
+from plumbline.train.dropout import DropoutClock
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.numerics import autocast
@@ -38,6 +39,8 @@ class StepOutcome:
     learning_rates: tuple[float, ...]
     gradient_norm: torch.Tensor | None = None
     """Norm of the gradients before clipping."""
+    batch: Batch = field(default_factory=dict)
+    """The global batch, as the observers gave it."""
 
     @property
     def learning_rate(self) -> float:
@@ -77,10 +80,10 @@ class Observer:
             batch = member.batch(batch)
         return batch
 
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Handle the next micro-batch, before the model is called."""
+    def feeds(self, local: Batch, first_row: int) -> None:
+        """Handle the next micro-batch, before the model is called: rows of the global batch from `first_row` on."""
         for member in self._members:
-            member.feeds(local, micro)
+            member.feeds(local, first_row)
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss for the backward pass: the last member's."""
@@ -133,7 +136,9 @@ class Engine:
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
         fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
+        masks: DropoutClock | None = None,
     ) -> None:  # fmt: skip
+        """`masks`: the clock of the model's portable dropout, if it has such."""
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.task = training_task(spec.task)
         self.bare = in_double(model) if precision == "fp64" else model
@@ -150,7 +155,7 @@ class Engine:
                 **(distributed or {}),
             )  # fmt: skip
         self.observer = Observer() if observer is None else observer
-        self.clock = Clock() if clock is None else clock
+        self.clock, self._masks = Clock() if clock is None else clock, masks
         self.makes_masks = self.keeps_graphs = self.is_compiled = False
         """Whether masks are made here, CUDA graphs own the outputs, and a compiler made the kernels."""
         self.padding: Literal["fixed", "longest", "packed"] = "fixed"
@@ -256,15 +261,21 @@ class Engine:
 
     def step(self, step: int, batch: Batch) -> StepOutcome:
         """Train on one global batch."""
+        if self._masks:
+            self._masks.starts(step)
         self.observer.starts(step)
         batch = self.observer.batch(batch)
         self.optimizer.zero_grad(set_to_none=True)
         # What a hook does before a step is no copy to the device.
         self.clock.mark("optimizer")
         losses: list[tuple[torch.Tensor, float]] = []
+        first_row = self.ranks.slice(len(batch["labels"])).start
         try:
             for micro, (piece, share) in enumerate(self._micro_batches(batch)):
-                self.observer.feeds(piece, micro)
+                if self._masks:
+                    self._masks.feeds(first_row)
+                self.observer.feeds(piece, first_row)
+                first_row += len(piece["labels"])
                 with self._quiet(last=micro == self.spec.optimizer.accumulation_steps - 1):
                     loss = self._forward(piece, share)
                     losses.append((loss.detach().clone() if self.keeps_graphs else loss.detach(), share))
@@ -283,7 +294,7 @@ class Engine:
                 hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
-        outcome = StepOutcome(losses, rates, self._gradient_norm)
+        outcome = StepOutcome(losses, rates, self._gradient_norm, batch)
         self.observer.done(outcome)
         return outcome
 

@@ -177,11 +177,10 @@ class Intervention(Observer):
                 replaced[name] = value
         return replaced
 
-    def feeds(self, local: Batch, micro: int) -> None:
+    def feeds(self, local: Batch, first_row: int) -> None:
         """Set the rows of the next micro-batch for the imposed outputs."""
-        super().feeds(local, micro)
-        share = self._engine.ranks.slice(self._engine.spec.batch_size)
-        self._first_row = share.start + micro * len(local["labels"])
+        super().feeds(local, first_row)
+        self._first_row = first_row
         self._calls.feeds()
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,6 @@ from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEv
 from plumbline.schema.portable_parts import curve_places, proof_places
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import LearnSpec
-from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import (
     FOLDER,
     Progress,
@@ -32,7 +31,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine import Engine, StepOutcome, read_losses
 from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
@@ -49,38 +48,6 @@ _MARK_DIGITS = 16
 _ROWS_TO_CHOOSE_FROM = 64
 
 
-class DropoutSetter(Observer):
-    """Observer that sets the dropout's row position for each micro-batch."""
-
-    def __init__(self, clock: DropoutClock, engine: Engine) -> None:
-        self._clock, self._engine = clock, engine
-        self.mark = self.rows = self.labels = ""
-
-    def starts(self, step: int) -> None:
-        """Set the masks' step."""
-        self._clock.step = step
-        self._clock.drawn.clear()
-
-    def batch(self, batch: Batch) -> Batch:
-        """Keep digests of the batch, its rows and its labels, before it moves to the device."""
-        arrays = {name: digest_array(values.numpy()) for name, values in sorted(batch.items())}
-        self.mark = digest_json(arrays)[:_MARK_DIGITS]
-        self.rows, self.labels = (arrays[name][:_MARK_DIGITS] for name in ("row_ids", "labels"))
-        return batch
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Set the micro-batch's first row in the global batch."""
-        first = self._engine.ranks.slice(self._engine.spec.batch_size).start
-        self._clock.first_row = first + micro * len(local["labels"])
-
-    def masks_are_due(self, step: int) -> bool:
-        """Return whether the step's masks are those of this process's rows, or there are none."""
-        spec = self._engine.spec
-        mine = self._engine.ranks.slice(spec.batch_size)
-        rows = range(mine.start, mine.stop, len(range(mine.start, mine.stop)) // spec.optimizer.accumulation_steps)
-        return not self._clock.drawn or self._clock.drawn == {(spec.seed, step, row) for row in rows}
-
-
 class LearnRun:
     """One training to an evaluated accuracy."""
 
@@ -89,7 +56,7 @@ class LearnRun:
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
-        self._setter: DropoutSetter | None = None
+        self._masks = DropoutClock(context.spec.seed)
         self._windows: WindowRunner | None = None
         self._watch: StateWatch | None = None
         self._prover: Prover | None = None
@@ -113,15 +80,16 @@ class LearnRun:
         device = context.ranks.device
         model = build_model(context.spec, attention=learn.attention, dropout=learn.dropout, device=device)
         load_weights(model, context.weights)
-        clock = DropoutClock(context.spec.seed)
         if learn.dropout:
             self._check_dropout()
-            use_portable_dropout(model, clock, compiled=learn.compile)
+            use_portable_dropout(model, self._masks, compiled=learn.compile)
         compiler = {"compiled": True, "compiler": default_compiler()} if learn.compile else {}
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
-        engine = Engine(context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn")
-        self._setter = engine.observer = DropoutSetter(clock, engine)
+        engine = Engine(
+            context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
+            masks=self._masks,
+        )  # fmt: skip
         context.measure("learn", engine, learn.evaluation_rows, compiled=learn.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
         apply_settings(learn.precision, strict=True, part="learn")
@@ -229,7 +197,7 @@ class LearnRun:
             if self._watch:
                 self._watch.released(step)
             outcome = prover.train(step, batch)
-            if self._watch and self._setter and not self._setter.masks_are_due(step):
+            if self._watch and not self._masks_are_due(step):
                 self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
             self._log(outcome)
@@ -237,6 +205,13 @@ class LearnRun:
             self._after(engine, step + 1)
         if self._watch:
             self._watch.released(self.until)
+
+    def _masks_are_due(self, step: int) -> bool:
+        """Return whether the step's masks are those of this process's rows, or there are none."""
+        spec, drawn = self.context.spec, self._masks.drawn
+        mine = self.context.ranks.slice(spec.batch_size)
+        rows = range(mine.start, mine.stop, (mine.stop - mine.start) // spec.optimizer.accumulation_steps)
+        return not drawn or drawn == {(spec.seed, step, row) for row in rows}
 
     def _proven(self) -> tuple[int, ...]:
         """Return the steps that prove themselves; an experiment has none."""
@@ -264,11 +239,12 @@ class LearnRun:
     def _log(self, outcome: StepOutcome) -> None:
         """Keep the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
-        if len(progress.batches) < _LOGGED_STEPS and self._setter:
+        if len(progress.batches) < _LOGGED_STEPS:
+            arrays = {name: digest_array(values.numpy()) for name, values in sorted(outcome.batch.items())}
             progress.learning_rates.append(outcome.learning_rate)
-            progress.batches.append(self._setter.mark)
-            progress.rows.append(self._setter.rows)
-            progress.labels.append(self._setter.labels)
+            progress.batches.append(digest_json(arrays)[:_MARK_DIGITS])
+            progress.rows.append(arrays["row_ids"][:_MARK_DIGITS])
+            progress.labels.append(arrays["labels"][:_MARK_DIGITS])
 
     def finish(self) -> None:
         """Remove the checkpoints, after the record is written."""

@@ -69,7 +69,7 @@ class ProbeObserver(Observer):
         self._fed, self._logits = [], []
         self._taps.starts(self._step, self.engine.bare)
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as stored on the device."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
         self._taps.feeds(local)

@@ -109,7 +109,7 @@ class Prover(Observer):
         if not self._engine.is_compiled:
             self._modules = ModuleProofs(self._engine, self._found)
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Keep the labels, and watch the forward pass."""
         self._labels = local["labels"]
         if self._modules is not None:

@@ -40,7 +40,7 @@ class Recorder(Observer, Generic[Kept]):
         self.kept: dict[Stage, Mapping[str, Kept]] = {}
         self.loss_value = 0.0
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Start a micro-batch."""
         self._outputs.feeds(local)
 

@@ -142,7 +142,7 @@ class SpeedRun:
         self._microbenchmarks = self._measure_machine()
         first = next(iter(context.batches(first=0, count=1, cycle=speed.steps)))
         seed_generators(context.spec.seed)
-        trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
+        trail = TrailObserver(context.ranks, _WEIGHED)
         engine = self._engine()
         self._run_window(engine, first, place=0)
         engine.observer = trail

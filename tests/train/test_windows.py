@@ -129,7 +129,7 @@ def hidden_tokens(patch: Patch) -> None:
 
 
 def frozen_masks(patch: Patch) -> None:
-    patch.setattr(learn_module.DropoutSetter, "starts", lambda *_: None)
+    patch.setattr(dropout.DropoutClock, "starts", lambda *_: None)
 
 
 def no_clipping(patch: Patch) -> None:
@@ -140,7 +140,7 @@ def class_weights(patch: Patch) -> None:
     def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 1.2]))
 
-    patch.setattr(learn_module.DropoutSetter, "loss", loss)
+    patch.setattr(engine.Observer, "loss", loss)
 
 
 def reversed_labels(patch: Patch) -> None:
@@ -339,7 +339,7 @@ def test_a_window_whose_gradients_are_not_finite_says_so(workshop: Workshop, mon
     def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         return outputs.loss * (1.0 if len(labels) == RECIPE["batch_size"] else float("nan"))
 
-    monkeypatch.setattr(learn_module.DropoutSetter, "loss", loss)
+    monkeypatch.setattr(engine.Observer, "loss", loss)
     legs = workshop.train(spec_of(workshop)).record.evidence.learn.legs.legs
     assert legs
     assert {digest for leg in legs for _, digest in leg.training.gradients} == {None}
