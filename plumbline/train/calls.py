@@ -58,7 +58,7 @@ class ModuleCalls:
         """Hook all modules, until the end of the returned context."""
         hooks = ExitStack()
         for name, module in model.named_modules():
-            hooks.callback(module.register_forward_hook(partial(self._called, name or "model")).remove)
+            hooks.enter_context(module.register_forward_hook(partial(self._called, name or "model")))
         return hooks
 
     def _called(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:

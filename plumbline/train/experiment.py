@@ -57,17 +57,15 @@ class Keeper:
             for capture in self._captures
         )
 
-    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+    def keep(self, rung: Rung, step: int, name: str, array: NDArray[Any]) -> None:
         """Keep a requested tensor; weights are keyed by bare name."""
-        for capture in self._captures:
-            if capture.rung == rung and capture.step == step and (not capture.names or name in capture.names):
-                self._bytes += array.nbytes
-                if self._bytes > MAX_CAPTURE_BYTES:
-                    hint = "capture fewer tensors"
-                    raise InvalidInputError(
-                        f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", hint=hint
-                    )
-                self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
+        if not self.wants(rung, step, name):
+            return
+        self._bytes += array.nbytes
+        if self._bytes > MAX_CAPTURE_BYTES:
+            text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
+            raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
+        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 
 
 class _Imposed(torch.autograd.Function):

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEvidence, TraceEvidence
+from plumbline.schema.evidence import LearnEvidence, TraceEvidence
 from plumbline.schema.portable_parts import curve_places, proof_places
-from plumbline.schema.proof import Proof
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.checkpoint import (
     FOLDER,
@@ -261,25 +260,13 @@ class LearnRun:
         if self._model is None:
             return None
         progress = self._progress
-        return LearnEvidence(
-            steps=len(progress.losses),
-            losses=tuple(progress.losses),
-            evaluations=tuple(EvaluationEvidence.model_validate(e) for e in progress.evaluations),
-            weights_sha256=weights_sha256,
-            learning_rates=tuple(progress.learning_rates),
-            batches=tuple(progress.batches),
-            rows=tuple(progress.rows),
-            labels=tuple(progress.labels),
-            start_sha256=self._start_sha256,
-            dropout=_dropout_of(self._model),
-            resumed_at=tuple(progress.resumed_at),
-            resumed_wrongly=tuple(dict.fromkeys(progress.resumed_wrongly)),
-            evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
-            recounted=tuple((loss, accuracy) for loss, accuracy in progress.recounted),
-            inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
-            proofs=tuple(Proof.model_validate(each) for each in progress.proofs),
-            legs=self._windows.evidence() if self._windows else None,
-        )
+        lists = {name: value for name, value in vars(progress).items() if name in LearnEvidence.model_fields}
+        return LearnEvidence.model_validate({
+            **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
+            "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
+            "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
+            "legs": self._windows.evidence() if self._windows else None,
+        })  # fmt: skip
 
     def trace(self) -> TraceEvidence | None:
         """Return the evidence of traced steps; a training has none."""

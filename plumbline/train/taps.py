@@ -30,22 +30,18 @@ def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
-class TensorStore(Protocol):
+class _TensorStore(Protocol):
     """Store of whole tensors, of which each is asked for by name."""
 
-    def wants(self, rung: Any, step: int, name: str = "") -> bool:
-        """Return whether the tensor is kept."""
-        ...
+    def wants(self, rung: Any, step: int, name: str = "") -> bool: ...
 
-    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
-        """Keep the tensor."""
-        ...
+    def keep(self, rung: Any, step: int, name: str, array: NDArray[Any]) -> None: ...
 
 
 class TapBook:
     """Collection of taps and sketches; `capture` receives the whole tensors that it wants."""
 
-    def __init__(self, capture: TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
+    def __init__(self, capture: _TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
         self.capture, self.digests = capture, digests

@@ -9,7 +9,7 @@ restored afterwards, and its bits are those of a training without windows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.hooks import RemovableHandle
 
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import (
@@ -168,9 +169,8 @@ def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
     return few
 
 
-@contextlib.contextmanager
-def _mirrored(model: torch.nn.Module) -> Iterator[None]:
-    """Subtract from each row's logits those of the opposite row of its batch.
+def _mirrored(model: torch.nn.Module) -> RemovableHandle:
+    """Subtract from each row's logits those of the opposite row of its batch, until the end of the returned context.
 
     Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
     """
@@ -178,8 +178,4 @@ def _mirrored(model: torch.nn.Module) -> Iterator[None]:
     def hook(_model: torch.nn.Module, _given: Any, outputs: Any) -> None:
         outputs.logits = outputs.logits - outputs.logits.flip(0)
 
-    handle = model.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.register_forward_hook(hook)
