@@ -74,7 +74,7 @@ def ours(context: Context, total: int) -> Iterator[Step]:
     """Run the product's speed part, with trail, clock and sampler."""
     clock = StepClock(context.ranks.device)
     engine, batches = _engine(context, total, clock)
-    engine.observer = TrailObserver(context.ranks, context.spec.batch_size, 0)
+    engine.observer = TrailObserver(context.ranks)
 
     def step() -> None:
         clock.start()

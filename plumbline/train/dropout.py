@@ -13,16 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.digest import digest_array
-from plumbline.schema.evidence import DropoutDraw
 from plumbline.train.compat.transformers import use_attention_formula
-from plumbline.train.digests import host_array
-from plumbline.train.ranks import Ranks
 
 ATTENTION = "plumbline-portable"
 
@@ -103,7 +97,7 @@ def keep_mask(
 
 @dataclass
 class DropoutClock:
-    """Position of the next masks, set before each micro-batch."""
+    """Position of the next masks, which the engine sets."""
 
     seed: int
     step: int = 0
@@ -111,6 +105,15 @@ class DropoutClock:
     drawn: set[tuple[int, int, int]] = field(default_factory=set)
     """(seed, step, first row) of the masks made since the start of the step."""
     _layers: int = field(default=0, repr=False)
+
+    def starts(self, step: int) -> None:
+        """Set the step."""
+        self.step = step
+        self.drawn.clear()
+
+    def feeds(self, first_row: int) -> None:
+        """Set the micro-batch's first row in the global batch."""
+        self.first_row = first_row
 
     def next_layer(self) -> int:
         """Return the next dropout layer's number."""
@@ -195,56 +198,3 @@ def use_portable_dropout(model: nn.Module, clock: DropoutClock, *, compiled: boo
             # ModernBERT's attention has a dropout rate without a dropout module.
             module.dropout = kind(float(rate), clock)
     use_plain_attention(model)
-
-
-class DropoutTaps:
-    """Hooks that gather the calls of all dropout modules in one step, over micro-batches and processes.
-
-    A different output of a dropout module is a different mask only if its input is the same.
-    """
-
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._calls: dict[str, int] = {}
-        self._found: dict[str, list[tuple[NDArray[Any], NDArray[np.bool_]]]] = {}
-        self._handles = [
-            module.register_forward_hook(self._hook(name))
-            for name, module in model.named_modules()
-            if "dropout" in type(module).__name__.lower()
-        ]
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
-            if not inputs or not isinstance(inputs[0], torch.Tensor) or not isinstance(output, torch.Tensor):
-                return
-            calls = self._calls.get(name, 0)
-            self._calls[name] = calls + 1
-            key = f"{name}#{calls}" if calls else name
-            entry = (host_array(inputs[0]).copy(), host_array(output == 0))
-            self._found.setdefault(key, []).append(entry)
-
-        return hook
-
-    def feeds(self) -> None:
-        """Start a micro-batch."""
-        self._calls.clear()
-
-    def draws(self, step: int) -> list[DropoutDraw]:
-        """Return the step's calls over the global batch, in the order of execution."""
-        everyone = self._ranks.gather(list(self._found))
-        result = []
-        for name in (name for name in everyone[0] if all(name in found for found in everyone)):
-            mine = (np.concatenate([piece[side] for piece in self._found[name]]) for side in (0, 1))
-            given, dropped = map(self._ranks.concatenate, mine)
-            result.append(
-                DropoutDraw(
-                    step=step, name=name, input_sha256=digest_array(given),
-                    dropped_sha256=digest_array(np.packbits(dropped)),
-                )
-            )  # fmt: skip
-        return result
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
+from plumbline.train.dropout import DropoutClock
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.families import in_double, input_fields
 from plumbline.train.numerics import autocast
@@ -38,6 +39,8 @@ class StepOutcome:
     learning_rates: tuple[float, ...]
     gradient_norm: torch.Tensor | None = None
     """Norm of the gradients before clipping."""
+    batch: Batch = field(default_factory=dict)
+    """The global batch, as the observers gave it."""
 
     @property
     def learning_rate(self) -> float:
@@ -56,89 +59,60 @@ def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
 
 
 class Observer:
-    """Hooks into a step, to record or replace values; this base class does neither."""
+    """Hooks into a step, to record or replace values; this base class passes them on to its members, in order.
+
+    A subclass that overrides a hook decides whether the members get it.
+    """
+
+    _members: tuple[Observer, ...] = ()
+
+    def __init__(self, *members: Observer) -> None:
+        self._members = members
 
     def starts(self, step: int) -> None:
         """Handle the start of a step."""
+        for member in self._members:
+            member.starts(step)
 
     def batch(self, batch: Batch) -> Batch:
-        """Return the global batch that this step trains on."""
+        """Return the global batch that this step trains on; the first member sees what the others replaced."""
+        for member in reversed(self._members):
+            batch = member.batch(batch)
         return batch
 
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Handle the next micro-batch, before the model is called."""
+    def feeds(self, local: Batch, first_row: int) -> None:
+        """Handle the next micro-batch, before the model is called: rows of the global batch from `first_row` on."""
+        for member in self._members:
+            member.feeds(local, first_row)
 
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for subclasses
-        """Return the loss for the backward pass."""
-        loss: torch.Tensor = outputs.loss
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss for the backward pass: the last member's."""
+        loss: torch.Tensor = self._members[-1].loss(outputs, labels) if self._members else outputs.loss
         return loss
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Handle the end of a micro-batch's forward pass."""
+        for member in self._members:
+            member.forward_done(outputs, loss)
 
     def backward_done(self) -> None:
         """Handle the complete gradients, unscaled and not yet clipped."""
+        for member in self._members:
+            member.backward_done()
 
     def clipped(self) -> None:
         """Handle the clipped gradients, as the optimizer will see them."""
+        for member in self._members:
+            member.clipped()
 
     def update(self) -> bool:
-        """Return whether the observer made the update itself."""
-        return False
+        """Return whether the last member made the update itself."""
+        return bool(self._members) and self._members[-1].update()
 
     def done(self, outcome: StepOutcome) -> None:
         """Handle the end of the update."""
-
-
-class Observers(Observer):
-    """Observers of one step, in order; the last one's loss and update count."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def starts(self, step: int) -> None:
-        """Handle the start of a step."""
-        for observer in self._observers:
-            observer.starts(step)
-
-    def batch(self, batch: Batch) -> Batch:
-        """Return the batch; the first observer sees what the others replaced."""
-        for observer in reversed(self._observers):
-            batch = observer.batch(batch)
-        return batch
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Handle the next micro-batch."""
-        for observer in self._observers:
-            observer.feeds(local, micro)
-
-    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss for the backward pass."""
-        return self._observers[-1].loss(outputs, labels)
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """Handle the end of a micro-batch's forward pass."""
-        for observer in self._observers:
-            observer.forward_done(outputs, loss)
-
-    def backward_done(self) -> None:
-        """Handle the complete gradients."""
-        for observer in self._observers:
-            observer.backward_done()
-
-    def clipped(self) -> None:
-        """Handle the clipped gradients."""
-        for observer in self._observers:
-            observer.clipped()
-
-    def update(self) -> bool:
-        """Return whether the last observer made the update itself."""
-        return self._observers[-1].update()
-
-    def done(self, outcome: StepOutcome) -> None:
-        """Handle the end of the update."""
-        for observer in self._observers:
-            observer.done(outcome)
+        for member in self._members:
+            member.done(outcome)
 
 
 class Clock:
@@ -162,7 +136,9 @@ class Engine:
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
         fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
+        masks: DropoutClock | None = None,
     ) -> None:  # fmt: skip
+        """`masks`: the clock of the model's portable dropout, if it has such."""
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.task = training_task(spec.task)
         self.bare = in_double(model) if precision == "fp64" else model
@@ -179,7 +155,7 @@ class Engine:
                 **(distributed or {}),
             )  # fmt: skip
         self.observer = Observer() if observer is None else observer
-        self.clock = Clock() if clock is None else clock
+        self.clock, self._masks = Clock() if clock is None else clock, masks
         self.makes_masks = self.keeps_graphs = self.is_compiled = False
         """Whether masks are made here, CUDA graphs own the outputs, and a compiler made the kernels."""
         self.padding: Literal["fixed", "longest", "packed"] = "fixed"
@@ -285,15 +261,21 @@ class Engine:
 
     def step(self, step: int, batch: Batch) -> StepOutcome:
         """Train on one global batch."""
+        if self._masks:
+            self._masks.starts(step)
         self.observer.starts(step)
         batch = self.observer.batch(batch)
         self.optimizer.zero_grad(set_to_none=True)
         # What a hook does before a step is not a copy to the device.
         self.clock.mark("optimizer")
         losses: list[tuple[torch.Tensor, float]] = []
+        first_row = self.ranks.slice(len(batch["labels"])).start
         try:
             for micro, (piece, share) in enumerate(self._micro_batches(batch)):
-                self.observer.feeds(piece, micro)
+                if self._masks:
+                    self._masks.feeds(first_row)
+                self.observer.feeds(piece, first_row)
+                first_row += len(piece["labels"])
                 with self._quiet(last=micro == self.spec.optimizer.accumulation_steps - 1):
                     loss = self._forward(piece, share)
                     losses.append((loss.detach().clone() if self.keeps_graphs else loss.detach(), share))
@@ -312,7 +294,7 @@ class Engine:
                 hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
-        outcome = StepOutcome(losses, rates, self._gradient_norm)
+        outcome = StepOutcome(losses, rates, self._gradient_norm, batch)
         self.observer.done(outcome)
         return outcome
 

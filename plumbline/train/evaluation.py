@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset
+from torch.utils.hooks import RemovableHandle
 
 from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import EvaluationEvidence
@@ -81,14 +80,9 @@ class Recount:
         self._task = task
         self._right, self._terms, self._loss = 0, 0, 0.0
 
-    @contextlib.contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Count the forward passes of `model`."""
-        handle = model.register_forward_hook(self._add, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+    def watching(self, model: nn.Module) -> RemovableHandle:
+        """Count the forward passes of `model`, until the end of the returned context."""
+        return model.register_forward_hook(self._add, with_kwargs=True)
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
         found = self._task.recount(outputs.logits, named["labels"], outputs.loss)

@@ -14,17 +14,18 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.checkpoint import read_moments, restore_moments
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW
 from plumbline.train.digests import host_array
-from plumbline.train.engine import Engine
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
-from plumbline.train.probe import ProbeObserver, ProbeRun, tap_steps
+from plumbline.train.probe import ProbeRun
 from plumbline.train.replay import Bundle
-from plumbline.train.taps import TapBook, first_tensor, named_gradients, with_first_tensor
+from plumbline.train.taps import TapBook, named_gradients
 
 MAX_CAPTURE_BYTES = 512 << 20
 
@@ -56,17 +57,15 @@ class Keeper:
             for capture in self._captures
         )
 
-    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+    def keep(self, rung: Rung, step: int, name: str, array: NDArray[Any]) -> None:
         """Keep a requested tensor; weights are keyed by bare name."""
-        for capture in self._captures:
-            if capture.rung == rung and capture.step == step and (not capture.names or name in capture.names):
-                self._bytes += array.nbytes
-                if self._bytes > MAX_CAPTURE_BYTES:
-                    hint = "capture fewer tensors"
-                    raise InvalidInputError(
-                        f"more than {MAX_CAPTURE_BYTES} bytes", where="experiment", key="captures", hint=hint
-                    )
-                self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
+        if not self.wants(rung, step, name):
+            return
+        self._bytes += array.nbytes
+        if self._bytes > MAX_CAPTURE_BYTES:
+            text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
+            raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
+        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 
 
 class _Imposed(torch.autograd.Function):
@@ -81,64 +80,49 @@ class _Imposed(torch.autograd.Function):
         return gradients[0], None
 
 
-class _ForwardReplay:
-    """Hooks that impose the outputs of named modules, before any taps."""
-
-    def __init__(self, model: nn.Module, bundle: Bundle) -> None:
-        self._bundle = bundle
-        self._wanted: dict[str, torch.Tensor] = {}
-        self._calls: dict[str, int] = {}
-        self._first_row = 0
-        if bundle.has("forward"):
-            for name, module in model.named_modules():
-                module.register_forward_hook(self._hook(name or "model"))
-
-    def starts(self, step: int) -> None:
-        self._wanted = self._bundle.tensors("forward", step)
-
-    def feeds(self, first_row: int) -> None:
-        self._calls.clear()
-        self._first_row = first_row
-
-    def _hook(self, name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-            calls = self._calls.get(name, 0)
-            self._calls[name] = calls + 1
-            wanted = self._wanted.get(f"{name}#{calls}" if calls else name)
-            value = first_tensor(output)
-            if wanted is None or value is None:
-                return None
-            if wanted.shape[0] != value.shape[0]:
-                wanted = wanted[self._first_row : self._first_row + value.shape[0]]
-            _check_shape(f"forward of {name}", wanted, value)
-            imposed = _Imposed.apply(value, wanted.to(value))  # type: ignore[no-untyped-call]
-            return with_first_tensor(output, imposed)
-
-        return hook
-
-
 def _check_shape(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
     if given.shape != own.shape:
         shapes = f"{tuple(given.shape)}, the run's is {tuple(own.shape)}"
         raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=key)
 
 
-class ExperimentObserver(ProbeObserver):
-    """Probe observer that restores values and captures tensors."""
+def use_schedule(engine: Engine, step: int) -> None:
+    """Set the learning rate of a step by the schedule's definition."""
+    spec = engine.spec
+    for group in engine.optimizer.param_groups:
+        group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, engine.steps)
+
+
+class Intervention(Observer):
+    """Observer that restores values and captures tensors, before its members see them; it counts from step `first`."""
 
     def __init__(
-        self, context: Context, engine: Engine, book: TapBook, steps: list[int], *, bundle: Bundle, keeper: Keeper,
-        probe: ProbeSpec, first: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__(context, engine, book, steps)
-        self._bundle, self._keeper, self._probe, self._first = bundle, keeper, probe, first
-        self._forward = _ForwardReplay(engine.bare, bundle)
-        self._adamw = AdamW(engine.bare, context.spec.optimizer) if bundle.has("optimizer") else None
+        self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, first: int, *members: Observer
+    ) -> None:
+        super().__init__(*members)
+        self._engine, self._bundle, self._keeper, self._probe, self._first = engine, bundle, keeper, probe, first
+        self._step = self._first_row = 0
+        self._outputs: dict[str, torch.Tensor] = {}
+        self._calls = ModuleCalls(self._imposed)
+        if bundle.has("forward"):
+            self._calls.hook(engine.bare)
+        self._adamw = AdamW(engine.bare, engine.spec.optimizer) if bundle.has("optimizer") else None
         updated = {id(value) for group in engine.optimizer.param_groups for value in group["params"]}
         self._not_updated = [value for value in engine.bare.parameters() if id(value) not in updated]
 
+    def _imposed(self, name: str, _module: nn.Module, _inputs: Any, value: torch.Tensor) -> torch.Tensor | None:
+        """Return the output to impose on a call, if any."""
+        wanted = self._outputs.get(name)
+        if wanted is None:
+            return None
+        if wanted.shape[0] != value.shape[0]:
+            wanted = wanted[self._first_row : self._first_row + value.shape[0]]
+        _check_shape(f"forward of {name}", wanted, value)
+        imposed: torch.Tensor = _Imposed.apply(value, wanted.to(value))  # type: ignore[no-untyped-call]
+        return imposed
+
     def _put_weights(self, step: int) -> None:
-        parameters = dict(self.engine.bare.named_parameters())
+        parameters = dict(self._engine.bare.named_parameters())
         for replay, tensors in self._bundle.replays("weights"):
             if (replay.step or 0) != step:
                 continue
@@ -149,7 +133,8 @@ class ExperimentObserver(ProbeObserver):
 
     def starts(self, step: int) -> None:
         """Restore settings, weights, generators and learning rates before the step."""
-        bundle = self._bundle
+        bundle, engine, number = self._bundle, self._engine, step
+        self._step = step = number - self._first
         if bundle.has("settings"):
             apply_settings(self._probe.precision, strict=True, part="probe")
         if self._adamw is not None:
@@ -157,57 +142,54 @@ class ExperimentObserver(ProbeObserver):
             for value in self._not_updated:
                 value.grad = None
             if step == 0 and self._first:
-                self._adamw.resume(self.engine.optimizer)
+                self._adamw.resume(engine.optimizer)
         self._put_weights(step)
-        restore_moments(self.engine, bundle.tensors("moments", step))
+        restore_moments(engine, bundle.tensors("moments", step))
         packed = bundle.rng(step)
         if packed is not None:
             restore_states(packed)
         if bundle.has("schedule"):
-            spec = self.context.spec
-            for group in self.engine.optimizer.param_groups:
-                factor = schedule_factor(spec.schedule, self._first + step, self.engine.steps)
-                group["lr"] = spec.optimizer.learning_rate * factor
+            use_schedule(engine, number)
         self._capture(step)
-        self._forward.starts(step)
-        super().starts(step)
+        self._outputs = bundle.tensors("forward", step)
+        super().starts(number)
 
     def _capture(self, step: int) -> None:
         """Keep the requested state before the step."""
         if self._keeper.wants("weights", step):
-            for name, value in self.engine.bare.named_parameters():
+            for name, value in self._engine.bare.named_parameters():
                 self._keeper.keep("weights", step, name, host_array(value))
         if self._keeper.wants("moments", step):
-            for name, moment in read_moments(self.engine).items():
+            for name, moment in read_moments(self._engine).items():
                 self._keeper.keep("moments", step, name, host_array(moment))
 
     def batch(self, batch: Batch) -> Batch:
         """Return the batch with the reference's fields."""
         replaced = dict(batch)
-        for replay, tensors in self._bundle.replays("batch", self.step):
+        for replay, tensors in self._bundle.replays("batch", self._step):
             for name in replay.fields or BATCH_FIELDS:
-                if name not in tensors or self.step >= len(tensors[name]):
-                    raise InvalidInputError(f"does not contain {name} of step {self.step}", where=str(replay.source))
-                value = tensors[name][self.step].to(torch.int64)
+                if name not in tensors or self._step >= len(tensors[name]):
+                    raise InvalidInputError(f"does not contain {name} of step {self._step}", where=str(replay.source))
+                value = tensors[name][self._step].to(torch.int64)
                 _check_shape(name, value, batch[name])
                 replaced[name] = value
         return replaced
 
-    def feeds(self, local: Batch, micro: int) -> None:
+    def feeds(self, local: Batch, first_row: int) -> None:
         """Set the rows of the next micro-batch for the imposed outputs."""
-        super().feeds(local, micro)
-        share = self.engine.ranks.slice(self.context.spec.batch_size)
-        self._forward.feeds(share.start + micro * len(local["labels"]))
+        super().feeds(local, first_row)
+        self._first_row = first_row
+        self._calls.feeds()
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss, by its definition if the experiment restores it."""
         if self._bundle.has("loss"):
-            return self.engine.task.loss(outputs.logits, labels)
+            return self._engine.task.loss(outputs.logits, labels)
         return super().loss(outputs, labels)
 
     def _impose_gradients(self, rung: Rung) -> None:
-        gradients = named_gradients(self.engine.bare)
-        for name, value in self._bundle.tensors(rung, self.step).items():
+        gradients = named_gradients(self._engine.bare)
+        for name, value in self._bundle.tensors(rung, self._step).items():
             if name not in gradients:
                 raise InvalidInputError("has no gradient here", where="experiment", key=name)
             _check_shape(f"{rung} of {name}", value, gradients[name])
@@ -221,16 +203,16 @@ class ExperimentObserver(ProbeObserver):
     def clipped(self) -> None:
         """Impose gradients after clipping."""
         self._impose_gradients("clipped")
-        if self._keeper.wants("clipped", self.step):
-            for name, value in named_gradients(self.engine.bare).items():
-                self._keeper.keep("clipped", self.step, name, host_array(value))
+        if self._keeper.wants("clipped", self._step):
+            for name, value in named_gradients(self._engine.bare).items():
+                self._keeper.keep("clipped", self._step, name, host_array(value))
         super().clipped()
 
     def update(self) -> bool:
         """Update by definition if the experiment restores the optimizer."""
         if self._adamw is None:
             return False
-        self._adamw.step(float(self.engine.optimizer.param_groups[0]["lr"]))
+        self._adamw.step(float(self._engine.optimizer.param_groups[0]["lr"]))
         return True
 
 
@@ -251,11 +233,8 @@ class ExperimentRun(ProbeRun):
         if not self._bundle.has("forward"):
             super()._fit(model, spec)
 
-    def _observe(self, engine: Engine) -> ProbeObserver:
-        steps = tap_steps(self.probe, self.steps)
-        return ExperimentObserver(
-            self.context, engine, self.book, steps, bundle=self._bundle, keeper=self._keeper, probe=self.probe
-        )
+    def _changed(self, engine: Engine, recorder: Observer) -> Observer:
+        return Intervention(engine, self._bundle, self._keeper, self.probe, self._first, recorder)
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate

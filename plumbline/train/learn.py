@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import EvaluationEvidence, Inconsistency, LearnEvidence, TraceEvidence
+from plumbline.schema.evidence import LearnEvidence, TraceEvidence
 from plumbline.schema.portable_parts import curve_places, proof_places
-from plumbline.schema.proof import Proof
 from plumbline.schema.spec import LearnSpec
-from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import (
     FOLDER,
     Progress,
@@ -32,7 +30,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.engine import Engine, StepOutcome, read_losses
 from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
@@ -40,7 +38,6 @@ from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.proof import Prover
-from plumbline.train.ranks import Ranks
 from plumbline.train.state_watch import Event, StateWatch
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
@@ -48,48 +45,6 @@ _READ_EVERY = 50
 _LOGGED_STEPS = 10_000
 _MARK_DIGITS = 16
 _ROWS_TO_CHOOSE_FROM = 64
-
-
-class DropoutSetter(Observer):
-    """Observer that sets the dropout's row position for each micro-batch."""
-
-    def __init__(self, clock: DropoutClock, context: Context) -> None:
-        self._clock, self._context = clock, context
-        self.ranks = context.ranks
-        self.mark = self.rows = self.labels = ""
-
-    def starts(self, step: int) -> None:
-        """Set the masks' step."""
-        self._clock.step = step
-        self._clock.drawn.clear()
-
-    def batch(self, batch: Batch) -> Batch:
-        """Keep digests of the batch, its rows and its labels, before it moves to the device."""
-        arrays = {name: digest_array(values.numpy()) for name, values in sorted(batch.items())}
-        self.mark = digest_json(arrays)[:_MARK_DIGITS]
-        self.rows, self.labels = (arrays[name][:_MARK_DIGITS] for name in ("row_ids", "labels"))
-        return batch
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Set the micro-batch's first row in the global batch."""
-        first = self.ranks.slice(self._context.spec.batch_size).start
-        self._clock.first_row = first + micro * len(local["labels"])
-
-    def masks_are_due(self, step: int) -> bool:
-        """Return whether the step's masks are those of this process's rows, or there are none."""
-        spec = self._context.spec
-        mine = self.ranks.slice(spec.batch_size)
-        rows = range(mine.start, mine.stop, len(range(mine.start, mine.stop)) // spec.optimizer.accumulation_steps)
-        return not self._clock.drawn or self._clock.drawn == {(spec.seed, step, row) for row in rows}
-
-    @contextlib.contextmanager
-    def alone(self, ranks: Ranks) -> Iterator[None]:
-        """Number rows as `ranks` does."""
-        before, self.ranks = self.ranks, ranks
-        try:
-            yield
-        finally:
-            self.ranks = before
 
 
 class LearnRun:
@@ -100,7 +55,7 @@ class LearnRun:
         self._progress = Progress(0, [], [], [])
         self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
         self._model: torch.nn.Module | None = None
-        self._setter: DropoutSetter | None = None
+        self._masks = DropoutClock(context.spec.seed)
         self._windows: WindowRunner | None = None
         self._watch: StateWatch | None = None
         self._prover: Prover | None = None
@@ -124,17 +79,15 @@ class LearnRun:
         device = context.ranks.device
         model = build_model(context.spec, attention=learn.attention, dropout=learn.dropout, device=device)
         load_weights(model, context.weights)
-        clock = DropoutClock(context.spec.seed)
         if learn.dropout:
             self._check_dropout()
-            use_portable_dropout(model, clock, compiled=learn.compile)
+            use_portable_dropout(model, self._masks, compiled=learn.compile)
         compiler = {"compiled": True, "compiler": default_compiler()} if learn.compile else {}
         context.note("learn", settings | {"precision": learn.precision, "attention": attention_of(model)} | compiler)
         model.train()
-        self._setter = DropoutSetter(clock, context)
         engine = Engine(
             context.spec, model, context.ranks, steps=learn.steps, precision=learn.precision, part="learn",
-            observer=self._setter,
+            masks=self._masks,
         )  # fmt: skip
         context.measure("learn", engine, learn.evaluation_rows, compiled=learn.compile)
         # A library may change settings as it computes: what was measured leaves nothing behind.
@@ -243,7 +196,7 @@ class LearnRun:
             if self._watch:
                 self._watch.released(step)
             outcome = prover.train(step, batch)
-            if self._watch and self._setter and not self._setter.masks_are_due(step):
+            if self._watch and not self._masks_are_due(step):
                 self._watch.add(step, "masks", "step")
             self._pending.append((step, outcome.losses))
             self._log(outcome)
@@ -252,18 +205,21 @@ class LearnRun:
         if self._watch:
             self._watch.released(self.until)
 
+    def _masks_are_due(self, step: int) -> bool:
+        """Return whether the step's masks are those of this process's rows, or there are none."""
+        spec, drawn = self.context.spec, self._masks.drawn
+        mine = self.context.ranks.slice(spec.batch_size)
+        rows = range(mine.start, mine.stop, (mine.stop - mine.start) // spec.optimizer.accumulation_steps)
+        return not drawn or drawn == {(spec.seed, step, row) for row in rows}
+
     def _proven(self) -> tuple[int, ...]:
         """Return the steps that prove themselves; an experiment has none."""
         return proof_places(self.context.spec, "learn", self.context.draw)
 
     def _make_windows(self) -> WindowRunner | None:
         """Return the windows of this curve; an experiment has none."""
-        setter = self._setter
-        if setter is None:
-            return None
-        setting = WindowSetting(
-            "learn", Start(self.context.weights), lambda _, ranks: setter.alone(ranks), self._evaluated_few
-        )
+        start = Start(self.context.weights)
+        setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
         return WindowRunner(self.context, setting, self._progress.legs)
 
     @cached_property
@@ -282,11 +238,12 @@ class LearnRun:
     def _log(self, outcome: StepOutcome) -> None:
         """Keep the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
-        if len(progress.batches) < _LOGGED_STEPS and self._setter:
+        if len(progress.batches) < _LOGGED_STEPS:
+            arrays = {name: digest_array(values.numpy()) for name, values in sorted(outcome.batch.items())}
             progress.learning_rates.append(outcome.learning_rate)
-            progress.batches.append(self._setter.mark)
-            progress.rows.append(self._setter.rows)
-            progress.labels.append(self._setter.labels)
+            progress.batches.append(digest_json(arrays)[:_MARK_DIGITS])
+            progress.rows.append(arrays["row_ids"][:_MARK_DIGITS])
+            progress.labels.append(arrays["labels"][:_MARK_DIGITS])
 
     def finish(self) -> None:
         """Remove the checkpoints, after the record is written."""
@@ -303,25 +260,13 @@ class LearnRun:
         if self._model is None:
             return None
         progress = self._progress
-        return LearnEvidence(
-            steps=len(progress.losses),
-            losses=tuple(progress.losses),
-            evaluations=tuple(EvaluationEvidence.model_validate(e) for e in progress.evaluations),
-            weights_sha256=weights_sha256,
-            learning_rates=tuple(progress.learning_rates),
-            batches=tuple(progress.batches),
-            rows=tuple(progress.rows),
-            labels=tuple(progress.labels),
-            start_sha256=self._start_sha256,
-            dropout=_dropout_of(self._model),
-            resumed_at=tuple(progress.resumed_at),
-            resumed_wrongly=tuple(dict.fromkeys(progress.resumed_wrongly)),
-            evaluated=tuple((labels, inputs) for labels, inputs in progress.evaluated),
-            recounted=tuple((loss, accuracy) for loss, accuracy in progress.recounted),
-            inconsistent=tuple(Inconsistency.model_validate(each) for each in progress.inconsistent),
-            proofs=tuple(Proof.model_validate(each) for each in progress.proofs),
-            legs=self._windows.evidence() if self._windows else None,
-        )
+        lists = {name: value for name, value in vars(progress).items() if name in LearnEvidence.model_fields}
+        return LearnEvidence.model_validate({
+            **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
+            "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
+            "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
+            "legs": self._windows.evidence() if self._windows else None,
+        })  # fmt: skip
 
     def trace(self) -> TraceEvidence | None:
         """Return the evidence of traced steps; a training has none."""

@@ -8,66 +8,22 @@ from typing import Any
 import torch
 
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import DropoutDraw, TraceEvidence
+from plumbline.schema.evidence import TraceEvidence
 from plumbline.schema.spec import LearnSpec, ProbeSpec
-from plumbline.train.batches import Batch
 from plumbline.train.context import Context
-from plumbline.train.dropout import DropoutTaps, PortableDropout
-from plumbline.train.engine import Engine, Observer, Observers
+from plumbline.train.dropout import PortableDropout
+from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate_by_definition
-from plumbline.train.experiment import ExperimentObserver, ExperimentRun
+from plumbline.train.experiment import ExperimentRun, use_schedule
 from plumbline.train.learn import LearnRun
 from plumbline.train.model import describe_model
-from plumbline.train.optimizers import describe_optimizer, schedule_factor
+from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.replay import Bundle
+from plumbline.train.taps import DropoutDraws
 from plumbline.train.trail import WeightsTrail
 
 MAX_TRACED = 200
 """Maximum number of traced steps: that of a probe."""
-
-
-class _TraceObserver(ExperimentObserver):
-    """Experiment's observer that also records what each dropout module drew."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.draws: list[DropoutDraw] = []
-        self._dropout: DropoutTaps | None = None
-
-    def starts(self, step: int) -> None:
-        """Start the taps of the step, counted from the trace's first."""
-        super().starts(step)
-        self._dropout = DropoutTaps(self.engine.bare, self.engine.ranks)
-
-    def feeds(self, local: Batch, micro: int) -> None:
-        """Record the micro-batch."""
-        super().feeds(local, micro)
-        if self._dropout:
-            self._dropout.feeds()
-
-    def backward_done(self) -> None:
-        """Record gradients and dropout."""
-        super().backward_done()
-        if self._dropout:
-            self.draws += self._dropout.draws(self.step)
-            self._dropout.close()
-            self._dropout = None
-
-
-class _Window(Observers):
-    """Observer of the curve that passes the traced steps on to the probe's observer."""
-
-    def __init__(self, curve: Observer, traced: _TraceObserver, first: int, trail: WeightsTrail) -> None:
-        super().__init__(curve)
-        self._curve, self._traced, self._first, self._trail = curve, traced, first, trail
-
-    def starts(self, step: int) -> None:
-        """Add to the weights' trail, and start both observers."""
-        self._trail.add()
-        self._curve.starts(step)
-        if step >= self._first:
-            self._observers = (self._curve, self._traced)
-            self._traced.starts(step - self._first)
 
 
 class TraceRun(ExperimentRun):
@@ -81,30 +37,31 @@ class TraceRun(ExperimentRun):
         )  # fmt: skip
         super().__init__(context, probe, bundle)
         self.steps, self._first = count, first
+        self._dropout = self._drawn = DropoutDraws(context.ranks)
         self._trail: WeightsTrail | None = None
-        self._traced: _TraceObserver | None = None
 
     def attach(self, engine: Engine) -> None:
-        """Describe the model before its first step, and observe the engine's steps."""
+        """Describe the model before its first step."""
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
         self._trail = WeightsTrail(engine.bare)
-        self.observer = self._traced = _TraceObserver(
-            self.context, engine, self.book, list(range(self.steps)), bundle=self._bundle, keeper=self._keeper,
-            probe=self.probe, first=self._first,
-        )  # fmt: skip
-        engine.observer = _Window(engine.observer, self._traced, self._first, self._trail)
+
+    def starts(self, engine: Engine, step: int) -> None:
+        """Add to the weights' trail before a step, and observe the engine from the first traced step on."""
+        self.finish()
+        if step == self._first:
+            self._observe(engine)
 
     def finish(self) -> None:
-        """Add the last step's weights to the trail."""
+        """Add the present weights to the trail."""
         if self._trail:
             self._trail.add()
 
     def trace(self) -> TraceEvidence | None:
         """Return the trail and the dropout of the traced steps."""
-        if self._trail is None or self._traced is None:
+        if self._trail is None:
             return None
-        return TraceEvidence(first=self._first, weights=self._trail.digests(), draws=tuple(self._traced.draws))
+        return TraceEvidence(first=self._first, weights=self._trail.digests(), draws=tuple(self._drawn.draws))
 
 
 class LearnExperiment(LearnRun):
@@ -147,10 +104,10 @@ class LearnExperiment(LearnRun):
         """Return no watch: an experiment changes the state, and its trace shows it."""
 
     def _starts(self, engine: Engine, step: int) -> None:
+        if self.traced:
+            self.traced.starts(engine, step)
         if self._bundle.has("schedule"):
-            spec = self.context.spec
-            for group in engine.optimizer.param_groups:
-                group["lr"] = spec.optimizer.learning_rate * schedule_factor(spec.schedule, step, engine.steps)
+            use_schedule(engine, step)
         if self._bundle.has("dropout"):
             for layer in engine.bare.modules():
                 if isinstance(layer, (torch.nn.Dropout, PortableDropout)):

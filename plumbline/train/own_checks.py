@@ -30,8 +30,9 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.proof import Prover, is_over
 from plumbline.train.proof_modules import KINKED
 from plumbline.train.ranks import Ranks
+from plumbline.train.recorder import Recorder
 from plumbline.train.speed_engine import compiled_form, make_engine
-from plumbline.train.step_values import StepValues, Values, apart, backwards, differ
+from plumbline.train.step_values import ModuleValues, apart, backwards, differ, gradients_alone
 from plumbline.train.windows import few_rows
 
 
@@ -82,14 +83,15 @@ class OwnChecks:
         return Start(self._start.weights, self._start.learning_rate, is_double)
 
     def _trained(
-        self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False, beside: Values | None = None,
-        compiled: nn.Module | None = None, proven: int | None = None,
-    ) -> StepValues:  # fmt: skip
+        self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False,
+        outputs: ModuleValues | None = None, compiled: nn.Module | None = None, proven: int | None = None,
+    ) -> Recorder[torch.Tensor]:  # fmt: skip
         """Train one step from `start` in this process, and return its values.
 
         `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
         """
-        values, was_compiled = StepValues(engine, updates=not start.is_double, beside=beside), engine.is_compiled
+        outputs, was_compiled = outputs or ModuleValues(engine), engine.is_compiled
+        values = Recorder(engine, outputs, gradients_alone, updates=not start.is_double)
         with contextlib.ExitStack() as stack:
             stack.enter_context(borrowed(engine, start, self._alone, values))
             stack.callback(setattr, engine, "is_compiled", was_compiled)
@@ -101,7 +103,7 @@ class OwnChecks:
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))
                 stack.enter_context(attention_of_double(engine.bare))
                 if engine.padding != "packed":  # whose rows are not those of the batch
-                    stack.enter_context(values.watching())
+                    stack.enter_context(outputs.calls.hook(engine.bare))
             if proven is None:
                 engine.step(0, batch)
             else:
@@ -128,32 +130,36 @@ class OwnChecks:
         compiled = self._compiled(engine)
         first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
         again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
-        if differ(first.outputs()["logits"], again.outputs()["logits"]) or first.loss_value != again.loss_value:
+        if (
+            differ(first.kept["forward"]["logits"], again.kept["forward"]["logits"])
+            or first.loss_value != again.loss_value
+        ):
             return "loss"
-        pairs = ((name, value, again.gradients[name]) for name, value in reversed(first.gradients.items()))
-        return next((name for name, ours, theirs in pairs if differ(ours, theirs)), None)
+        ours, theirs = first.kept["gradient"], again.kept["gradient"]
+        return next((name for name in reversed(list(ours)) if differ(ours[name], theirs[name])), None)
 
-    def _beside_plain(self, exact: StepValues, few: Batch) -> tuple[tuple[str, float | None], ...]:
-        """Measure the errors against the plain model in fp64."""
+    def _beside_plain(self, exact: Recorder[torch.Tensor], few: Batch) -> tuple[tuple[str, float | None], ...]:
+        """Measure the errors of outputs, loss and gradients against the plain model in fp64."""
         spec, context = in_parts(self._context.spec, 1), self._context
         plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
         apply_settings("fp64", strict=True, part="speed")
         try:
             engine = make_engine(context, spec, plain, dropout=0.0, steps=1, ranks=self._alone)
             engine.part = "probe"  # whose formula it is
-            known = self._trained(engine, few, self._start_of(is_double=True), beside=exact.outputs())
+            outputs = ModuleValues(engine, beside=exact.kept["forward"])
+            known = self._trained(engine, few, self._start_of(is_double=True), outputs=outputs)
         finally:
             apply_settings(self._speed.precision, strict=False, part="speed", speed=self._speed)
         loss = abs(exact.loss_value - known.loss_value) / max(abs(known.loss_value), 1.0)
         found = [
-            *((f"forward {name}", each) for name, each in known.gaps),
+            *((f"forward {name}", each) for name, each in outputs.gaps),
             ("loss loss", finite(loss)),
-            *((f"gradient {name}", each) for name, each in backwards(exact.gradients, known.gradients)),
+            *((f"gradient {name}", each) for name, each in backwards(exact.kept["gradient"], known.kept["gradient"])),
         ]
         return tuple(found)
 
     def _kernels(
-        self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: StepValues
+        self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: Recorder[torch.Tensor]
     ) -> Iterator[KernelError]:
         """Yield the errors of kernels and modules against fp64.
 
@@ -161,11 +167,13 @@ class OwnChecks:
         """
         closed = self._trained(engine, tiled, self._start, compiled=self._compiled(engine))
         eager = self._trained(opened, tiled, self._start, proven=at + 1)
-        logits, *others = (each.outputs()["logits"] for each in (exact, closed, eager))
+        logits, *others = (each.kept["forward"]["logits"] for each in (exact, closed, eager))
         others = [each[: len(logits)] for each in others]
         sizes = [apart({"logits": each}, {"logits": logits}) for each in others]
         is_kinked = any(isinstance(each, KINKED) for each in opened.bare.modules())
-        slopes = [[] if is_kinked else backwards(each.gradients, exact.gradients) for each in (closed, eager)]
+        slopes = [
+            [] if is_kinked else backwards(each.kept["gradient"], exact.kept["gradient"]) for each in (closed, eager)
+        ]
         for stage, found in (("forward", sizes), ("gradient", slopes)):
             for (name, error), (_, other) in zip(*found, strict=True):
                 yield KernelError(stage=stage, name=name, error=error, eager=other)

@@ -20,7 +20,7 @@ from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
-from plumbline.train.engine import Engine, StepOutcome
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.evaluation import RESULTS, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
@@ -34,7 +34,7 @@ from plumbline.train.numerics import (
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.proof import Prover
-from plumbline.train.taps import TapBook, TapObserver, named_gradients
+from plumbline.train.taps import DropoutDraws, ModuleTaps, TapBook, named_gradients
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
@@ -42,12 +42,14 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
-class ProbeObserver(TapObserver):
-    """Observer that records the evidence of each step."""
+class ProbeObserver(Observer):
+    """Observer that records the evidence of each step, counted from `first`, with taps at some steps."""
 
-    def __init__(self, context: Context, engine: Engine, book: TapBook, steps: list[int]) -> None:
-        super().__init__(engine, book, steps)
-        self.context = context
+    def __init__(
+        self, engine: Engine, book: TapBook, steps: list[int], *, first: int = 0, dropout: DropoutDraws | None = None
+    ) -> None:
+        self.engine, self.book, self._first, self._step = engine, book, first, 0
+        self._taps = ModuleTaps(engine, book, steps, dropout)
         self.evidence: list[StepEvidence] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
@@ -58,23 +60,23 @@ class ProbeObserver(TapObserver):
 
     def starts(self, step: int) -> None:
         """Record the generators' states, and start taps if due."""
-        states = read_states()
-        self.states[f"rng/{step}"] = pack_states(states)
+        self._step, states = step - self._first, read_states()
+        self.states[f"rng/{self._step}"] = pack_states(states)
         self._found = {
             "rng": digest_states(states),
             "training_mode": all(module.training for module in self.engine.bare.modules()),
         }
         self._fed, self._logits = [], []
-        super().starts(step)
+        self._taps.starts(self._step, self.engine.bare)
 
-    def feeds(self, local: Batch, micro: int) -> None:
+    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as stored on the device."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
-        super().feeds(local, micro)
+        self._taps.feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Record the logits, and the dtypes of logits and loss."""
-        super().forward_done(outputs, loss)
+        self._taps.forward_done(outputs)
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
@@ -91,8 +93,8 @@ class ProbeObserver(TapObserver):
         gradients = named_gradients(self.engine.bare)
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
-        if self.summarised() is not None:
-            self.book.add_parameters(self.step, "gradient", self.engine.bare, gradients)
+        if self._taps.end() is not None:
+            self.book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:
         """Record the clipped norm, and copy the weights before the update."""
@@ -108,37 +110,29 @@ class ProbeObserver(TapObserver):
 
     def done(self, outcome: StepOutcome) -> None:
         """Complete the step's evidence."""
-        evidence_fields = self._found
+        engine, found, self._found = self.engine, self._found, {}
         fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
         logits = self._globally(self._logits)
         for name, array in fields.items():
             self.batches[name].append(array)
-        loss = outcome.loss(self.engine.ranks)
-        skipped = not np.isfinite(evidence_fields["gradient_norm"]) and self.engine.scaler is not None
-        parameters = dict(self.engine.bare.named_parameters())
-        if self.step in self._tap_steps:
-            self.book.add_parameters(self.step, "weight", self.engine.bare, parameters)
+        loss = outcome.loss(engine.ranks)
+        skipped = not np.isfinite(found["gradient_norm"]) and engine.scaler is not None
+        for name in ("gradient_norm", "gradient_norm_clipped"):
+            found[name] = None if skipped else finite(found[name])
+        parameters = dict(engine.bare.named_parameters())
+        if self._step in self._taps.steps:
+            self.book.add_parameters(self._step, "weight", engine.bare, parameters)
         self.evidence.append(
             StepEvidence(
-                step=self.step,
-                batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
-                rng=evidence_fields["rng"],
-                training_mode=evidence_fields["training_mode"],
-                logits_sha256=digest_array(logits),
-                logits_dtype=evidence_fields["logits_dtype"],
-                loss=finite(loss),
-                loss_dtype=evidence_fields["loss_dtype"],
-                loss_reference=finite(self.engine.task.reference_loss(logits, fields["labels"])),
-                gradient_norm=None if skipped else finite(evidence_fields["gradient_norm"]),
-                gradient_norm_clipped=None if skipped else finite(evidence_fields["gradient_norm_clipped"]),
-                gradients_sha256=evidence_fields["gradients_sha256"],
-                learning_rates=outcome.learning_rates,
-                weights_sha256=digest_tensors(parameters),
-                loss_scale=float(self.engine.scaler.get_scale()) if self.engine.scaler else None,
-                update_norm=self._update_norm(),
+                step=self._step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
+                logits_sha256=digest_array(logits), loss=finite(loss),
+                loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
+                learning_rates=outcome.learning_rates, weights_sha256=digest_tensors(parameters),
+                loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None,
+                update_norm=self._update_norm(), **found,
             )
-        )
-        self.engine.check(self.step, loss)
+        )  # fmt: skip
+        engine.check(self._step, loss)
 
     def close(self) -> None:
         """Release the engine and its model; keep the evidence."""
@@ -153,6 +147,8 @@ class ProbeRun:
         self.model_evidence: ModelEvidence | None = None
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
+        self._first = 0
+        self._dropout: DropoutDraws | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
         self._lost: dict[str, str] = {}
@@ -177,8 +173,15 @@ class ProbeRun:
         fit_activations(model, spec, self.context.ranks, torch.float32)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
-        """Return the observer of this run."""
-        return ProbeObserver(self.context, engine, self.book, tap_steps(self.probe, self.steps))
+        """Record the engine's steps from now on, and return the recorder."""
+        steps = tap_steps(self.probe, self.steps)
+        self.observer = ProbeObserver(engine, self.book, steps, first=self._first, dropout=self._dropout)
+        engine.observer = Observer(engine.observer, self._changed(engine, self.observer))
+        return self.observer
+
+    def _changed(self, engine: Engine, recorder: Observer) -> Observer:  # noqa: ARG002 - for experiments
+        """Return the recorder within what changes the steps."""
+        return recorder
 
     @property
     def _evaluated_at_once(self) -> int:
@@ -201,7 +204,7 @@ class ProbeRun:
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
-        self.observer = engine.observer = self._observe(engine)
+        recorder = self._observe(engine)
         prover = Prover(engine, self._proven())
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
@@ -212,7 +215,8 @@ class ProbeRun:
         self._found["proofs"] = tuple(map(Proof.model_validate, prover.proofs))
         if context.ranks.is_first:
             self._evaluate(engine)
-        self.observer.close()
+        recorder.close()
+        engine.observer = Observer()
 
     def _proven(self) -> tuple[int, ...]:
         """Return the steps that prove themselves; an experiment has none."""

@@ -18,7 +18,7 @@ from plumbline.schema.proof import ORDER, Proof, ProofError
 from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, Observers, StepOutcome, read_losses
+from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.repeated import Repeated
 from plumbline.train.summaries import aside
@@ -67,7 +67,7 @@ class Prover(Observer):
             self.proofs.append(Proof(step=step, errors=(), tensors=0, lost="its weights are sharded").to_json())
             return self._engine.step(step, batch)
         observer = self._engine.observer
-        self._engine.observer = Observers(self, observer)
+        self._engine.observer = Observer(self, observer)
         try:
             return self._engine.step(step, batch)
         finally:
@@ -110,7 +110,7 @@ class Prover(Observer):
         if not self._engine.is_compiled:
             self._modules = ModuleProofs(self._engine, self._found)
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Keep the labels, and watch the forward pass."""
         self._labels = local["labels"]
         if self._modules is not None:

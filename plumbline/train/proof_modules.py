@@ -18,12 +18,12 @@ from torch import nn
 from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
+from plumbline.train.calls import first_tensor
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.native_draws import Draw, NativeDraws, drops
 from plumbline.train.repeated import Repeated, in_double
 from plumbline.train.summaries import aside
-from plumbline.train.taps import first_tensor
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TINY = 1e-300

@@ -142,7 +142,7 @@ class SpeedRun:
         self._microbenchmarks = self._measure_machine()
         first = next(iter(context.batches(first=0, count=1, cycle=speed.steps)))
         seed_generators(context.spec.seed)
-        trail = TrailObserver(context.ranks, context.spec.batch_size, _WEIGHED)
+        trail = TrailObserver(context.ranks, _WEIGHED)
         engine = self._engine()
         self._run_window(engine, first, place=0)
         engine.observer = trail
@@ -221,7 +221,7 @@ class SpeedRun:
         if not places:
             return 0
         if self._windows is None:
-            setting = WindowSetting("speed", self._start(), lambda engine, _: without_dropout(engine.bare))
+            setting = WindowSetting("speed", self._start(), lambda engine: without_dropout(engine.bare))
             self._windows = WindowRunner(self.context, setting, [])
         self._windows.run(lambda: self._opened(engine, place), places[place], batch)
         self.context.release()

@@ -1,10 +1,7 @@
-"""Values of one step: its loss, logits, gradients and outputs, and their distances from those of another step."""
+"""Values of one step: its outputs and gradients, and their distances from those of another step."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,86 +9,60 @@ from torch import nn
 
 from plumbline.schema import limits
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.taps import first_tensor, named_gradients
-
-Values = dict[str, torch.Tensor]
+from plumbline.train.engine import Engine, read_losses
+from plumbline.train.recorder import Stage, Tensors
 
 
-@dataclass
-class StepValues(Observer):
-    """Observer that keeps loss, logits, gradients and, if asked, each module's outputs over the micro-batches."""
+class ModuleValues:
+    """Outputs of each module's calls over the micro-batches of a step, in the order of execution, and the logits."""
 
-    engine: Engine
-    updates: bool = True
-    beside: Values | None = None
-    """Outputs, from which only the distances of these are kept."""
-    gradients: Values = field(default_factory=dict)
-    gaps: list[tuple[str, float | None]] = field(default_factory=list)
-    loss_value: float = 0.0
-    _outputs: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    _calls: dict[str, int] = field(default_factory=dict)
-    _is_forward: bool = False
-    _mask: torch.Tensor = field(default_factory=lambda: torch.ones(0))
+    def __init__(self, engine: Engine, beside: Tensors | None = None) -> None:
+        """`beside`: outputs from which only the distances of these are kept, in `gaps`."""
+        self._engine, self._beside = engine, beside
+        self.gaps: list[tuple[str, float | None]] = []
+        self.calls = ModuleCalls(self._see)
+        self._found: dict[str, list[torch.Tensor]] = {}
+        self._mask = torch.ones(0)
 
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Watch the forward pass that begins."""
-        self._is_forward, self._mask = True, local["attention_mask"].bool()
-        self._calls.clear()
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Keep each module's outputs, too."""
-        with contextlib.ExitStack() as stack:
-            for name, module in self.engine.bare.named_modules():
-                if name:
-                    stack.callback(module.register_forward_hook(self._hook(name)).remove)
-            yield
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _given: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is not None and self._is_forward:
-                calls = self._calls[name] = self._calls.get(name, 0) + 1
-                self._keep(name if calls == 1 else f"{name}#{calls - 1}", value)
-
-        return hook
+    def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
+        if module is not self._engine.bare:
+            self._keep(name, value)
 
     def _keep(self, name: str, value: torch.Tensor) -> None:
         """Keep an output on the host, of tokens only those that are no padding: what padding becomes is free."""
         kept = value.detach()
         if kept.dim() > self._mask.dim() and kept.shape[:2] == self._mask.shape:
             kept = kept[self._mask]
-        if self.beside is None:
-            self._outputs.setdefault(name, []).append(kept.to("cpu", copy=True))
-        elif name == "logits" or (name in self.beside and self.beside[name].shape == kept.shape):
-            self.gaps += apart(self.beside, {name: kept})
+        if self._beside is None:
+            self._found.setdefault(name, []).append(kept.to("cpu", copy=True))
+        elif name == "logits" or (name in self._beside and self._beside[name].shape == kept.shape):
+            self.gaps += apart(self._beside, {name: kept})
 
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch) -> None:
+        """Start the forward pass of a micro-batch."""
+        self._mask = local["attention_mask"].bool()
+        self.calls.feeds()
+
+    def forward_done(self, outputs: Any) -> None:
         """Keep the logits."""
-        self._is_forward = False
-        self._keep("logits", self.engine.unpacked(outputs.logits))
+        self.calls.forward_done()
+        self._keep("logits", self._engine.unpacked(outputs.logits))
 
-    def backward_done(self) -> None:
-        """Keep the gradients."""
-        self.gradients = {name: value.detach().clone() for name, value in named_gradients(self.engine.bare).items()}
-
-    def update(self) -> bool:
-        """Return whether the weights stay as they are."""
-        return not self.updates
-
-    def done(self, outcome: StepOutcome) -> None:
-        """Read the loss."""
-        self.loss_value = outcome.loss(self.engine.ranks)
-
-    def outputs(self) -> Values:
-        """Return outputs in the order of execution; pieces of different shapes are left out."""
+    def end(self) -> dict[str, torch.Tensor]:
+        """Return the outputs; pieces of different shapes are left out."""
+        found, self._found = self._found, {}
         return {
             name: torch.cat(pieces)
-            for name, pieces in self._outputs.items()
+            for name, pieces in found.items()
             if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
         }
+
+
+def gradients_alone(stage: Stage, tensors: Tensors) -> Tensors:
+    """Return copies of a step's gradients, and of no other stage."""
+    return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
 
 
 def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
@@ -99,7 +70,7 @@ def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return ours.shape != theirs.shape or not bool(torch.equal(ours, theirs))
 
 
-def apart(ours: Values, theirs: Values, least: float = 0.0) -> list[tuple[str, float | None]]:
+def apart(ours: Tensors, theirs: Tensors, least: float = 0.0) -> list[tuple[str, float | None]]:
     """Return the relative distance of each of `theirs`, `None` where `ours` lacks it.
 
     A tensor below the share `least` of the largest, such as a mathematical zero, is measured relative to the largest.
@@ -117,6 +88,6 @@ def apart(ours: Values, theirs: Values, least: float = 0.0) -> list[tuple[str, f
     return [(name, found.get(name)) for name in theirs]
 
 
-def backwards(ours: Values, theirs: Values) -> list[tuple[str, float | None]]:
+def backwards(ours: Tensors, theirs: Tensors) -> list[tuple[str, float | None]]:
     """Return the distances of gradients, from the loss backwards."""
     return apart(ours, theirs, limits.SMALL_GRADIENT)[::-1]

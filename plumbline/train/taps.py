@@ -5,7 +5,8 @@ Each tensor is summarised as soon as its module has computed it, so that no outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, closing
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,44 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.evidence import Tap, TapStage
+from plumbline.schema.digest import digest_array
+from plumbline.schema.evidence import DropoutDraw, Tap, TapStage
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite, host_array
-from plumbline.train.engine import Engine, Observer
+from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import DigestKind, Summaries, Summary, is_summarizing, summarize
-
-
-def first_tensor(output: Any) -> torch.Tensor | None:
-    """Return a module's main output: the first float tensor, or a model's logits."""
-    if isinstance(output, torch.Tensor):
-        return output if output.is_floating_point() else None
-    logits = getattr(output, "logits", None)
-    if logits is not None:
-        return first_tensor(logits)
-    if isinstance(output, dict):
-        output = tuple(output.values())
-    if isinstance(output, (tuple, list)):
-        return next((tensor for tensor in map(first_tensor, output) if tensor is not None), None)
-    return None
-
-
-def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
-    """Return `output` with its first tensor replaced."""
-    if isinstance(output, torch.Tensor):
-        return value
-    if isinstance(output, tuple) and type(output) is tuple:
-        places = [place for place, entry in enumerate(output) if first_tensor(entry) is not None]
-        return tuple(
-            with_first_tensor(entry, value) if places and place == places[0] else entry
-            for place, entry in enumerate(output)
-        )
-    if isinstance(output, dict):
-        key = "logits" if "logits" in output else next(k for k, v in output.items() if first_tensor(v) is not None)
-        output[key] = value
-        return output
-    raise TypeError(f"no tensor can be put into a {type(output).__name__}")
+from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
 
 def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -58,22 +30,18 @@ def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
-class TensorStore(Protocol):
+class _TensorStore(Protocol):
     """Store of whole tensors, of which each is asked for by name."""
 
-    def wants(self, rung: Any, step: int, name: str = "") -> bool:
-        """Return whether the tensor is kept."""
-        ...
+    def wants(self, rung: Any, step: int, name: str = "") -> bool: ...
 
-    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
-        """Keep the tensor."""
-        ...
+    def keep(self, rung: Any, step: int, name: str, array: NDArray[Any]) -> None: ...
 
 
 class TapBook:
     """Collection of taps and sketches; `capture` receives the whole tensors that it wants."""
 
-    def __init__(self, capture: TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
+    def __init__(self, capture: _TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
         self.capture, self.digests = capture, digests
@@ -127,42 +95,81 @@ class _Output:
         self.captured: list[NDArray[Any]] = []
 
 
+class DropoutDraws:
+    """Inputs of all dropout modules and what they dropped, over micro-batches and processes.
+
+    A different output of a dropout module is a different mask only if its input is the same.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self.draws = ranks, list[DropoutDraw]()
+        self._found: dict[str, list[tuple[NDArray[Any], NDArray[np.bool_]]]] = {}
+
+    def add(self, name: str, given: torch.Tensor, output: torch.Tensor) -> None:
+        """Add one call."""
+        self._found.setdefault(name, []).append((host_array(given).copy(), host_array(output == 0)))
+
+    def end(self, step: int) -> None:
+        """Add the step's calls to the draws, in the order of execution."""
+        everyone = self._ranks.gather(list(self._found))
+        for name in (name for name in everyone[0] if all(name in found for found in everyone)):
+            mine = (np.concatenate([piece[side] for piece in self._found[name]]) for side in (0, 1))
+            given, dropped = map(self._ranks.concatenate, mine)
+            sha256 = digest_array(np.packbits(dropped))
+            self.draws.append(
+                DropoutDraw(step=step, name=name, input_sha256=digest_array(given), dropped_sha256=sha256)
+            )
+        self._found = {}
+
+
 class ModuleTaps:
-    """Hooks that summarise all modules' outputs of a step, over micro-batches and processes."""
+    """Summaries of all modules' outputs at some steps, over micro-batches and processes."""
 
-    def __init__(self, model: nn.Module, ranks: Ranks, book: TapBook, step: int, *, micro_batches: int) -> None:
-        self._ranks, self._book, self._step, self._parts = ranks, book, step, micro_batches
-        self._summaries = Summaries(book.digests)
+    def __init__(
+        self, engine: Engine, book: TapBook, steps: Collection[int], dropout: DropoutDraws | None = None
+    ) -> None:
+        self._ranks, self._parts = engine.ranks, engine.spec.optimizer.accumulation_steps
+        self._book, self.steps = book, steps
+        self._dropout = dropout
+        self._calls, self._hooks = ModuleCalls(self._see), ExitStack()
+        self._summaries: Summaries | None = None
         self._outputs: dict[str, _Output] = {}
-        self._calls: dict[str, int] = {}
-        self._rows = 0
-        self._is_forward = False
-        self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
-        self._handles = [
-            module.register_forward_hook(self._hook(name or "model", module)) for name, module in model.named_modules()
-        ]
+        self._buffers: set[int] = set()
+        self._step = self._rows = 0
 
-    def _hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        leaf, kind = next(module.children(), None) is None, type(module).__name__
+    def starts(self, step: int, model: nn.Module) -> None:
+        """Hook the model if the step is one of these."""
+        self._step = step
+        if step in self.steps:
+            self._outputs, self._summaries = {}, Summaries(self._book.digests)
+            self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
+            self._hooks = self._calls.hook(model)
 
-        def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is None or not self._is_forward or is_summarizing():
-                return
-            calls = self._calls.get(name, 0)
-            self._calls[name] = calls + 1
-            key = f"{name}#{calls}" if calls else name
-            found = self._outputs.get(key)
-            if found is None:
-                has_rows = value.dim() > 0 and value.shape[0] == self._rows and not self._is_constant(inputs)
-                num_pieces = self._parts * self._ranks.world if has_rows else 1
-                found = self._outputs[key] = _Output(kind, value, leaf=leaf, num_pieces=num_pieces)
-                found.tensor = self._summaries.open(value, found.shape)
-            if found.num_pieces > 1 or not found.num_seen:
-                self._add(key, found, value)
-            found.num_seen += 1
+    def feeds(self, local: Batch) -> None:
+        """Start the forward pass of a micro-batch."""
+        self._rows = len(local["labels"])
+        self._calls.feeds()
 
-        return hook
+    def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - a recorder gives them
+        """End a forward pass."""
+        self._calls.forward_done()
+
+    def _see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        if self._summaries is None:
+            return
+        if self._dropout and "dropout" in type(module).__name__.lower() and inputs:
+            self._dropout.add(name, inputs[0], value)
+        found = self._outputs.get(name)
+        if found is None:
+            has_rows = value.dim() > 0 and value.shape[0] == self._rows and not self._is_constant(inputs)
+            found = self._outputs[name] = _Output(
+                type(module).__name__, value, leaf=next(module.children(), None) is None,
+                num_pieces=self._parts * self._ranks.world if has_rows else 1,
+            )  # fmt: skip
+            found.tensor = self._summaries.open(value, found.shape)
+        if found.num_pieces > 1 or not found.num_seen:
+            self._add(name, found, value)
+        found.num_seen += 1
 
     def _is_constant(self, inputs: Any) -> bool:
         return any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs)
@@ -194,18 +201,21 @@ class ModuleTaps:
             # On the CPU the array shares the module's memory, which later work may overwrite.
             found.captured.append(array.copy() if value.device.type == "cpu" else array)
 
-    def feeds(self, rows: int) -> None:
-        """Start the forward pass of a micro-batch of `rows`."""
-        self._calls.clear()
-        self._rows, self._is_forward = rows, True
+    def end(self) -> dict[str, Summary] | None:
+        """Add a tap per module to the book, over the global batch; return the summaries, `None` at another step."""
+        collected, self._summaries = self._summaries, None
+        if collected is None:
+            return None
+        self._hooks.close()
+        if self._dropout:
+            self._dropout.end(self._step)
+        with closing(collected):
+            summaries = self._read(collected)
+        self._outputs = {}
+        return summaries
 
-    def forward_done(self) -> None:
-        """End a forward pass: modules called again in the backward pass have been seen."""
-        self._is_forward = False
-
-    def summarise(self) -> dict[str, Summary]:
-        """Add a tap per module to the book, over the global batch, and return the summaries by name."""
-        rows = self._summaries.rows()
+    def _read(self, collected: Summaries) -> dict[str, Summary]:
+        rows = collected.rows()
         if self._ranks.world > 1:
             rows = self._over_processes(rows)
         if not self._ranks.is_first:
@@ -215,13 +225,12 @@ class ModuleTaps:
             raise TrainingFailedError(
                 f"{missing[0]} is not called in every micro-batch", code="error", part="probe", step=self._step
             )
-        summaries = dict(zip(self._outputs, self._summaries.read(rows), strict=True))
+        summaries = dict(zip(self._outputs, collected.read(rows), strict=True))
         for name, summary in summaries.items():
             found = self._outputs[name]
             if found.captured and self._book.capture:
                 self._book.capture.keep("forward", self._step, name, np.concatenate(found.captured))
             self._book.add(self._step, "forward", name, summary, kind=found.kind, leaf=found.leaf)
-        self._outputs = {}
         return summaries
 
     def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -235,49 +244,3 @@ class ModuleTaps:
                 for other in everyone[1:]:
                     total[place] += other[place]
         return total
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        self._summaries.close()
-        for handle in self._handles:
-            handle.remove()
-
-
-def module_taps(engine: Engine, book: TapBook, step: int) -> ModuleTaps:
-    """Return hooks on the engine's model for one step."""
-    micro_batches = engine.spec.optimizer.accumulation_steps
-    return ModuleTaps(engine.bare, engine.ranks, book, step, micro_batches=micro_batches)
-
-
-class TapObserver(Observer):
-    """Observer that taps all modules at some steps."""
-
-    def __init__(self, engine: Engine, book: TapBook, steps: Collection[int]) -> None:
-        self.engine, self.book, self._tap_steps = engine, book, steps
-        self.step = 0
-        self._taps: ModuleTaps | None = None
-
-    def starts(self, step: int) -> None:
-        """Start taps if due."""
-        self.step = step
-        if step in self._tap_steps:
-            self._taps = module_taps(self.engine, self.book, step)
-
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Start a micro-batch."""
-        if self._taps:
-            self._taps.feeds(len(local["labels"]))
-
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
-        """End a forward pass."""
-        if self._taps:
-            self._taps.forward_done()
-
-    def summarised(self) -> dict[str, Summary] | None:
-        """End the step's taps; return the outputs' summaries, `None` at a step without taps."""
-        taps, self._taps = self._taps, None
-        if taps is None:
-            return None
-        summaries = taps.summarise()
-        taps.close()
-        return summaries

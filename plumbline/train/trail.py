@@ -123,10 +123,10 @@ class TrailObserver(Observer):
     Every step adds a few small kernels. Nothing is read before `trail`.
     """
 
-    def __init__(self, ranks: Ranks, batch_size: int, num_untimed: int = 0) -> None:
+    def __init__(self, ranks: Ranks, num_untimed: int = 0) -> None:
         """`num_untimed`: number of first steps that no timing includes, whose clipped gradients are measured."""
         self._num_untimed = num_untimed
-        self._ranks, self._first = ranks, ranks.slice(batch_size).start
+        self._ranks = ranks
         self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
         self._rows = 0
         self._names: list[str] = []
@@ -146,15 +146,14 @@ class TrailObserver(Observer):
         """Begin a step without any rows."""
         self._rows, self._fed = 0, None
 
-    def feeds(self, local: Batch, micro: int) -> None:
+    def feeds(self, local: Batch, first_row: int) -> None:
         """Add the checksums of the rows that the model is about to read."""
         if len(self._num_rows) >= MAX_TRAIL:
             return
         rows = len(local["labels"])
-        first = self._first + micro * rows
         self._names = [name for name in BATCH_FIELDS if name in local]
         fields = [local[name].reshape(rows, -1) for name in self._names]
-        total = torch.stack([(values * self._key(first, rows, values)).sum() for values in fields])
+        total = torch.stack([(values * self._key(first_row, rows, values)).sum() for values in fields])
         self._fed = total if self._fed is None else self._fed + total
         self._rows += rows
 

@@ -2,149 +2,95 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import DROPOUT_INPUT
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
-from plumbline.train.compat.transformers import attention_function
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import host_array
-from plumbline.train.engine import Engine, Observer
-from plumbline.train.mantissa import measure_attention
-from plumbline.train.portable.leg import short_digest
-from plumbline.train.taps import first_tensor, named_gradients
+from plumbline.train.portable.steps import Digested, joined, short_digest
+from plumbline.train.recorder import Stage, Tensors
 
 _SAMPLED = 4096
 _THREADS = 8
 
 
-def _sampled(array: NDArray[Any]) -> tuple[float, ...]:
-    """Return a small sketch of evenly spaced elements."""
-    flat = array.reshape(-1)
-    return tuple(map(float, small_sketch(flat[:: max(1, flat.size // _SAMPLED)])))
+def _digested(array: NDArray[Any]) -> Digested:
+    """Return the digest of an array, and a small sketch of evenly spaced elements."""
+    digest, flat = short_digest(array), array.reshape(-1)
+    few = flat[:: max(1, flat.size // _SAMPLED)]
+    return Digested(digest, None if digest is None else tuple(map(float, small_sketch(few))))
 
 
-@dataclass
 class ModuleDigests:
-    """Hooks that digest each module's outputs, in the order of execution, over the micro-batches of one pass."""
+    """Digests of each module's outputs, in the order of execution, over the micro-batches of one pass."""
 
-    model: torch.nn.Module
-    digests: dict[str, list[str | None]] = field(default_factory=dict)
-    sketches: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)
-    """Number formats other than fp32."""
-    _calls: dict[str, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._found: dict[str, list[Digested]] = {}
+        self._fed: dict[str, list[str | None]] = {}
+        self.formats: dict[str, str] = {}
+        """Number formats other than fp32."""
+        self.calls = ModuleCalls(self._see)
 
-    def feeds(self) -> None:
-        """Start a micro-batch."""
-        self._calls.clear()
+    def _see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        if "dropout" in type(module).__name__.lower() and inputs:
+            # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
+            self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
+        self._add(name, value)
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Hook all modules."""
-        handles = [
-            module.register_forward_hook(self._hook(name or "model")) for name, module in self.model.named_modules()
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _hook(self, name: str) -> Callable[[torch.nn.Module, Any, Any], None]:
-        def hook(module: torch.nn.Module, inputs: Any, output: Any) -> None:
-            value = first_tensor(output)
-            if value is None:
-                return
-            calls = self._calls.get(name, 0)
-            self._calls[name] = calls + 1
-            key, array = (f"{name}#{calls}" if calls else name), host_array(value)
-            if "dropout" in type(module).__name__.lower() and inputs:
-                # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
-                given = short_digest(host_array(inputs[0]))
-                self.digests.setdefault(f"{key}{DROPOUT_INPUT}", []).append(given)
-                self._note_format(f"{key}{DROPOUT_INPUT}", inputs[0])
-            self.digests.setdefault(key, []).append(short_digest(array))
-            self._note_format(key, value)
-            if np.isfinite(array).all():
-                self.sketches.setdefault(f"forward {key}", _sampled(array))
-
-        return hook
-
-    def _note_format(self, key: str, value: torch.Tensor) -> None:
+    def _add(self, name: str, value: torch.Tensor) -> None:
+        self._found.setdefault(name, []).append(_digested(host_array(value)))
         if value.dtype != torch.float32:
-            self.formats[key] = str(value.dtype).removeprefix("torch.")
+            self.formats[name] = str(value.dtype).removeprefix("torch.")
 
-    def named(self) -> tuple[tuple[str, str | None], ...]:
-        """Return one digest per module call."""
-        return tuple((name, joined(found)) for name, found in self.digests.items())
-
-
-def joined(digests: list[str | None]) -> str | None:
-    """Return one digest of several, `None` if one of them is missing."""
-    if len(digests) == 1 or None in digests:
-        return None if None in digests else digests[0]
-    return digest_json(digests)[:16]
-
-
-class WindowObserver(Observer):
-    """Observer that digests the step, beside the training's own."""
-
-    def __init__(self, engine: Engine, *, is_clipped: bool) -> None:
-        self._engine, self._is_clipped = engine, is_clipped
-        self.bits: dict[str, int] = {}
-        self.outputs = ModuleDigests(engine.bare)
-        self.fed: dict[str, list[str | None]] = {}
-        self.gradients: tuple[tuple[str, str | None], ...] = ()
-        self.clipped_gradient: tuple[tuple[str, str | None], ...] = ()
-        self.sketches: list[tuple[str, tuple[float, ...]]] = []
-
-    def feeds(self, local: Batch, micro: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Digest the micro-batch, and measure attention's formats once."""
+    def feeds(self, local: Batch) -> None:
+        """Digest a micro-batch."""
         for name in (name for name in BATCH_FIELDS if name in local):
-            self.fed.setdefault(name, []).append(short_digest(host_array(local[name])))
-        if not self.bits and (attend := attention_function(self._engine.bare)) is not None:
-            self.bits = measure_attention(attend, self._engine.ranks.device, self._engine.precision)
-        self.outputs.feeds()
+            self._fed.setdefault(name, []).append(short_digest(host_array(local[name])))
+        self.calls.feeds()
 
-    def backward_done(self) -> None:
-        """Digest the gradients, then scale them by a power of two, so that clipping acts or does not, as required."""
-        gradients = named_gradients(self._engine.bare)
-        self.gradients = self._digests("gradient", gradients)
-        wanted = self._engine.spec.optimizer.max_grad_norm * (2.0 if self._is_clipped else 0.25)
-        norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
-        if math.isfinite(norm) and (norm < wanted if self._is_clipped else norm > wanted):
-            factor = 2.0 ** (math.frexp(wanted)[1] - math.frexp(norm or 1.0)[1] + 1)
-            for value in gradients.values():
-                value.mul_(factor)
+    def forward_done(self, outputs: Any) -> None:
+        """Do nothing: a module that the backward pass calls again is digested as well."""
 
-    def clipped(self) -> None:
-        """Digest the last clipped gradient: the factor of all others is the same."""
-        self.clipped_gradient = _digests(dict(list(named_gradients(self._engine.bare).items())[-1:]))
+    def fed(self) -> tuple[tuple[str, str | None], ...]:
+        """Return one digest per field of the batch."""
+        return tuple((name, joined(found)) for name, found in self._fed.items())
 
-    def weights(self) -> tuple[tuple[str, str | None], ...]:
-        """Return the digests of the weights after the step."""
-        return self._digests("weight", dict(self._engine.bare.named_parameters()))
-
-    def _digests(self, stage: str, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
-        arrays = {name: host_array(value) for name, value in tensors.items()}
-        self.sketches += [(f"{stage} {name}", _sampled(array)) for name, array in arrays.items()]
-        return _digests(tensors)
+    def end(self) -> dict[str, Digested]:
+        """Return one digest per module call, with the first sketch; a dropout's input has none."""
+        sketches = {
+            name: next((each.sketch for each in found if each.sketch is not None), None)
+            for name, found in self._found.items()
+            if not name.endswith(DROPOUT_INPUT)
+        }
+        digests = {name: joined([each.digest for each in found]) for name, found in self._found.items()}
+        return {name: Digested(digest, sketches.get(name)) for name, digest in digests.items()}
 
 
-def _digests(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[str, str | None], ...]:
-    """Return (name, digest) of tensors, hashed in threads."""
-    arrays = [host_array(value) for value in tensors.values()]
+def digest_stage(stage: Stage, tensors: Tensors) -> Mapping[str, Digested]:
+    """Return digest and sketch of tensors, hashed in threads.
+
+    Of clipped gradients the last is digested alone: the factor of all others is the same.
+    """
+    names = list(tensors)[-1:] if stage == "clipped" else list(tensors)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        return tuple(zip(tensors, pool.map(short_digest, arrays), strict=True))
+        arrays = [host_array(tensors[name]) for name in names]
+        return dict(zip(names, pool.map(_digested, arrays), strict=True))
+
+
+def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:
+    """Scale gradients by a power of two, so that clipping to `max_norm` acts or does not, as required."""
+    wanted = max_norm * (2.0 if is_clipped else 0.25)
+    norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
+    if math.isfinite(norm) and (norm < wanted if is_clipped else norm > wanted):
+        factor = 2.0 ** (math.frexp(wanted)[1] - math.frexp(norm or 1.0)[1] + 1)
+        for value in gradients.values():
+            value.mul_(factor)

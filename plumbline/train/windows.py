@@ -9,18 +9,19 @@ restored afterwards, and its bits are those of a training without windows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.hooks import RemovableHandle
 
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import (
     EvaluationEvidence,
-    PortableStep,
     PortableWindow,
     PortableWindows,
     RankDifference,
@@ -28,17 +29,20 @@ from plumbline.schema.evidence import (
 from plumbline.schema.portable_parts import other_formats, window_parts
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
+from plumbline.train.compat.transformers import attention_function
 from plumbline.train.context import Context, auxiliary
-from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, Observers
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, borrowed
+from plumbline.train.mantissa import measure_attention
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
-from plumbline.train.portable.leg import short_digest, unlike_most
+from plumbline.train.portable.leg import unlike_most
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
+from plumbline.train.portable.steps import portable_step, short_digest
 from plumbline.train.ranks import Ranks
+from plumbline.train.recorder import Recorder
 from plumbline.train.tasks import IGNORED
-from plumbline.train.window_digests import ModuleDigests, WindowObserver, joined
+from plumbline.train.window_digests import ModuleDigests, digest_stage, scale_gradients
 
 _ROWS, _PACKED = 4, 3
 """Rows of a window, and the least number of each micro-batch whose texts are packed."""
@@ -72,7 +76,7 @@ class WindowSetting:
 
     part: Literal["speed", "learn"]
     start: Start
-    around: Callable[[Engine, Ranks], contextlib.AbstractContextManager[None]]
+    around: Callable[[Engine], contextlib.AbstractContextManager[None]]
     """Context in which the training's step is that of a single process, with masks that are equal everywhere."""
     evaluate: Callable[[Engine, int], tuple[EvaluationEvidence, dict[str, NDArray[Any]]]] | None = None
     """The training's evaluation of a few rows, with its arrays, after a number of steps."""
@@ -116,35 +120,31 @@ class WindowRunner:
     def _run(self, engine: Engine, at: int, batch: Batch) -> PortableWindow:
         setting, alone = self._setting, Ranks(device=self._ranks.device)
         few = few_rows(engine, at, batch)
-        observer = WindowObserver(engine, is_clipped=at > 0)
-        evaluated, evaluation, arrays = ModuleDigests(engine.bare), None, dict[str, NDArray[Any]]()
+        outputs, evaluated = ModuleDigests(), ModuleDigests()
+        evaluation, arrays = None, dict[str, NDArray[Any]]()
+        change = partial(scale_gradients, max_norm=engine.spec.optimizer.max_grad_norm, is_clipped=at > 0)
+        recorder = Recorder(engine, outputs, digest_stage, change)
         with (
-            borrowed(engine, setting.start, alone, Observers(observer, engine.observer)),
-            setting.around(engine, alone),
+            borrowed(engine, setting.start, alone, Observer(recorder, engine.observer)),
+            setting.around(engine),
             # Compiled kernels are no portable operations.
             without_compiler(),
             portable_arithmetic(_SLICES),
         ):
             make_portable(engine.optimizer)
-            with observer.outputs.watching():
-                outcome = engine.step(at, few)
-            weights, loss = observer.weights(), outcome.loss(alone)
-            self._context.keep_bits(setting.part, observer.bits)
+            attend = attention_function(engine.bare)
+            bits = measure_attention(attend, alone.device, engine.precision) if attend else {}
+            with outputs.calls.hook(engine.bare):
+                engine.step(at, few)
+            self._context.keep_bits(setting.part, bits)
             if setting.evaluate is not None:
-                with evaluated.watching(), _mirrored(engine.bare):
+                with evaluated.calls.hook(engine.bare), _mirrored(engine.bare):
                     evaluation, arrays = setting.evaluate(engine, at)
+        step = portable_step(0, recorder.kept, recorder.loss_value)
         return PortableWindow(
-            at=at,
-            fed=tuple((name, joined(found)) for name, found in observer.fed.items()),
-            training=PortableStep(
-                step=0, loss=None if finite(loss) is None else loss.hex(), outputs=observer.outputs.named(),
-                gradients=observer.gradients, weights=weights,
-                sketches=(*observer.outputs.sketches.items(), *observer.sketches),
-            ),
-            clipped=observer.clipped_gradient,
-            evaluation=evaluation,
-            evaluated=(*_fed(arrays), *evaluated.named()),
-            formats=observer.outputs.formats,
+            at=at, fed=outputs.fed(), training=step.replace(clipped=()), clipped=step.clipped, evaluation=evaluation,
+            evaluated=(*_fed(arrays), *((name, each.digest) for name, each in evaluated.end().items())),
+            formats=outputs.formats,
         )  # fmt: skip
 
     def evidence(self) -> PortableWindows:
@@ -169,8 +169,7 @@ def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
     return few
 
 
-@contextlib.contextmanager
-def _mirrored(model: torch.nn.Module) -> Iterator[None]:
+def _mirrored(model: torch.nn.Module) -> RemovableHandle:
     """Subtract from each row's logits those of the opposite row.
 
     Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
@@ -179,8 +178,4 @@ def _mirrored(model: torch.nn.Module) -> Iterator[None]:
     def hook(_model: torch.nn.Module, _given: Any, outputs: Any) -> None:
         outputs.logits = outputs.logits - outputs.logits.flip(0)
 
-    handle = model.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.register_forward_hook(hook)

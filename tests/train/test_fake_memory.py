@@ -28,13 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of Fa
 def _native(context: Any, spec: RunSpec) -> None:
     run = probe.ProbeRun(context, spec.probe)
     engine = run._engine()
-    engine.observer = probe.ProbeObserver(context, engine, run.book, [0])
+    engine.observer = probe.ProbeObserver(engine, run.book, [0])
     engine.step(0, next(context.batches(first=0, count=1)))
 
 
 def _portable(context: Any, spec: RunSpec) -> None:
     trained = leg.PortableLeg(context, spec.probe)
-    assert trained._train(1, frozenset({0}))[1] == ""
+    assert trained._train(1, frozenset({0})).unportable == ""
 
 
 def _counted(train: Any, layers: int, patch: pytest.MonkeyPatch) -> Counted:

@@ -21,6 +21,7 @@ from plumbline.schema.proof import Proof
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import OptimizerSpec, RunSpec, SpeedSpec
 from plumbline.schema.verdict import Judgement
+from plumbline.train import windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
@@ -30,10 +31,11 @@ from plumbline.train.optimizers import make_optimizer
 from plumbline.train.own_checks import OwnChecks
 from plumbline.train.proof import Prover
 from plumbline.train.ranks import Ranks
+from plumbline.train.recorder import Stage, Tensors
 from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.update import UpdateCheck
 from plumbline.train.weights import make_weights
-from plumbline.train.window_digests import WindowObserver
+from plumbline.train.window_digests import digest_stage
 from plumbline.train.windows import WindowRunner, WindowSetting
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS
@@ -61,7 +63,7 @@ class Shop:
         engine = make_engine(context, spec, speed, dropout=speed.dropout, steps=10, ranks=context.ranks)
         compile_model(engine, speed)
         start = Start(context.weights, shown_rate(spec.optimizer))
-        setting = WindowSetting("speed", start, lambda engine, _: without_dropout(engine.bare))
+        setting = WindowSetting("speed", start, lambda engine: without_dropout(engine.bare))
         windows, prover = WindowRunner(context, setting, []), Prover(engine, (0,))
         windows.run(lambda: engine, places[0], batch)
         prover.train(0, batch)
@@ -285,11 +287,13 @@ def test_a_window_that_lacks_memory_leaves_the_loss_scale_as_it_was(
 ) -> None:
     """It ends after its gradients were divided by the scale, and before the scale was updated."""
 
-    def full(_self: WindowObserver) -> None:
-        raise MemoryError("no memory")
+    def full(stage: Stage, tensors: Tensors) -> Any:
+        if stage == "clipped":
+            raise MemoryError("no memory")
+        return digest_stage(stage, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WindowObserver, "clipped", full)
+        patch.setattr(windows, "digest_stage", full)
         shown = shop.shown(precision="fp16")
     assert "no memory" in shown.legs.lost
     assert shown.production.lost == ""

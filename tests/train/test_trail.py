@@ -28,7 +28,7 @@ def trail_of(*, is_lazy: bool) -> SpeedTrail:
     model.config = SimpleNamespace(_attn_implementation="eager")  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     engine = cast("Engine", SimpleNamespace(bare=model, scaler=None, is_sharded=False, optimizer=optimizer))
-    observer = TrailObserver(Ranks(), 4, num_untimed=16)
+    observer = TrailObserver(Ranks(), num_untimed=16)
     observer.weigh(engine, 0)
     observer.feeds({"labels": torch.ones(4, dtype=torch.int64)}, 0)
     if is_lazy:

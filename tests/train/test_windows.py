@@ -22,7 +22,7 @@ from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
 from plumbline.train.tasks import Answers, Task
 from tests.said import said
-from tests.train.conftest import Trained, Workshop
+from tests.train.conftest import RECIPE, Trained, Workshop
 
 LEARN = {"steps": 10, "evaluate_every": 5, "checkpoint_every": 4, "evaluation_rows": 24}
 Patch = pytest.MonkeyPatch
@@ -129,7 +129,7 @@ def hidden_tokens(patch: Patch) -> None:
 
 
 def frozen_masks(patch: Patch) -> None:
-    patch.setattr(learn_module.DropoutSetter, "starts", lambda *_: None)
+    patch.setattr(dropout.DropoutClock, "starts", lambda *_: None)
 
 
 def no_clipping(patch: Patch) -> None:
@@ -140,7 +140,7 @@ def class_weights(patch: Patch) -> None:
     def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 1.2]))
 
-    patch.setattr(learn_module.DropoutSetter, "loss", loss)
+    patch.setattr(engine.Observer, "loss", loss)
 
 
 def reversed_labels(patch: Patch) -> None:
@@ -331,3 +331,15 @@ def test_a_compiled_curve_has_the_masks_and_legs_of_a_plain_one(workshop: Worksh
     assert compiled.record.fingerprint.numerics["learn.compiler"] == "keep"
     # Ten steps with new masks need no graph of their own: a step that is a constant would be compiled ten times.
     assert 0 < len(graphs) < 5 * 10
+
+
+def test_a_window_whose_gradients_are_not_finite_says_so(workshop: Workshop, monkeypatch: Patch) -> None:
+    """A formula that divides by zero on a window's few rows ends no training, and equals nothing."""
+
+    def loss(_self: Any, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        return outputs.loss * (1.0 if len(labels) == RECIPE["batch_size"] else float("nan"))
+
+    monkeypatch.setattr(engine.Observer, "loss", loss)
+    legs = workshop.train(spec_of(workshop)).record.evidence.learn.legs.legs
+    assert legs
+    assert {digest for leg in legs for _, digest in leg.training.gradients} == {None}

@@ -67,7 +67,7 @@ def learn_without_clipping() -> None:
 
 def learn_with_frozen_masks() -> None:
     """The curve's dropout has the masks of one step."""
-    learn.DropoutSetter.starts = lambda *_: None  # type: ignore[method-assign]
+    dropout.DropoutClock.starts = lambda *_: None  # type: ignore[method-assign]
 
 
 def _fed(evaluate: Callable[[], Any], change: Callable[[Any], Any]) -> Any:

@@ -112,7 +112,7 @@ def learn_eps_of_a_thousandth() -> None:
 @fault("rng", "learn")
 def learn_micro_batches_share_masks() -> None:
     """All micro-batches use the dropout masks of the first."""
-    wrap_method(learn.DropoutSetter, "feeds", lambda feeds: lambda self, local, _micro: feeds(self, local, 0))
+    wrap_method(dropout.DropoutClock, "feeds", lambda feeds: lambda self, _row: feeds(self, 0))
 
 
 @fault("weights.init", "eager", AVX2)

@@ -9,7 +9,7 @@ import torch
 from bench.faults.catalogue import AVX2, NOISE, fault
 from bench.faults.injectors.hooks import RESTART, interrupt, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
-from plumbline.train import checkpoint, context, learn
+from plumbline.train import checkpoint, context, dropout
 from plumbline.train.engine import Engine
 
 _RISE = 8
@@ -122,7 +122,7 @@ def resume_starts_its_masks_again() -> None:
 
         return restarted
 
-    wrap_method(learn.DropoutSetter, "starts", wrap)
+    wrap_method(dropout.DropoutClock, "starts", wrap)
 
 
 @fault("schedule", "eager", NOISE)

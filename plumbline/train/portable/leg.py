@@ -3,102 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow, RankDifference, TapStage
+from plumbline.schema.digest import digest_json
+from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow, RankDifference
 from plumbline.schema.portable_parts import leg_parts, probe_places
-from plumbline.schema.sketch import reduced
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
-from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, StepOutcome
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.draw import answer
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
+from plumbline.train.portable.steps import digested, portable_step, short_digest, summarized
 from plumbline.train.ranks import Ranks
-from plumbline.train.summaries import Summary, summarize
-from plumbline.train.taps import TapBook, TapObserver, named_gradients
-
-_DIGITS = 16
-
-
-def short_digest(array: NDArray[Any]) -> str | None:
-    """Return the start of an array's digest; `None` if not finite. The sign of zero is ignored."""
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            return None
-        array = array + 0.0
-    return digest_array(array)[:_DIGITS]
-
-
-def _digests(summaries: Mapping[str, Summary]) -> tuple[tuple[str, str | None], ...]:
-    """Return (name, start of the digest) of tensors; `None` if not finite."""
-    return tuple((name, each.sha256[:_DIGITS] if each.is_finite else None) for name, each in summaries.items())
-
-
-class _PortableObserver(TapObserver):
-    """Observer that digests and sketches every step, and taps modules at some steps."""
-
-    def __init__(self, engine: Engine, taps: frozenset[int]) -> None:
-        super().__init__(engine, TapBook(digests="unsigned"), taps)
-        self._sketches: list[tuple[str, tuple[float, ...]]] = []
-        self._outputs: tuple[tuple[str, str | None], ...] = ()
-        self.steps: list[PortableStep] = []
-        self.drawn: str | None = None
-        self._gradients: tuple[tuple[str, str | None], ...] = ()
-        self._clipped: tuple[tuple[str, str | None], ...] = ()
-
-    def _sketch(self, stage: TapStage, summaries: Mapping[str, Summary]) -> None:
-        self._sketches += [
-            (f"{stage} {name}", tuple(map(float, reduced(each.sketch))))
-            for name, each in summaries.items()
-            if each.is_finite
-        ]
-
-    def _keep_parameters(self, stage: TapStage, tensors: Mapping[str, torch.Tensor]) -> dict[str, Summary]:
-        """Sketch one tensor per parameter."""
-        summaries = dict(zip(tensors, summarize(tensors.values(), "unsigned"), strict=True))
-        self._sketch(stage, summaries)
-        return summaries
-
-    def starts(self, step: int) -> None:
-        super().starts(step)
-        self._outputs, self._sketches = (), []
-
-    def backward_done(self) -> None:
-        outputs = self.summarised()
-        if outputs is not None:
-            self._sketch("forward", outputs)
-            self._outputs = _digests(outputs)
-        self._gradients = _digests(self._keep_parameters("gradient", named_gradients(self.engine.bare)))
-
-    def clipped(self) -> None:
-        gradients = named_gradients(self.engine.bare)
-        self._clipped = _digests(dict(zip(gradients, summarize(gradients.values(), "unsigned"), strict=True)))
-
-    def done(self, outcome: StepOutcome) -> None:
-        weights = self._keep_parameters("weight", dict(self.engine.bare.named_parameters()))
-        loss = outcome.loss(self.engine.ranks)
-        self.steps.append(
-            PortableStep(
-                step=self.step,
-                loss=None if finite(loss) is None else loss.hex(),
-                outputs=self._outputs,
-                gradients=self._gradients,
-                clipped=self._clipped,
-                weights=_digests(weights),
-                sketches=tuple(self._sketches),
-            )
-        )
+from plumbline.train.recorder import Recorder
+from plumbline.train.taps import ModuleTaps, TapBook
 
 
 class _Pace:
@@ -145,8 +70,8 @@ class PortableLeg:
         self._steps, self._late = probe_places(probe, context.spec.seed)
         self.evidence: PortableEvidence | None = None
 
-    def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> tuple[_PortableObserver, str]:
-        """Train `steps` steps, and the steps `late` from there on; return the digests and any unportable operation."""
+    def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> PortableEvidence:
+        """Train `steps` steps, and the steps `late` from there on."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
         if context.ranks.device.type == "cuda":
@@ -159,39 +84,42 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        observer = engine.observer = _PortableObserver(engine, taps.union(late))
+        outputs = ModuleTaps(engine, TapBook(digests="unsigned"), taps.union(late))
+        recorder = engine.observer = Recorder(engine, outputs, summarized)
         seed_generators(context.spec.seed)
-        unportable, pace = "", _Pace(probe.portable_seconds)
+        steps_done, drawn, unportable = list[PortableStep](), None, ""
+        pace = _Pace(probe.portable_seconds)
         try:
             for step in (*range(steps), *late):
                 batch = next(iter(context.batches(first=step, count=1, cycle=probe.steps)))
                 while engine.schedule.last_epoch < step:
                     engine.advance()
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
+                    outputs.starts(step, model)
                     engine.step(step, batch)
+                    kept = {stage: digested(found) for stage, found in recorder.kept.items()}
+                    steps_done.append(portable_step(step, kept, recorder.loss_value))
                     # The one step that every leg has, however short its time is.
                     if step == 0 and context.draw:
-                        observer.drawn = short_digest(answer(engine, batch, context.draw))
+                        drawn = short_digest(answer(engine, batch, context.draw))
                 if pace.is_over:
                     break
         except UnportableOperationError as error:
             unportable = error.operation
         finally:
-            # Break the cycle of both, which would keep the model alive.
-            del observer.engine
-        return observer, unportable
+            # Break the cycle with the recorder, which would keep the model alive.
+            engine.observer = Observer()
+        return PortableEvidence(
+            slices=probe.portable_slices, steps=tuple(steps_done), repeated=True, unportable=unportable, drawn=drawn
+        )
 
     def run(self, *, repeat: bool = True) -> None:
         """Train, then repeat the first step: different bits mean a wrong device."""
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
-        found, unportable = self._train(self._steps, taps, self._late)
-        again = self._train(1, taps & {0})[0] if repeat else found
-        self.evidence = PortableEvidence(
-            slices=self._probe.portable_slices, steps=tuple(found.steps),
-            repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn), unportable=unportable,
-            drawn=found.drawn,
-        )  # fmt: skip
+        found = self._train(self._steps, taps, self._late)
+        again = self._train(1, taps & {0}) if repeat else found
+        self.evidence = found.replace(repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn))
 
     def compare_processes(self) -> None:
         """Record each process whose portable bits differ from most others'."""

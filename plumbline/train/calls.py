@@ -1,0 +1,80 @@
+"""Calls of a model's modules, in order and by name: `NAME`, then `NAME#1` for a repetition in one forward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from plumbline.train.summaries import is_summarizing
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """Return a module's main output: the first float tensor, or a model's logits."""
+    if isinstance(output, torch.Tensor):
+        return output if output.is_floating_point() else None
+    logits = getattr(output, "logits", None)
+    if logits is not None:
+        return first_tensor(logits)
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        return next((tensor for tensor in map(first_tensor, output) if tensor is not None), None)
+    return None
+
+
+def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
+    """Return `output` with its first tensor replaced."""
+    if isinstance(output, torch.Tensor):
+        return value
+    if isinstance(output, tuple) and type(output) is tuple:
+        places = [place for place, entry in enumerate(output) if first_tensor(entry) is not None]
+        return tuple(
+            with_first_tensor(entry, value) if places and place == places[0] else entry
+            for place, entry in enumerate(output)
+        )
+    if isinstance(output, dict):
+        key = "logits" if "logits" in output else next(k for k, v in output.items() if first_tensor(v) is not None)
+        output[key] = value
+        return output
+    raise TypeError(f"no tensor can be put into a {type(output).__name__}")
+
+
+class ModuleCalls:
+    """Hooks that give `see` each call's name, module, inputs and main output; a tensor that it returns replaces that.
+
+    A check's own calls are none of the training's.
+    """
+
+    def __init__(self, see: Callable[[str, nn.Module, Any, torch.Tensor], torch.Tensor | None]) -> None:
+        self._see, self._counts, self._is_forward = see, Counter[str](), True
+
+    def hook(self, model: nn.Module) -> ExitStack:
+        """Hook all modules, until the end of the returned context."""
+        hooks = ExitStack()
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(partial(self._called, name or "model")))
+        return hooks
+
+    def _called(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:
+        value = first_tensor(output)
+        if value is None or not self._is_forward or is_summarizing():
+            return None
+        count = self._counts[name]
+        self._counts[name] += 1
+        replaced = self._see(f"{name}#{count}" if count else name, module, inputs, value)
+        return None if replaced is None else with_first_tensor(output, replaced)
+
+    def feeds(self) -> None:
+        """Start the forward pass of a micro-batch."""
+        self._counts.clear()
+        self._is_forward = True
+
+    def forward_done(self) -> None:
+        """End a forward pass: modules that the backward pass calls again have been seen."""
+        self._is_forward = False
