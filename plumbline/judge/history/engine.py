@@ -160,7 +160,8 @@ class _Night:
         fitted = onset(-self.here, self.reference.mirrored())
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
         # A growing reference has taken the gain in.
-        before = self._before(fitted.index) if len(self.here) - fitted.index >= limits.OWN_NIGHTS else None
+        is_gain = fitted.size > 0 and len(self.here) - fitted.index >= limits.OWN_NIGHTS
+        before = self._before(fitted.index) if is_gain else None
         gained = 0.0 if before is None else lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha)
         if before is None or gained <= self.allowed.least_change:
             return None

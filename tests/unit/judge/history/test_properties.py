@@ -145,6 +145,7 @@ def _lost(changes: Sequence[ChangeSummary], *, with_before: bool) -> bool:
     st.integers(0, 1000),
 )  # fmt: skip
 @example([(39, 0.05), (24, 0.03), (29, 0.05), (6, 0.03)], 1)
+@example([(30, 0.08), (3, -0.08), (25, -0.08), (15, 0.03)], 4)
 def test_the_verdict_and_the_changes_of_a_file_never_contradict_each_other(
     steps: list[tuple[int, float]], seed: int
 ) -> None:
