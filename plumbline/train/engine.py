@@ -122,6 +122,11 @@ class Clock:
         """Add the time since the last mark to the phase `name`."""
 
 
+def _nothing(logits: torch.Tensor) -> torch.Tensor:
+    """Return a loss of 0 that keeps the graph; fp16 would hold neither a sum of logits nor the loss's scale."""
+    return logits.sum(dtype=torch.promote_types(logits.dtype, torch.float32)) * 0.0
+
+
 def _to_longest(batch: Batch) -> Batch:
     """Return a batch without the columns that only pad it, but for a multiple of 8."""
     used = batch["attention_mask"].any(dim=0).nonzero()
@@ -213,7 +218,7 @@ class Engine:
             if self.keeps_graphs:
                 torch.compiler.cudagraph_mark_step_begin()
             outputs = self.model(**self._inputs(piece))
-            loss = self.observer.loss(outputs, piece["labels"]) if share else outputs.logits.sum() * 0.0
+            loss = self.observer.loss(outputs, piece["labels"]) if share else _nothing(outputs.logits)
         self.observer.forward_done(outputs, loss)
         self.clock.mark("forward")
         return loss

@@ -317,6 +317,27 @@ def test_gradients_of_a_saturated_function_are_honest():
     assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
 
 
+class Unlabelled(Setting):
+    """Rows of which the first micro-batch hides no token."""
+
+    def batch(self) -> Batch:
+        batch = super().batch()
+        batch["labels"][: ROWS // 2] = -100
+        return batch
+
+
+def test_a_micro_batch_without_labels_has_no_share_in_the_gradients():
+    """The sum of its logits, which keeps it in the graph, is more than fp16 holds."""
+
+    def raise_logits(step: int, engine: Engine) -> None:
+        if not step:
+            with torch.no_grad():
+                engine.bare.cls.predictions.bias.fill_(100.0)
+
+    proofs, _ = Unlabelled("fp16", accumulation=2, task="masked-lm", steps=(0,)).train(before=raise_logits)
+    assert [(proof.skipped, [found for found in proof.errors if is_over(found)]) for proof in proofs] == [(False, [])]
+
+
 def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
     """A library's own function has another name, and no attribute of torch's."""
     drop = functional.dropout
