@@ -20,7 +20,7 @@ from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
-from plumbline.train.repeated import Repeated
+from plumbline.train.repeated import Repeated, chances
 from plumbline.train.summaries import aside
 from plumbline.train.tasks import IGNORED
 from plumbline.train.trail import checksum
@@ -75,6 +75,7 @@ class Prover(Observer):
             if self._modules is not None:
                 self._modules.close()
             self._modules = self._update = None
+            chances.cache_clear()
 
     def _compare_state(self) -> None:
         """Add what changed between a proven step and the next one to the former's proof."""
