@@ -155,7 +155,7 @@ def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformRe
 
 
 def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
-    """Train in both images on every platform until each has its answer or its budget is spent."""
+    """Train old and new images on each platform until decided."""
     options = upgrade.request.options
     trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
     notes: dict[Assignment, tuple[str, ...]] = {}

@@ -51,7 +51,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one round. Return the verdict's exit code."""
+    """Train and judge all platforms once; return the verdict's exit code."""
     args.suite = args.suite or resource("deployments/suites/local.toml")
     suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     if args.local and not is_local(suite):

@@ -91,7 +91,7 @@ def build_parser(
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Error of a command without a verdict."""
+    """Command that failed before it had a verdict."""
 
     line: str
     code: ExitCode

@@ -50,7 +50,7 @@ class OwnDistances:
 
     @cached_property
     def _leg(self) -> dict[tuple[int, str], tuple[float, ...]]:
-        """Return the portable run's tensor sketches that can be compared."""
+        """Return the sketches of the portable steps that sum all slices."""
         leg = self._probe.portable if self._probe is not None else None
         found: dict[tuple[int, str], tuple[float, ...]] = {}
         for step in leg.steps if leg is not None and not leg.unportable else ():

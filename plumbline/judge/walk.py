@@ -104,7 +104,7 @@ def position(mismatch: Mismatch) -> tuple[float, int]:
 
 
 def _given(pair: Pair) -> Iterator[Mismatch]:
-    """Yield the mismatches that no other rung can have caused, each rung's at its first step."""
+    """Yield each check's first mismatch that no other check explains."""
     mismatches = data(pair) if "data" not in pair.imposed else []
     yield from mismatches
     known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)

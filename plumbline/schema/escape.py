@@ -40,7 +40,7 @@ def printable(text: str) -> str:
 
 
 def inert(text: str) -> str:
-    """Return lines of which a CI runner executes none, with the terminal's colours."""
+    """Escape CI workflow commands in lines; keep the terminal's colours."""
     return _COMMAND.sub(r"\g<0> ", text)
 
 

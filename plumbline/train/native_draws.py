@@ -32,7 +32,7 @@ class Draw:
 
 
 def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
-    """Return the kind and rate of a call that draws."""
+    """Return whether a call is dropout or attention, and its rate."""
     kind = _kind(func, given)
     if kind == ATTENTION:
         return ATTENTION, float(given.get("dropout_p", 0.0))

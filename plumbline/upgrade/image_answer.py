@@ -114,7 +114,7 @@ def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> _Decision:
 
 
 def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
-    """Return the answer from the trainings that have ended."""
+    """Return whether the image changes the training, from finished trainings."""
     decision, own = _decide(trainings), trainings.record("own")
     judgement, drop = decision.judgement, decision.drop
     changes, beside = _differences(trainings)

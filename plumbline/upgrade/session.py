@@ -26,7 +26,7 @@ from plumbline.upgrade.machine import LocalTrials
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """Both locks, parsed for this interpreter.
+    """Old and new lock, parsed for this interpreter.
 
     Without a current lock, the installed packages count as current.
     """

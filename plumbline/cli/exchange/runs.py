@@ -126,7 +126,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def stored_report(central: CentralStore, run: NightRun) -> str:
-    """Return the page of the run's round. "" if it was pruned."""
+    """Return the report page of the run's round, "" if pruned."""
     try:
         key = round_key(run.suite, run.round, "report.html")
         return read_bytes(central.store, key, max_bytes=_MAX_REPORT_BYTES).decode()

@@ -165,7 +165,7 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
 
 
 def excused(pair: Pair) -> tuple[Statement, float] | None:
-    """Return place and size of an excusable difference in order of operations.
+    """Return tensor and size of a tolerated difference in operation order.
 
     A difference of one slice is as large as a small fault's: only different software excuses it.
     """

@@ -93,7 +93,7 @@ def register_base_first(model: nn.Module) -> None:
 
 
 def looks_for_padding(model: nn.Module) -> bool:
-    """Return whether a model reads its ids where no mask is given: until 4.57, and GPT-2. Others read the mask."""
+    """Return whether a model infers padding from its ids without a mask: until 4.57, and GPT-2."""
     return is_causal(model) or not hasattr(_source(model), "create_bidirectional_mask")
 
 
