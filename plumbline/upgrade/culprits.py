@@ -217,7 +217,7 @@ class CulpritSearch:
         return search_releases(change, releases, lambda pin: self._release_answer(change, culprits.companions, pin))
 
     def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> TrialAnswer | None:
-        """Judge one release of a culprit, with all other packages fixed.
+        """Judge one release of a culprit, with the packages that move with it.
 
         `None` once the budget is spent.
         """
