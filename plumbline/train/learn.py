@@ -79,6 +79,7 @@ class LearnRun:
         device = context.ranks.device
         model = build_model(context.spec, attention=learn.attention, dropout=learn.dropout, device=device)
         load_weights(model, context.weights)
+        self._masks = DropoutClock(context.spec.seed)  # which numbers the layers of one model
         if learn.dropout:
             self._check_dropout()
             use_portable_dropout(model, self._masks, compiled=learn.compile)

@@ -6,6 +6,7 @@ enters or leaves one is nudged up or down by chance (D. S. Parker, "Monte Carlo 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -16,8 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 from plumbline.train.native_draws import ATTENTION, Draw, asked, bound
 
+_TINY = 1e-300
 _NUM_CHANCES = 2**20 + 7
 """A prime: no row of a tensor meets the same chances as the next one."""
+
+
+_HUGE = 1e30
+"""More than any number but those that mask others."""
 
 
 class _Nudge(torch.autograd.Function):
@@ -37,14 +43,14 @@ class _Nudge(torch.autograd.Function):
 
 @cache
 def chances(rounded: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return factors and summands by chance: a rounding of a number or none, and what a small number loses.
+    """Return roundings up or down by chance: of a number in its own units, and of one that the format hardly holds.
 
     The cache is cleared behind each proven step: 33 MB would count in the peak memory of the steps that are measured.
     """
-    signs = torch.randint(0, 2, (_NUM_CHANCES,), generator=torch.Generator().manual_seed(0))
-    signs = signs.repeat(2).double().to(device)  # a tensor's own begin anywhere in the first half
+    evenly = torch.rand(_NUM_CHANCES, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
+    evenly = evenly.repeat(2).to(device)  # a tensor's own begin anywhere in the first half
     numbers = torch.finfo(rounded)
-    return 1 - numbers.eps * signs, numbers.smallest_normal * numbers.eps * (signs - 0.5)
+    return numbers.eps * evenly, 2 * numbers.smallest_normal * numbers.eps * evenly
 
 
 class Repeated(TorchFunctionMode):
@@ -73,11 +79,13 @@ class Repeated(TorchFunctionMode):
         assert self._rounded is not None  # noqa: S101 - asked before
         num, first = value.numel(), self._place % _NUM_CHANCES
         self._place += num
-        factor, more = (
-            (each if num <= _NUM_CHANCES else each.repeat(-(-num // _NUM_CHANCES)))[first : first + num]
+        share, least = (
+            (each if num <= _NUM_CHANCES else each.repeat(-(-(first + num) // len(each))))[first : first + num]
             for each in chances(self._rounded, value.device)
         )
-        return torch.addcmul(more.view(value.shape), value, factor.view(value.shape))
+        # A mask's lowest number is no result that is rounded: sums with it are equal, whatever is added.
+        nudged = torch.addcmul(value, value.clamp(-_HUGE, _HUGE), share.view(value.shape))
+        return nudged.add_(least.view(value.shape)) if self._rounded == torch.float16 else nudged
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, by its definition if it draws, or if roundings within it are asked for."""
@@ -87,9 +95,9 @@ class Repeated(TorchFunctionMode):
         draw = next(self._draws, None) if rate else None
         self.is_short |= bool(rate) and draw is None
         if kind == "dropout":
-            value: torch.Tensor = given["input"]
-            return value if draw is None else self._nudged(value * draw.kept / (1 - rate))
-        if kind == ATTENTION:
+            given_value: torch.Tensor = given["input"]
+            return given_value if draw is None else self._nudged(given_value * draw.kept / (1 - rate))
+        if kind == ATTENTION and (self._rounded or draw is not None):
             with self if self._rounded else nullcontext():
                 return _attention(given, None if draw is None else draw.kept, rate)
         name = getattr(func, "__name__", "") if self._rounded else ""
@@ -98,10 +106,11 @@ class Repeated(TorchFunctionMode):
                 return _softmax(*args[:2], **named)
         result = func(*args, **named)
         if name in _SLOPES:
+            (value,) = (*args, *named.values())[:1]
             with self:
                 # Without a change of the value: the gradient is computed from the result as it was rounded.
                 result = self._nudged(result.detach())
-                return result + (args[0] - args[0].detach()) * _SLOPES[name](result)
+                return result + (value - value.detach()) * _SLOPES[name](result)
         return self._nudged(result) if isinstance(result, torch.Tensor) and not _is_view(result, args) else result
 
 
@@ -130,12 +139,15 @@ def _softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = Non
 
 
 def _terms(scores: torch.Tensor, dim: int) -> torch.Tensor:
-    return (scores - scores.detach().amax(dim, keepdim=True)).exp()
+    highest = scores.detach().amax(dim, keepdim=True)
+    return (scores - highest.masked_fill(highest == -math.inf, 0.0)).exp()  # a row without any key gets zeros
 
 
 def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) -> torch.Tensor:
     """Return attention by its definition, with a known mask of dropout."""
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
+    if given.get("enable_gqa"):
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
     scale = given.get("scale") or query.shape[-1] ** -0.5
     scores = query @ key.transpose(-2, -1) * scale
     if given.get("is_causal"):
@@ -145,5 +157,5 @@ def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) ->
     terms = _terms(scores, -1)
     drawn = terms if kept is None else terms * kept / (1 - rate)
     # Divided last, as fused kernels do: the gradient of the sum is then one of the output, with roundings of its own.
-    output: torch.Tensor = (drawn @ value) / terms.sum(-1, keepdim=True)
+    output: torch.Tensor = (drawn @ value) / terms.sum(-1, keepdim=True).clamp_min(_TINY)
     return output
