@@ -121,12 +121,12 @@ def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
         raise ConfigurationError("is not the address of a record", where=name, hint=hint)
     store = open_store(url or (suite.store if suite else ""))
     try:
-        return load_record(_received(store, record_id, into))
+        return _received(store, record_id, into)
     except ObjectMissingError as error:
         raise ConfigurationError(f"the record {record_id!r} does not exist", where=store.url) from error
 
 
-def _received(store: Store, record_id: str, into: Path) -> Path:
+def _received(store: Store, record_id: str, into: Path) -> LoadedRecord:
     """Download a record of a central store or an outbox."""
     try:
         return CentralStore(store).get_record(record_id, into)
