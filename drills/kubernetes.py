@@ -21,13 +21,12 @@ from prefect.client.schemas.objects import FlowRun
 
 from drills.expectations import expect_settled, open_client, read_controller_run, read_trainings
 from drills.transcript import expect, say, wait_until
-from plumbline.data.stores import open_store, read_bytes
+from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.local.process import MARK
 from plumbline.local.stack import lock_in_use
-from plumbline.night.central import CentralStore
-from plumbline.night.central.outbox import checked_record, record_key
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.night.central.outbox import read_untrusted
+from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite
 from tests.fakekubernetes.cluster import Cluster
 from tests.fakekubernetes.server import kubernetes_api, write_kubeconfig
@@ -215,8 +214,7 @@ def _log(client: SyncPrefectClient, run: FlowRun) -> list[str]:
 
 def _record(suite: Suite, verdict: dict[str, Any], platform: str) -> RunRecord:
     (name,) = verdict["platforms"][platform]["records"]
-    store = CentralStore(open_store(suite.store)).store
-    return checked_record(read_bytes(store, record_key(name), max_bytes=MAX_RECORD_BYTES), name, store.url)
+    return read_untrusted(open_store(suite.store), name)[0]
 
 
 def _evidence(record: RunRecord) -> list[str]:

@@ -20,7 +20,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.rounds.judging import BASELINE_CHECK
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError, InvalidInputError
-from plumbline.schema.record import RunRecord, read_record
+from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 
@@ -200,7 +200,7 @@ def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> lis
     records: dict[str, RunRecord] = {}
     with scratch_folder() as folder:
         for record_id in result.records:
-            record = read_record(central.get_record(record_id, folder))
+            record = central.get_record(record_id, folder).record
             records.setdefault(record.spec_sha256, record)
     return list(records.values())
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import check_file, say
 from plumbline.data.staging.scratch import scratch_folder
-from plumbline.data.stores import ObjectMissingError, Store, open_store
+from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.judge import compare
 from plumbline.judge.rounds import rerun_problem
 from plumbline.judge.spec_differences import named_rows
@@ -120,18 +122,10 @@ def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
         hint = f"STORE-URL/{RECORDS}/ID"
         raise ConfigurationError("is not the address of a record", where=name, hint=hint)
     store = open_store(url or (suite.store if suite else ""))
-    try:
-        return load_record(_received(store, record_id, into))
-    except ObjectMissingError as error:
-        raise ConfigurationError(f"the record {record_id!r} does not exist", where=store.url) from error
-
-
-def _received(store: Store, record_id: str, into: Path) -> Path:
-    """Download a record of a central store or an outbox."""
-    try:
-        return CentralStore(store).get_record(record_id, into)
-    except ObjectMissingError:
-        return fetch_record(store, record_id, into)
+    for fetch in (CentralStore(store).get_record, partial(fetch_record, store)):
+        with suppress(ObjectMissingError):
+            return fetch(record_id, into)
+    raise ConfigurationError(f"the record {record_id!r} does not exist", where=store.url)
 
 
 def _confirming(loaded: LoadedRecord, where: str, candidate: LoadedRecord) -> tuple[SpeedEvidence | None, Statement]:

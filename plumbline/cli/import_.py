@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     store = suite.store if suite else args.store
     central = CentralStore(open_store(store))
     known = central.has_record(record.record_id)
-    central.put_record(args.folder)
+    central.put_record(loaded)
     judged = _round_of(suite, loaded, central) if suite else None
     answer = {
         "record": record.record_id, "platform": record.platform, "workload": record.spec.workload,
@@ -85,7 +85,7 @@ def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> Roun
         baseline = BaselineBook(central).read(record.spec_sha256, record.platform)
         before = {}
         if baseline is not None and baseline.current is not None:
-            before[record.platform] = load_record(central.get_record(baseline.current, folder))
+            before[record.platform] = central.get_record(baseline.current, folder)
         result = judge_round({record.platform: loaded}, record.platform, before, gates)[record.platform]
     result = join({record.spec.workload: result})
     verdict = RoundVerdict(

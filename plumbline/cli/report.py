@@ -18,7 +18,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.rounds.plan import night_of
 from plumbline.night.rounds.reporting import earlier_records, keep_report, link_to, record_links, report_key
 from plumbline.night.rounds.site import connect_reports
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import LoadedRecord
 from plumbline.report.history import points_of
 from plumbline.report.html import render_page
 from plumbline.report.junit import junit_xml
@@ -159,7 +159,7 @@ def _loaded(central: CentralStore, names: Iterable[str], into: Path) -> Iterator
     """Yield the records of these ids. Report and skip a missing or damaged one."""
     for name in names:
         try:
-            yield load_record(central.get_record(name, into))
+            yield central.get_record(name, into)
         except ObjectMissingError:
             say(f"plumbline: the record {name} is no longer in the store", to_stderr=True)
         except InvalidInputError as error:

@@ -47,7 +47,7 @@ def is_refused(write: Any) -> bool:
 def check_outbox(outbox: Store, folder: Path) -> None:
     """Publish a record, replace and clear a checkpoint; other writes are refused."""
     publish_record(outbox, make_record(folder / "record", "r-1", "aws"))
-    assert fetch_record(outbox, "r-1", folder / "read").is_dir()
+    assert fetch_record(outbox, "r-1", folder / "read").folder.is_dir()
     exchange = CheckpointExchange(outbox, "job", folder / "checkpoint")
     (folder / "checkpoint").mkdir()
     for step in (500, 1000, 1500):

@@ -19,7 +19,6 @@ import pytest
 from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.night.central import CentralStore
-from plumbline.records import load_record
 from tests.conftest import STRANGER, SYSTEM_PYTHON
 from tests.e2e import other_user
 from tests.e2e.conftest import ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of, shipped
@@ -78,7 +77,7 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, kept, tmp_pat
         assert 0 < platform["accuracy"] <= 1
         assert platform["samples_per_second"] > 0
         (record,) = platform["records"]
-        loaded = load_record(central.get_record(record, tmp_path / record))
+        loaded = central.get_record(record, tmp_path / record)
         probe = loaded.record.evidence.probe
         evidence[name] = [(step.batch, step.weights_sha256, step.rng) for step in probe.steps]
         assert loaded.record.evidence.data.shards

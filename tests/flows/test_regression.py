@@ -36,7 +36,6 @@ from plumbline.night.deployment import training_deployment
 from plumbline.night.dispatch import Limits, idempotency_key, run_jobs
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.documents import Controller, claim_round, write_specs
-from plumbline.records import load_record
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -250,7 +249,7 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
     suite = suite_of(tmp_path, "moth", 2)
     first, _ = play(suite, stack, material, tmp_path, {})
     central = CentralStore(open_store(suite.store))
-    accepted = load_record(central.get_record(first.platforms["p01"].records[0], tmp_path / "accepted"))
+    accepted = central.get_record(first.platforms["p01"].records[0], tmp_path / "accepted")
     BaselineBook(central).accept(accepted.record)
     (tmp_path / "central" / "baselines" / material[0].digest / "p01.json").write_bytes(b"{")
     verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121", measure=drifting(material))

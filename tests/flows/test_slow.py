@@ -43,7 +43,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
     central = CentralStore(open_store(suite.store))
     before, _ = night(0, suite, stack, material, tmp_path, measure=lambda _: {"speed": speed().to_json()})
     for platform in before.platforms.values():
-        folder = central.get_record(platform.records[0], tmp_path / "accepted" / platform.records[0])
+        folder = central.get_record(platform.records[0], tmp_path / "accepted" / platform.records[0]).folder
         BaselineBook(central).accept(RunRecord.model_validate_json((folder / "record.json").read_bytes()))
 
     def measure(order: dict[str, Any]) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
     first = central.get_round(suite.name, _night(suite, material, workers(0, "1.0", 0.0), BEGIN))
     (name,) = first.platforms["p00"].records
     accepted = RunRecord.model_validate_json(
-        (central.get_record(name, tmp_path / "accepted") / RECORD_NAME).read_bytes()
+        (central.get_record(name, tmp_path / "accepted").folder / RECORD_NAME).read_bytes()
     )
     BaselineBook(central).accept(accepted)
     _earlier_nights(central, suite, accepted)

@@ -15,10 +15,11 @@ from plumbline.data.stores.protocol import (
     read_bytes,
     read_object,
 )
-from plumbline.night.central.outbox import RECORDS, checked_record, receive, record_key
+from plumbline.night.central.outbox import RECORDS, read_untrusted, receive, record_key
+from plumbline.records import LoadedRecord
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError, UnavailableError
-from plumbline.schema.record import MAX_RECORD_BYTES, RECORD_NAME, RunRecord, read_record
+from plumbline.schema.record import RECORD_NAME, RunRecord, check_part
 from plumbline.schema.store_url import PRIVATE
 from plumbline.schema.verdict import RoundVerdict
 
@@ -63,30 +64,25 @@ class CentralStore:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def put_record(self, folder: Path) -> RunRecord:
-        """Keep the record in `folder`: parts as artifacts, then the marker. Idempotent."""
-        record = read_record(folder)
+    def put_record(self, loaded: LoadedRecord) -> None:
+        """Keep a record, its parts verified: parts as artifacts, then the marker. Idempotent."""
+        record, folder = loaded.record, loaded.folder
         for part in record.parts:
+            check_part(folder, part)
             ensure_content(self.store, artifact_key(part.sha256), folder / part.key, part.sha256)
-        ensure_object(self.store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
-        return record
+        ensure_object(self.store, record_key(record.record_id), folder / RECORD_NAME, sha256=loaded.sha256)
 
-    def get_record(self, record_id: str, into: Path) -> Path:
+    def get_record(self, record_id: str, into: Path) -> LoadedRecord:
         """Download a verified record below `into`. Raise `ObjectMissingError` if absent."""
-        data, record = self._record(record_id)
+        record, data = read_untrusted(self.store, record_id)
         return receive(self.store, record, data, into, lambda part: artifact_key(part.sha256))
 
     def find_record(self, record_id: str) -> RunRecord | None:
         """Return a record without its parts. `None` if absent or damaged."""
         try:
-            return self._record(record_id)[1]
+            return read_untrusted(self.store, record_id)[0]
         except InvalidInputError:
             return None
-
-    def _record(self, record_id: str) -> tuple[bytes, RunRecord]:
-        key = record_key(record_id)
-        data = read_bytes(self.store, key, max_bytes=MAX_RECORD_BYTES)
-        return data, checked_record(data, record_id, f"{self.store.url}/{key}")
 
     def has_record(self, record_id: str) -> bool:
         """Return whether the complete record is kept."""

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from plumbline.data.staging.part import disk_errors
-from plumbline.data.stores.protocol import ObjectMissingError, Store, read_bytes
+from plumbline.data.stores.protocol import ObjectMissingError, Store
 from plumbline.night.central.central_store import CentralStore
-from plumbline.night.central.outbox import ForeignRecordError, checked_record, receive, record_key
+from plumbline.night.central.outbox import ForeignRecordError, read_untrusted, receive, record_key
 from plumbline.night.dispatch.states import Recorded, RecordKind, TrainingOrder
+from plumbline.records import LoadedRecord, limit_memory
 from plumbline.schema.errors import DiskFullError, InvalidInputError, PlumblineError
-from plumbline.schema.record import MAX_RECORD_BYTES, RunRecord
+from plumbline.schema.record import RunRecord
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Gathered:
     """
 
     state: State
-    folder: Path | None = None
+    loaded: LoadedRecord | None = None
     why: str = ""
 
 
@@ -65,10 +66,8 @@ def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
     Raises `PlumblineError` if the outbox cannot be read. An unreadable record counts as complete: gathering reports
     what is wrong.
     """
-    key = record_key(order.record_id)
     try:
-        data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
-        record = checked_record(data, order.record_id, f"{outbox.url}/{key}")
+        record, _ = read_untrusted(outbox, order.record_id)
     except ObjectMissingError:
         return Recorded(RecordKind.ABSENT)
     except ForeignRecordError as error:
@@ -88,13 +87,13 @@ def _one(outbox: Store, order: TrainingOrder, share_bytes: int, central: Central
         return Gathered("foreign" if isinstance(error, ForeignRecordError) else "corrupt", why=str(error))
     except PlumblineError as error:
         return Gathered("unreachable", why=str(error))
-    folder = gathered.folder
-    if folder is None:
+    loaded = gathered.loaded
+    if loaded is None:
         return gathered
     # A failure to write the central store is not a platform's fault: that error is the controller's own, and ends the
     # round. A conflict with a single record ends only that record's part in the round.
     try:
-        _looked_again(lambda: central.put_record(folder))
+        _looked_again(lambda: central.put_record(loaded))
     except InvalidInputError as error:
         return Gathered("unreachable", why=f"cannot be kept: {error}")
     return gathered
@@ -113,16 +112,15 @@ def _looked_again(operation: Callable[[], T]) -> T:
 
 
 def _fetch(outbox: Store, order: TrainingOrder, share_bytes: int, into: Path) -> Gathered:
-    key = record_key(order.record_id)
     try:
-        data = read_bytes(outbox, key, max_bytes=MAX_RECORD_BYTES)
+        record, data = read_untrusted(outbox, order.record_id)
     except ObjectMissingError:
         return _absent(outbox, order.record_id)
-    record = checked_record(data, order.record_id, f"{outbox.url}/{key}")
     if foreign := order.foreign_fields(record):
         return Gathered("foreign", why=f"does not match this round's order: {', '.join(foreign)} differ")
     _check_share(record, into, share_bytes)
-    return Gathered("complete", receive(outbox, record, data, into, lambda part: record_key(order.record_id, part.key)))
+    loaded = receive(outbox, record, data, into, lambda part: record_key(order.record_id, part.key))
+    return Gathered("complete", limit_memory(loaded))
 
 
 def _disk_share(into: Path, num_platforms: int) -> int:

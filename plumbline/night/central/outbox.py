@@ -20,9 +20,10 @@ from pydantic import Field
 from plumbline.data.staging.part import disk_errors
 from plumbline.data.stores.protocol import ObjectMissingError, Store, ensure_object, read_bytes, read_object
 from plumbline.data.stores.retry import RetryPolicy
+from plumbline.records import LoadedRecord
 from plumbline.records.part_sizes import check_parts
 from plumbline.schema.base import Model, Sha256, read_model
-from plumbline.schema.digest import canonical_json, digest_bytes
+from plumbline.schema.digest import canonical_json, digest_bytes, digest_file
 from plumbline.schema.errors import CorruptDataError, InvalidInputError, PlumblineError
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import (
@@ -30,6 +31,7 @@ from plumbline.schema.record import (
     RECORD_NAME,
     RunRecord,
     check_content,
+    check_part,
     parse_record,
     read_record,
 )
@@ -78,28 +80,32 @@ def publish_record(store: Store, folder: Path) -> None:
     ensure_object(store, record_key(record.record_id), (folder / RECORD_NAME).read_bytes())
 
 
-def fetch_record(store: Store, record_id: str, into: Path) -> Path:
+def fetch_record(store: Store, record_id: str, into: Path) -> LoadedRecord:
     """Download a record below `into`, with each part checked against its digest."""
-    data = read_bytes(store, record_key(record_id), max_bytes=MAX_RECORD_BYTES)
-    record = checked_record(data, record_id, f"{store.url}/{record_key(record_id)}")
+    record, data = read_untrusted(store, record_id)
     return receive(store, record, data, into, lambda part: record_key(record_id, part.key))
 
 
-def checked_record(data: bytes, record_id: str, where: str) -> RunRecord:
-    """Parse an untrusted record. Check its id, its content, and the names and sizes of its parts."""
+def read_untrusted(store: Store, record_id: str) -> tuple[RunRecord, bytes]:
+    """Read a record and its bytes. Check its size, its id, its content, and the names and sizes of its parts."""
+    key = record_key(record_id)
+    where = f"{store.url}/{key}"
+    data = read_bytes(store, key, max_bytes=MAX_RECORD_BYTES)
     record = parse_record(data, where=where)
     if record.record_id != record_id:
         raise ForeignRecordError(f"is the record {record.record_id!r}", where=where, key="record_id")
     check_content(record, where)
     check_parts(record, where)
-    return record
+    return record, data
 
 
-def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Callable[[DataFile], str]) -> Path:
-    """Download a record's parts, and rename to `into/ID` once all are verified."""
-    final = into / record.record_id
-    if _is_here(final, data):
-        return final
+def receive(
+    store: Store, record: RunRecord, data: bytes, into: Path, key_of: Callable[[DataFile], str]
+) -> LoadedRecord:
+    """Download the parts of a parsed record, and rename to `into/ID` once all are verified."""
+    loaded = LoadedRecord(record, into / record.record_id, sha256=digest_bytes(data))
+    if _is_here(loaded):
+        return loaded
     with disk_errors(into):
         into.mkdir(parents=True, exist_ok=True)
     temporary = into / f".{record.record_id}.{secrets.token_hex(4)}.part"
@@ -110,29 +116,30 @@ def receive(store: Store, record: RunRecord, data: bytes, into: Path, key_of: Ca
             download(store, key_of(part), part, temporary / part.key)
         with disk_errors(into):
             (temporary / RECORD_NAME).write_bytes(data)
-            _give_name(temporary, final, data)
+            _give_name(temporary, loaded)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return final
+    return loaded
 
 
-def _give_name(temporary: Path, final: Path, data: bytes) -> None:
+def _give_name(temporary: Path, loaded: LoadedRecord) -> None:
     """Rename the folder. Replace an incomplete or damaged folder of that name."""
-    shutil.rmtree(final, ignore_errors=True)
+    shutil.rmtree(loaded.folder, ignore_errors=True)
     try:
-        temporary.rename(final)
+        temporary.rename(loaded.folder)
     except OSError:
         # A concurrent download was faster: accept its folder if equal.
-        if not _is_here(final, data):
+        if not _is_here(loaded):
             raise
 
 
-def _is_here(folder: Path, data: bytes) -> bool:
+def _is_here(loaded: LoadedRecord) -> bool:
     try:
-        read_record(folder)
-    except InvalidInputError:
+        for part in loaded.record.parts:
+            check_part(loaded.folder, part)
+        return digest_file(loaded.folder / RECORD_NAME) == loaded.sha256
+    except (InvalidInputError, OSError):
         return False
-    return (folder / RECORD_NAME).read_bytes() == data
 
 
 def download(store: Store, key: str, part: DataFile, path: Path) -> None:

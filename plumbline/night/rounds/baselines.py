@@ -10,7 +10,7 @@ from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.plan import Round
-from plumbline.records import LoadedRecord, limit_memory, load_record
+from plumbline.records import LoadedRecord, limit_memory
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import RunSpec
@@ -58,7 +58,7 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
     baseline = BaselineBook(central).read(spec.digest, platform)
     if baseline is None or baseline.current is None:
         return None
-    record = limit_memory(whole(load_record(central.get_record(baseline.current, into / "baselines"))))
+    record = limit_memory(whole(central.get_record(baseline.current, into / "baselines")))
     record.read_parts()
     return record
 
@@ -85,7 +85,7 @@ def name_changed_tasks(
         if own and candidate is not None:
             newest = max(own, key=lambda known: known.records[-1].started_at).records[-1].record_id
             try:
-                reference = load_record(central.get_record(newest, into / "baselines"))
+                reference = central.get_record(newest, into / "baselines")
                 text = fact("round.other-task", record=newest, changes=joined(_changes(reference, candidate)))
             except InvalidInputError:
                 continue  # pruned or damaged: the note stays as it is

@@ -17,7 +17,7 @@ from plumbline.night.central import CentralStore, gather
 from plumbline.night.dispatch import Result, TrainingOrder
 from plumbline.night.rounds.isolation import Defect, isolated
 from plumbline.night.rounds.plan import MAIN, Assignment, Round
-from plumbline.records import LoadedRecord, limit_memory, load_record
+from plumbline.records import LoadedRecord, limit_memory
 from plumbline.schema.fingerprint import machine_mismatches
 from plumbline.schema.record import CLOCK_TOLERANCE, RunRecord, named_time
 
@@ -87,12 +87,12 @@ def harvest(
         orders = {platform: round_.order(assignment, attempt) for platform, (assignment, attempt) in expected.items()}
         for platform, got in gather(outboxes, orders, central, into).items():
             assignment = expected[platform][0]
-            if got.folder is None:
+            if got.loaded is None:
                 gathered.absent[assignment] = Absence(got.why, broken=got.state in ("corrupt", "foreign"))
                 continue
             found = isolated(
                 platform,
-                partial(_judgeable, got.folder, orders[platform], results[assignment].why, gathered.table, now),
+                partial(_judgeable, got.loaded, orders[platform], results[assignment].why, gathered.table, now),
             )
             if isinstance(found, LoadedRecord):
                 gathered.records[assignment] = found
@@ -102,13 +102,13 @@ def harvest(
 
 
 def _judgeable(
-    folder: Path, order: TrainingOrder, why: str, table: Comparisons, now: datetime | None
+    gathered: LoadedRecord, order: TrainingOrder, why: str, table: Comparisons, now: datetime | None
 ) -> LoadedRecord | Absence:
-    """Return the record in `folder`, once every part is read and the judge has judged it alone.
+    """Return a gathered record, once every part is read and the judge has judged it alone.
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
-    loaded = limit_memory(whole(load_record(folder)))
+    loaded = limit_memory(whole(gathered))
     refused = refusal(order, loaded.record, why, now)
     if refused is not None:
         return refused

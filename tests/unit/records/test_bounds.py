@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.night.central.outbox import checked_record
+from plumbline.night.central.outbox import read_untrusted, record_key
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from tests.contract.records import make_record
+from tests.memory_store import MemoryStore
 from tests.record_parts import record_parts
 from tests.unit.judge.made_records import evaluation, whole
 from tests.unit.records.test_parquet_pages import varint
@@ -262,5 +263,7 @@ def test_a_record_whose_parts_would_fill_the_controllers_disk_is_refused(tmp_pat
     content = content_of(tmp_path)
     part = {"size": 6 << 30, "sha256": "a" * 64}
     content["parts"] = [{**part, "key": f"p{number}.safetensors"} for number in range(3)]
+    store = MemoryStore()
+    store.create(record_key("r"), json.dumps(content).encode())
     with pytest.raises(InvalidInputError, match="together"):
-        checked_record(json.dumps(content).encode(), "r", "x")
+        read_untrusted(store, "r")

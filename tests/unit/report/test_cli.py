@@ -16,6 +16,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.central.series import extend_series
 from plumbline.night.rounds.plan import night_of
 from plumbline.night.rounds.reporting import last_rounds
+from plumbline.records import load_record
 from plumbline.schema.record import RECORD_NAME, read_record
 from tests.record_parts import record_parts, write_arrays
 from tests.unit.judge.conftest import make_record
@@ -54,11 +55,11 @@ def whole_record(folder, record_id):
 def stored(tmp_path):
     url = f"file://{tmp_path}/central"
     central = CentralStore(open_store(url))
-    central.put_record(write_record(tmp_path / "r1", "aws"))
-    central.put_record(write_record(tmp_path / "r2", "azure", noise=3e-4, start="bert.encoder.layer.0"))
+    central.put_record(load_record(write_record(tmp_path / "r1", "aws")))
+    central.put_record(load_record(write_record(tmp_path / "r2", "azure", noise=3e-4, start="bert.encoder.layer.0")))
     for platform in ("aws", "azure"):
         baseline = f"{platform}-20261101"
-        central.put_record(write_record(tmp_path / baseline, platform, record_id=baseline, rate=600.0))
+        central.put_record(load_record(write_record(tmp_path / baseline, platform, record_id=baseline, rate=600.0)))
     central.put_round(
         verdict_of("pass", {"aws": passing(), "azure": passing(records=())}, round="20261119-020000-aaaa")
     )
@@ -262,7 +263,7 @@ def test_a_report_names_what_changed_since_the_night_before_or_a_night_by_name(s
         folder = write_record(tmp_path / f"r{day}", "azure", record_id=f"azure-{day}", packages={"torch": torch})
         kept = read_record(folder).replace(round_id=f"202611{day}-020000-aaaa")
         (folder / RECORD_NAME).write_text(kept.model_dump_json())
-        central.put_record(folder)
+        central.put_record(load_record(folder))
         rows.append(row_of(kept))
     extend_series(central, "nightly", "azure", [row for row in rows if row])
     central.put_round(verdict_of("pass", {"azure": passing(records=())}, round="20261118-020000-aaaa"))

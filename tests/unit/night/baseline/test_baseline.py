@@ -13,6 +13,7 @@ from plumbline.cli.main import main
 from plumbline.data.stores import open_store
 from plumbline.night.baseline import MAX_ACCEPTED, BaselineBook, DecisionNote
 from plumbline.night.central import CentralStore
+from plumbline.records import load_record
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord
@@ -106,7 +107,7 @@ def _round(
     folder = tmp_path / f"record{number}"
     folder.mkdir(exist_ok=True)
     (folder / RECORD_NAME).write_bytes(canonical_json(record(number).to_json()))
-    central.put_record(folder)
+    central.put_record(load_record(folder))
     platforms = {
         "left": {"verdict": verdict, "records": [f"r{number:03d}"], "samples_per_second": rate or 100.0 + number}
     }

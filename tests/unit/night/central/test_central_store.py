@@ -11,6 +11,7 @@ import pytest
 from plumbline.data.stores import ObjectInfo, ObjectMissingError, StoreUnavailableError, read_bytes
 from plumbline.night.central import CentralStore
 from plumbline.night.central.central_store import artifact_key
+from plumbline.records import load_record
 from plumbline.schema.errors import InvalidInputError, UnavailableError
 from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
@@ -22,7 +23,7 @@ def test_a_record_is_kept_as_artifacts_and_a_marker(tmp_path: Path) -> None:
     folder = make_record(tmp_path / "made", "record-1", "aws", extra={"state.safetensors": b"more"})
     central = CentralStore(MemoryStore())
     for _ in range(2):
-        assert central.put_record(folder) == read_record(folder)
+        central.put_record(load_record(folder))
     digests = [part.sha256 for part in read_record(folder).parts]
     assert artifact_key(digests[0]) == f"artifacts/{digests[0][:2]}/{digests[0]}"
     assert {info.key for info in central.store.list()} == {
@@ -33,7 +34,7 @@ def test_a_record_is_kept_as_artifacts_and_a_marker(tmp_path: Path) -> None:
 def test_equal_parts_of_two_records_are_kept_once(tmp_path: Path) -> None:
     central = CentralStore(MemoryStore())
     for name in ("record-1", "record-2"):
-        central.put_record(make_record(tmp_path / name, name, "aws"))
+        central.put_record(load_record(make_record(tmp_path / name, name, "aws")))
     assert len(list(central.store.list("artifacts/"))) == 1
     assert central.list_records() == ["record-1", "record-2"]
 
@@ -47,11 +48,11 @@ def test_a_marker_in_the_central_store_is_written_last(tmp_path: Path) -> None:
     for left in range(3):
         store.left = left
         with pytest.raises(UnavailableError):
-            central.put_record(folder)
+            central.put_record(load_record(folder))
         assert not central.has_record("record-1")
         assert central.list_records() == []
     store.left = 3
-    central.put_record(folder)
+    central.put_record(load_record(folder))
     assert central.has_record("record-1")
 
 
@@ -67,7 +68,7 @@ def test_a_store_that_does_not_answer_is_not_a_store_without_the_record() -> Non
 
 def test_a_damaged_artifact_is_not_handed_out(tmp_path: Path) -> None:
     central, folder = CentralStore(MemoryStore()), make_record(tmp_path / "made", "record-1", "aws")
-    central.put_record(folder)
+    central.put_record(load_record(folder))
     key = artifact_key(read_record(folder).parts[0].sha256)
     central.store.swap(key, b"sixteen bytes no", if_match=central.store.stat(key).etag)
     with pytest.raises(InvalidInputError, match=key):

@@ -64,7 +64,7 @@ def test_a_record_of_a_different_order_is_foreign_and_is_not_kept(
     else:
         deliver(tmp_path / "made", outbox, **change)
     result = gather({"aws": outbox}, {"aws": order}, central, tmp_path / "into")["aws"]
-    assert (result.state, result.folder) == ("foreign", None)
+    assert (result.state, result.loaded) == ("foreign", None)
     assert field in result.why
     assert central.list_records() == []
     assert find_record(outbox, order).kind is RecordKind.FOREIGN
@@ -75,7 +75,9 @@ def test_the_record_of_its_order_is_complete_and_a_different_platforms_order_doe
     deliver(tmp_path / "made", outbox)
     orders = {"aws": make_order(tmp_path / "order"), "azure": make_order(tmp_path / "second", nonce="other")}
     result = gather({"aws": outbox, "azure": MemoryStore()}, orders, central, tmp_path / "into")["aws"]
-    assert (result.state, result.why, result.folder) == ("complete", "", tmp_path / "into/aws/record-1")
+    assert (result.state, result.why) == ("complete", "")
+    assert result.loaded is not None
+    assert result.loaded.folder == tmp_path / "into/aws/record-1"
     assert central.list_records() == ["record-1"]
 
 

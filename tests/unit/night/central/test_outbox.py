@@ -16,12 +16,14 @@ import pytest
 from plumbline.data.stores import ObjectMissingError
 from plumbline.night.central import CentralStore, fetch_record, publish_record
 from plumbline.night.central import outbox as module
-from plumbline.night.central.outbox import CheckpointExchange, checked_record, download, record_key
+from plumbline.night.central.outbox import CheckpointExchange, download, read_untrusted, record_key
 from plumbline.schema.errors import CorruptDataError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import MAX_PART_BYTES, MAX_RECORD_BYTES, RECORD_NAME, read_record
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
+
+WHERE = "memory://test/records/record-1/record.json"
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a" * 63, "round-1.w_2", "20261120-aws"])
@@ -51,7 +53,9 @@ def check(tmp_path: Path, **changes: object) -> None:
     folder = tmp_path / "made"
     content = json.loads((make_record(folder, "record-1", "aws") / RECORD_NAME).read_bytes())
     shutil.rmtree(folder)
-    checked_record(json.dumps({**content, **changes}).encode(), "record-1", "here")
+    store = MemoryStore()
+    store.create(record_key("record-1"), json.dumps({**content, **changes}).encode())
+    read_untrusted(store, "record-1")
 
 
 def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
@@ -63,10 +67,10 @@ def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
     check(tmp_path, parts=[])
     with pytest.raises(InvalidInputError, match=f"'a' has {MAX_PART_BYTES + 1} bytes") as caught:
         check(tmp_path, parts=parts(("a", MAX_PART_BYTES + 1)))
-    assert (caught.value.where, caught.value.key) == ("here", "parts")
+    assert (caught.value.where, caught.value.key) == (WHERE, "parts")
     with pytest.raises(InvalidInputError, match=f"the parts have {2 * MAX_PART_BYTES + 1} bytes together") as caught:
         check(tmp_path, parts=parts(("a", MAX_PART_BYTES), ("b", MAX_PART_BYTES), ("c", 1)))
-    assert (caught.value.where, caught.value.key) == ("here", "parts")
+    assert (caught.value.where, caught.value.key) == (WHERE, "parts")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_sizes_up_to_the_limits_are_accepted(tmp_path: Path) -> None:
 def test_parts_that_collide_on_some_disk_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError, match="collides with a different part") as caught:
         check(tmp_path, parts=parts(*((name, 1) for name in names)))
-    assert (caught.value.where, caught.value.key) == ("here", "parts")
+    assert (caught.value.where, caught.value.key) == (WHERE, "parts")
 
 
 @pytest.mark.parametrize("name", ["x" * 256, f"a/{'x' * 256}/b", "ä" * 128, "x/" * 255 + "xyz"])
@@ -131,11 +135,11 @@ def test_a_record_with_a_false_spec_digest_or_id_is_refused(tmp_path: Path) -> N
     for digest in ("0" * 64, "f" * 64):
         with pytest.raises(InvalidInputError, match="is not the digest of the spec") as caught:
             check(tmp_path, spec_sha256=digest)
-        assert (caught.value.where, caught.value.key) == ("here", "spec_sha256")
+        assert (caught.value.where, caught.value.key) == (WHERE, "spec_sha256")
     for name in ("record-0", "record-2"):
         with pytest.raises(module.ForeignRecordError, match=f"is the record '{name}'") as caught:
             check(tmp_path, record_id=name)
-        assert (caught.value.where, caught.value.key) == ("here", "record_id")
+        assert (caught.value.where, caught.value.key) == (WHERE, "record_id")
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -147,7 +151,7 @@ def test_a_record_with_large_and_empty_parts_comes_back(tmp_path: Path) -> None:
     made = make_record(tmp_path / "made", "record-1", "aws", extra=extra)
     store = MemoryStore()
     publish_record(store, made)
-    assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
+    assert content(fetch_record(store, "record-1", tmp_path / "into").folder) == content(made)
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
 
 
@@ -238,9 +242,9 @@ def replace_by_other(folder: Path) -> None:
 def test_a_folder_that_is_not_the_record_is_replaced(tmp_path: Path, change: Callable[[Path], None]) -> None:
     store, made = MemoryStore(), make_record(tmp_path / "made", "record-1", "aws")
     publish_record(store, made)
-    folder = fetch_record(store, "record-1", tmp_path / "into")
+    folder = fetch_record(store, "record-1", tmp_path / "into").folder
     change(folder)
-    assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
+    assert content(fetch_record(store, "record-1", tmp_path / "into").folder) == content(made)
 
 
 def test_a_complete_folder_of_a_different_record_is_replaced(tmp_path: Path) -> None:
@@ -250,7 +254,7 @@ def test_a_complete_folder_of_a_different_record_is_replaced(tmp_path: Path) -> 
     for number in range(16):
         other = make_record(tmp_path / f"into-{number}" / "record-1", "record-1", "aws", content=bytes([number]) * 16)
         orders.add((other / RECORD_NAME).read_bytes() < (made / RECORD_NAME).read_bytes())
-        assert content(fetch_record(store, "record-1", other.parent)) == content(made)
+        assert content(fetch_record(store, "record-1", other.parent).folder) == content(made)
     assert orders == {True, False}
 
 
@@ -271,7 +275,7 @@ def test_a_concurrent_download_that_was_faster_is_used_if_equal(
 
     monkeypatch.setattr(Path, "rename", slow)
     if equal:
-        assert content(fetch_record(store, "record-1", tmp_path / "into")) == content(made)
+        assert content(fetch_record(store, "record-1", tmp_path / "into").folder) == content(made)
     else:
         with pytest.raises(UnavailableError, match="not empty"):
             fetch_record(store, "record-1", tmp_path / "into")

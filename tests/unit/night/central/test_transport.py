@@ -36,7 +36,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     store = MemoryStore()
     publish_record(store, record)
     publish_record(store, record)
-    result = fetch_record(store, "record-1", tmp_path / "into")
+    result = fetch_record(store, "record-1", tmp_path / "into").folder
     assert result == tmp_path / "into/record-1"
     assert same_tree(result, record)
     assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
@@ -56,7 +56,7 @@ def test_the_marker_is_written_last(tmp_path: Path) -> None:
             fetch_record(store, "record-1", tmp_path / "into")
     store.left = parts + 1
     publish_record(store, record)
-    assert same_tree(fetch_record(store, "record-1", tmp_path / "into"), record)
+    assert same_tree(fetch_record(store, "record-1", tmp_path / "into").folder, record)
 
 
 def test_a_record_is_never_replaced(tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_gather_tells_everything_apart_and_heals_by_itself(tmp_path: Path) -> No
     }  # fmt: skip
     assert all(entry.why for entry in result.values() if entry.state != "complete")
     assert central.list_records() == ["record-good"]
-    assert same_tree(result["good"].folder, folders["good"])
+    assert same_tree(result["good"].loaded.folder, folders["good"])
 
     publish_record(outboxes["late"], folders["late"])
     again = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert again["late"].state == "complete"
     assert again["good"] == result["good"]
     assert central.list_records() == ["record-good", "record-late"]
-    assert same_tree(central.get_record("record-late", tmp_path / "back"), folders["late"])
+    assert same_tree(central.get_record("record-late", tmp_path / "back").folder, folders["late"])
 
 
 def swap_in(store: Store, key: str, data: bytes | None) -> None:
@@ -197,7 +197,7 @@ def test_what_is_damaged_in_the_central_store_is_one_platforms_trouble_at_most(t
     expected = {name: f"record-{name}" for name in outboxes}
     result = gather(outboxes, orders_of(expected), central, tmp_path / "into")
     assert {name: entry.state for name, entry in result.items()} == dict.fromkeys(outboxes, "complete")
-    assert same_tree(central.get_record("record-aws", tmp_path / "back"), folders["aws"])
+    assert same_tree(central.get_record("record-aws", tmp_path / "back").folder, folders["aws"])
 
     swap_in(central.store, "records/record-aws/record.json", b"another record")
     result = gather(outboxes, orders_of(expected), central, tmp_path / "into")

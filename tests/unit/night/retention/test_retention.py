@@ -45,7 +45,8 @@ class Site:
         changes = {"record_id": name, "round_id": round_id, "started_at": when, "finished_at": when}
         record = BASE.replace(**changes, parts=record_parts(folder))
         (folder / RECORD_NAME).write_text(record.model_dump_json())
-        return self.central.put_record(folder)
+        self.central.put_record(load_record(folder))
+        return record
 
     def round(self, name: str, days_ago: float, verdict: str = "pass", *, suite: str = "unit") -> None:
         when = NOW - timedelta(days=days_ago)
@@ -67,7 +68,7 @@ class Site:
         """Every record that is kept is whole, and every kept round and baseline finds its records."""
         into = self.tmp_path / f"into-{len(list(self.tmp_path.iterdir()))}"
         for name in self.central.list_records():
-            load_record(self.central.get_record(name, into))
+            self.central.get_record(name, into)
         known = set(self.central.list_records())
         for name in self.central.list_rounds():
             for result in self.central.get_round(*name).platforms.values():
@@ -90,7 +91,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site.round("last", 1)
     book = BaselineBook(site.central)
     for name in ("old-rejected", "old-accepted"):
-        book.accept(load_record(site.central.get_record(f"{name}-main", tmp_path / "load")).record)
+        book.accept(site.central.get_record(f"{name}-main", tmp_path / "load").record)
     book.reject(BASE.spec_sha256, "left", "old-rejected-main")
     return site
 

@@ -13,6 +13,7 @@ from plumbline.night.rounds.baselines import name_changed_tasks, read_baselines
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.night.rounds.series import accepted_times, read_history
+from plumbline.records import load_record
 from plumbline.report.sentences import sentence_of
 from plumbline.report.terminal import next_step
 from plumbline.schema.fact import fact
@@ -29,7 +30,7 @@ def test_a_baseline_is_read_with_its_parts_and_a_damaged_one_is_said(tmp_path: P
     parts = write_arrays(folder, made.arrays)
     record = made.record.replace(parts=[part.to_json() for part in parts], platform="aws")
     (folder / RECORD_NAME).write_text(record.model_dump_json())
-    central.put_record(folder)
+    central.put_record(load_record(folder))
     BaselineBook(central).accept(record)
     round_ = Round("20261120-020000-abc", make_round().suite, {"w": record.spec})
     found, unreadable = read_baselines(round_, central, tmp_path / "into")
@@ -48,7 +49,7 @@ def test_a_changed_task_is_named_instead_of_a_baseline_that_is_missing(tmp_path:
     parts = write_arrays(folder, made.arrays)
     record = made.record.replace(parts=[part.to_json() for part in parts], platform="aws")
     (folder / RECORD_NAME).write_text(record.model_dump_json())
-    central.put_record(folder)
+    central.put_record(load_record(folder))
     workload = record.spec.workload
     spec = record.spec.replace(batch_size=record.spec.batch_size * 2)
     tonight = replace(made, record=record.replace(record_id="tonight", spec=spec, spec_sha256=spec.digest))

@@ -22,7 +22,7 @@ from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.plan import AB, MAIN, RERUN
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
@@ -82,6 +82,21 @@ class World:
 
     def kind(self, name: str) -> RecordKind:
         return find_record(self.outboxes[name], self.round.order(Assignment(name, "w", MAIN), 0)).kind
+
+
+def test_each_record_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing is most of the controller's work on a large fleet."""
+    world, parsed, parse = World(tmp_path), [], RunRecord.model_validate_json
+
+    def counted(data: bytes) -> RunRecord:
+        parsed.append(record := parse(data))
+        return record
+
+    for name in NAMES:
+        world.deliver(name)
+    monkeypatch.setattr(RunRecord, "model_validate_json", counted)
+    assert sorted(world.gathered().of("w")) == sorted(NAMES)
+    assert sorted(record.platform for record in parsed) == sorted(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from plumbline.night.rounds.nights import decide_nights, night_reruns
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.night.rounds.series import count_unjudged, read_history, write_nights
-from plumbline.records import LoadedRecord
+from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.kept_results import keep
@@ -189,7 +189,7 @@ def test_a_series_is_rebuilt_from_the_records(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         record = loaded(index, value).record.replace(parts=())
         (folder / "record.json").write_text(record.model_dump_json())
-        nights.central.put_record(folder)
+        nights.central.put_record(load_record(folder))
     kept = read_series(nights.central, "nightly", "left")
     again = rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"]
     assert again == kept
@@ -238,7 +238,7 @@ def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:
             record = loaded(index, part, what).record
             changes = {"parts": (), "started_at": record.started_at + later, "finished_at": record.finished_at + later}
             (folder / "record.json").write_text(record.replace(**changes).model_dump_json())
-            nights.central.put_record(folder)
+            nights.central.put_record(load_record(folder))
     kept = read_series(nights.central, "nightly", "left")
     again = rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"]
     assert again == kept

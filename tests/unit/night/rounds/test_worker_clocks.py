@@ -15,7 +15,7 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.nights import Nights, decide_nights
 from plumbline.night.rounds.plan import MAIN
 from plumbline.night.rounds.series import read_history
-from plumbline.records import LoadedRecord
+from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.record import night_time
 from tests.memory_store import MemoryStore
 
@@ -73,7 +73,7 @@ def test_a_rebuilt_series_has_the_controllers_times(tmp_path: Path) -> None:
             folder.mkdir()
             record = at(loaded(index, 0.0, what), round_id, when + timedelta(hours=later)).record
             (folder / "record.json").write_text(record.replace(parts=()).model_dump_json())
-            clocks.central.put_record(folder)
+            clocks.central.put_record(load_record(folder))
     kept = read_series(clocks.central, "nightly", "left")
     assert rebuild_series(clocks.central, "nightly", clocks.central.list_records(), ["left"])["left"] == kept
 
