@@ -24,7 +24,7 @@ from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, borrowed, without_dropout
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, TrainingFailedError
 from plumbline.train.families import attention_of_double
 from plumbline.train.numerics import apply_settings
 from plumbline.train.proof import Prover, is_over
@@ -51,7 +51,7 @@ class OwnChecks:
         """
         lost: dict[str, str] = {}
         found, num = ProductionEvidence(), len(self._proofs)
-        with auxiliary("checks", self._context, lost, MODULE_ERRORS):
+        with auxiliary("checks", self._context, lost, (*MODULE_ERRORS, TrainingFailedError)):
             found = self._run(engine, opened(), at, batch)
         everyone = self._context.ranks.gather((found.to_json(), self._proofs[num:]))
         if lost:

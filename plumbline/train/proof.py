@@ -19,6 +19,7 @@ from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.repeated import Repeated, chances
 from plumbline.train.summaries import aside
@@ -44,6 +45,8 @@ class Prover(Observer):
             value: name for name, value in engine.bare.named_parameters() if value.requires_grad
         }
         self._found: list[Found] = []
+        self._lost: dict[str, str] = {}
+        """What could not be computed in fp64, and why."""
         self._modules: ModuleProofs | None = None
         self._labels: torch.Tensor | None = None
         self._scale, self._skipped = 1.0, False
@@ -105,7 +108,7 @@ class Prover(Observer):
 
     def starts(self, step: int) -> None:
         """Watch the modules; kernels of a compiled model are no modules'."""
-        self._step, self._found = step, []
+        self._step, self._found, self._lost = step, [], {}
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
         self._update = UpdateCheck(self._engine)
         if not self._engine.is_compiled:
@@ -125,8 +128,12 @@ class Prover(Observer):
         if labels is None:
             return
         dtype, kind = logits.dtype if logits.is_cuda else loss.dtype, type(self._engine.bare).__name__
-        mean, slope = self._defined(logits, labels)
-        moved, moved_slope = self._defined(logits, labels, dtype)
+        try:
+            mean, slope = self._defined(logits, labels)
+            moved, moved_slope = self._defined(logits, labels, dtype)
+        except MODULE_ERRORS as reason:  # such as too little memory for logits in fp64
+            self._lost["loss"] = f"{type(reason).__name__}: {reason}".splitlines()[0][:160]
+            return
         unit = unit_of(dtype)
         # CUDA's autocast rounds the probabilities' sums to the logits' format.
         size = torch.maximum(mean.abs(), (moved - mean).abs() / unit)
@@ -202,7 +209,7 @@ class Prover(Observer):
         ]  # fmt: skip
         draws, lost = (self._modules.draws(), self._modules.lost) if self._modules is not None else ((), {})
         formless = [found.name for found, error in zip(self._found, errors, strict=True) if error == NO_FORM]
-        lost |= dict.fromkeys(formless, "not finite in fp64")
+        lost = {**lost, **self._lost, **dict.fromkeys(formless, "not finite in fp64")}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         proof = Proof(
             step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, skipped=self._skipped, lost=why,

@@ -315,15 +315,28 @@ class ModuleProofs:
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
-        factor = scale * self._engine.ranks.world
-        for (_level, parameter), expected in self._expected.items():
-            leaf = self._expected.get(("leaf", parameter))
-            if parameter.grad is None or leaf is None or leaf.uses != expected.uses:
-                continue  # a weight that a module outside of the block uses as well
+        ranks = self._engine.ranks
+        factor = scale * ranks.world
+        comparable = {
+            (level, names[parameter]): (parameter.grad, expected)
+            for (level, parameter), expected in self._expected.items()
+            if parameter.grad is not None and self._is_whole(parameter, expected)
+        }
+        # A process may have lost a module whose code did not compute in fp64 on its own rows.
+        everyone = ranks.gather(list(comparable))
+        for level, name in everyone[0]:
+            if not all((level, name) in known for known in everyone):
+                continue
+            native, expected = comparable[level, name]
             exact = self._summed(expected.value) / factor
             size = torch.maximum(size_of(exact), self._summed(expected.moved).sqrt() / factor)
-            error = _error(parameter.grad, exact, size, expected.dtype)
-            self._found.append(Found("gradient", names[parameter], expected.kind, expected.dtype, expected.rows, error))
+            error = _error(native, exact, size, expected.dtype)
+            self._found.append(Found("gradient", name, expected.kind, expected.dtype, expected.rows, error))
+
+    def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
+        """Return whether a gradient has all of its terms: a module outside of the block may use the weight as well."""
+        leaf = self._expected.get(("leaf", parameter))
+        return leaf is not None and leaf.uses == expected.uses
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""

@@ -21,7 +21,9 @@ from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model
 from plumbline.train.proof import Prover
+from plumbline.train.proof_modules import ModuleProofs
 from plumbline.train.ranks import Ranks
+from plumbline.train.repeated import Repeated
 from plumbline.train.speed_engine import compile_model
 
 ROWS, LENGTH, VOCABULARY = 8, 24, 200
@@ -336,6 +338,40 @@ def test_a_micro_batch_without_labels_has_no_share_in_the_gradients():
 
     proofs, _ = Unlabelled("fp16", accumulation=2, task="masked-lm", steps=(0,)).train(before=raise_logits)
     assert [(proof.skipped, [found for found in proof.errors if is_over(found)]) for proof in proofs] == [(False, [])]
+
+
+@pytest.mark.parametrize("given", [{"enable_gqa": True}, {"is_causal": True}, {"attn_mask": "empty row"}], ids=str)
+def test_attention_by_its_definition_is_that_of_the_kernel(given):
+    query, key, value = (torch.randn(2, heads, 6, 8, requires_grad=True) for heads in (4, 2, 2))
+    if not given.get("enable_gqa"):
+        key, value = (each.repeat_interleave(2, 1) for each in (key, value))
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    mask[0, :, 1] = False
+    given = {**given, "attn_mask": mask} if "attn_mask" in given else given
+    native = functional.scaled_dot_product_attention(query, key, value, **given)
+    repeated = Repeated((), torch.float32)
+    with repeated:
+        exact = functional.scaled_dot_product_attention(*map(repeated.entered, (query, key, value)), **given)
+    assert torch.allclose(native.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_second_repetition_that_fails_proves_nothing_and_ends_no_training(monkeypatch):
+    """As one that finds too little memory."""
+    gradients, defined = ModuleProofs._gradients, Prover._defined
+
+    def first_only(self, call, gradient, rounded=None):
+        return gradients(self, call, gradient) if rounded is None else {}
+
+    def fails(self, logits, labels, rounded=None):
+        if rounded is not None:
+            raise torch.OutOfMemoryError("planted")
+        return defined(self, logits, labels)
+
+    monkeypatch.setattr(ModuleProofs, "_gradients", first_only)
+    monkeypatch.setattr(Prover, "_defined", fails)
+    (proof,), weights = Setting(steps=(0,)).train()
+    assert "loss: OutOfMemoryError: planted" in proof.lost
+    assert torch.equal(weights, Setting().train(is_proven=False)[1])
 
 
 def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
