@@ -180,7 +180,7 @@ class Confirmation:
 
         As long as a curve's window is sought, it is the judged one.
         """
-        code = mismatch.suspicions[0].code
+        code = (suspicion or mismatch.suspicions[0]).code
         judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.sought else None
         return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
 

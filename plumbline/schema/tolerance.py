@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plumbline.schema import limits
 from plumbline.schema.production import KernelError
-from plumbline.schema.proof import Draws, ProofError
+from plumbline.schema.proof import Draws, ProofError, ProofStage
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 
 UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
@@ -30,12 +30,15 @@ def proof_limit(found: ProofError) -> float:
     A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
     of the result and of what a module holds within. An update is measured in units of what it rounds.
     """
-    if found.stage == "optimizer":
-        return limits.PROOF["optimizer"]
-    sums = limits.PROOF["sum"] * math.sqrt(found.terms)
-    if found.dtype in ("bfloat16", "float16"):
-        unit = 2.0 ** -(MANTISSA_BITS["bf16" if found.dtype == "bfloat16" else "fp16"] + 1)
-        return limits.PROOF.get(found.stage, 0.0) + sums * 2.0**-24 / unit
+    return limits.PROOF["optimizer"] if found.stage == "optimizer" else sum_limit(found.stage, found.dtype, found.terms)
+
+
+def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
+    """Return the same of a sum of `terms` numbers, by stage and format."""
+    sums = limits.PROOF["sum"] * math.sqrt(terms)
+    if dtype in ("bfloat16", "float16"):
+        unit = 2.0 ** -(MANTISSA_BITS["bf16" if dtype == "bfloat16" else "fp16"] + 1)
+        return limits.PROOF.get(stage, 0.0) + sums * 2.0**-24 / unit
     return limits.PROOF["fp32"] + sums
 
 

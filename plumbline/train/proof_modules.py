@@ -6,9 +6,10 @@ from what it passes to the output. Only references to the native inputs are kept
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from torch import nn
 from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
+from plumbline.schema.tolerance import sum_limit
 from plumbline.train.calls import first_tensor
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS
@@ -96,8 +98,12 @@ class _Call:
     module: nn.Module
     inputs: tuple[Any, dict[str, Any]]
     draws: list[Draw]
-    passed: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    """Expected gradients of the inputs of a matrix product with their sizes, by place."""
+    gradient: torch.Tensor | None = None
+    """What the backward pass gave the output."""
+    passed: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Expected gradients of the inputs of a matrix product, by place."""
+    moved: dict[torch.Tensor | int, torch.Tensor] | None = None
+    """Square of the distance by which roundings move each gradient, in roundings, once it is measured."""
 
     @property
     def level(self) -> Level:
@@ -129,10 +135,8 @@ class _Gradient:
     kind: str
     dtype: torch.dtype
     value: torch.Tensor
-    moved: torch.Tensor
-    """Square of the distance by which roundings of the inputs move it, in roundings."""
     rows: int
-    uses: int = 1
+    calls: list[_Call]
 
 
 class ModuleProofs:
@@ -152,6 +156,7 @@ class ModuleProofs:
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._pass = ExitStack()
+        self._reads = engine.ranks.device.type == "cpu"
 
     def feeds(self) -> None:
         """Watch the forward pass that begins."""
@@ -226,14 +231,13 @@ class ModuleProofs:
             return
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
         dtype, weight = self._format(call, native.dtype), _matrix(module)
-        exact, moved = self._output(call), self._output(call, dtype)
-        if exact is None or moved is None or exact.shape != native.shape:
+        exact = self._output(call)
+        if exact is None or exact.shape != native.shape:
             return
         width = native.shape[-1] if native.dim() else 1
         terms = width if weight is None else weight.numel() // width
-        size = torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
-        error = _error(native, exact, size, dtype)
-        self._found.append(Found("forward", name or "model", call.kind, dtype, terms, error))
+        found = Found("forward", name or "model", call.kind, dtype, terms, exact)
+        self._compare(found, native, lambda: self._moved_output(call, exact, dtype))
         if name and native.requires_grad:
             native.register_hook(partial(self._passed, call))
             for place, alias in enumerate(self._aliases if weight is not None else ()):
@@ -254,18 +258,41 @@ class ModuleProofs:
         """
         if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
             return
-        dtype = self._format(call, gradient.dtype)
-        unit = unit_of(dtype)
-        exact, moved = self._gradients(call, gradient), self._gradients(call, gradient, dtype)
-        if exact.keys() != moved.keys():
-            return
-        rows = gradient.numel() // gradient.shape[-1] if gradient.numel() and gradient.dim() else 1
+        exact = self._gradients(call, gradient)
+        call.gradient = gradient
+        if not self._reads:
+            self._moved(call, exact)
+            call.inputs, call.gradient = ((), {}), None
+        dtype, rows = (
+            self._format(call, gradient.dtype),
+            max(gradient.numel() // max(gradient.shape[-1:], default=1), 1),
+        )
         for key, expected in exact.items():
-            by = distance(moved[key], expected) / unit
             if isinstance(key, int):
-                call.passed[key] = expected, torch.maximum(size_of(expected), by)
+                call.passed[key] = expected
             else:
-                self._add(call, key, _Gradient(call.kind, dtype, expected, by.square(), rows))
+                self._add(key, _Gradient(call.kind, dtype, expected, rows, [call]), call.level)
+
+    def _moved_output(self, call: _Call, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the distance by which roundings move an output, in roundings; NaN if it could not be measured."""
+        moved = self._output(call, dtype)
+        return exact.new_tensor(math.nan) if moved is None else distance(moved, exact) / unit_of(dtype)
+
+    def _moved(self, call: _Call, exact: dict[torch.Tensor | int, torch.Tensor]) -> None:
+        """Measure the squares of the distances by which roundings move each gradient of a call, in roundings."""
+        assert call.gradient is not None  # noqa: S101 - set by the backward pass
+        dtype = self._format(call, call.gradient.dtype)
+        moved = self._gradients(call, call.gradient, dtype)
+        call.moved = {
+            key: (distance(moved[key], value) / unit_of(dtype)).square() for key, value in exact.items() if key in moved
+        }
+
+    def _moved_by(self, call: _Call, key: torch.Tensor | int) -> torch.Tensor:
+        """Return one of these squares; NaN if it could not be measured."""
+        if call.moved is None and call.gradient is not None:
+            self._moved(call, self._gradients(call, call.gradient))
+        lost = torch.full((), math.nan, dtype=torch.float64, device=self._engine.ranks.device)
+        return (call.moved or {}).get(key, lost)
 
     def _gradients(
         self, call: _Call, gradient: torch.Tensor, rounded: torch.dtype | None = None
@@ -293,13 +320,12 @@ class ModuleProofs:
             )
         return {key: each for key, each in zip(wanted, found or (), strict=False) if each is not None}
 
-    def _add(self, call: _Call, parameter: torch.Tensor, more: _Gradient) -> None:
-        known = self._expected.setdefault((call.level, parameter), more)
+    def _add(self, parameter: torch.Tensor, more: _Gradient, level: Level) -> None:
+        known = self._expected.setdefault((level, parameter), more)
         if known is not more:  # of another micro-batch, or of a module with the same weight
             known.value += more.value
-            known.moved += more.moved
             known.rows += more.rows
-            known.uses += 1
+            known.calls += more.calls
             known.dtype = max(known.dtype, more.dtype, key=unit_of)
 
     def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
@@ -307,18 +333,17 @@ class ModuleProofs:
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
-        expected, size = call.passed.pop(place)
         dtype = SHORT.get(self._engine.precision, native.dtype)
-        error = _error(native, expected, size, dtype)
         terms = weight.numel() // native.shape[-1]
-        self._found.append(Found("gradient", f"{call.name} input", call.kind, dtype, terms, error))
+        found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
+        self._compare(found, native, lambda: torch.sqrt(self._moved_by(call, place)))
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
         ranks = self._engine.ranks
         factor = scale * ranks.world
         comparable = {
-            (level, names[parameter]): (parameter.grad, expected)
+            (level, names[parameter]): (parameter, expected)
             for (level, parameter), expected in self._expected.items()
             if parameter.grad is not None and self._is_whole(parameter, expected)
         }
@@ -327,16 +352,22 @@ class ModuleProofs:
         for level, name in everyone[0]:
             if not all((level, name) in known for known in everyone):
                 continue
-            native, expected = comparable[level, name]
+            parameter, expected = comparable[level, name]
+            if parameter.grad is None:
+                continue
             exact = self._summed(expected.value) / factor
-            size = torch.maximum(size_of(exact), self._summed(expected.moved).sqrt() / factor)
-            error = _error(native, exact, size, expected.dtype)
-            self._found.append(Found("gradient", name, expected.kind, expected.dtype, expected.rows, error))
+            moved = partial(self._moved_sum, parameter, expected.calls, factor)
+            found = Found("gradient", name, expected.kind, expected.dtype, expected.rows, exact)
+            self._compare(found, parameter.grad, moved)
 
     def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
         """Return whether a gradient has all of its terms: a module outside of the block may use the weight as well."""
         leaf = self._expected.get(("leaf", parameter))
-        return leaf is not None and leaf.uses == expected.uses
+        return leaf is not None and len(leaf.calls) == len(expected.calls)
+
+    def _moved_sum(self, parameter: torch.Tensor, calls: list[_Call], factor: float) -> torch.Tensor:
+        """Return the distance by which roundings move the sum of a parameter's gradients, in roundings."""
+        return self._summed(torch.stack([self._moved_by(call, parameter) for call in calls]).sum()).sqrt() / factor
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the sum over all processes."""
@@ -345,8 +376,17 @@ class ModuleProofs:
             dist.all_reduce(own)
         return own
 
+    def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[], torch.Tensor]) -> None:
+        """Add the distance of a tensor from its definition, in roundings of it or of what these move.
 
-def _error(native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a distance in roundings of what a tensor, or what cancels in it, measures."""
-    error = distance(native, exact) / size.clamp_min(_TINY) / unit_of(dtype)
-    return torch.where(torch.isfinite(size), error, NO_FORM)
+        `found` has the definition in place of the error. Where an error can be read without a wait, roundings are
+        repeated only for a tensor that is not well within its limit.
+        """
+        exact, unit = found.error, unit_of(found.dtype)
+        size, off = size_of(exact), distance(native, exact)
+        error = off / size.clamp_min(_TINY) / unit
+        limit = sum_limit(found.stage, str(found.dtype).removeprefix("torch."), found.terms)
+        if not (self._reads and float(error) <= limit / 2):
+            by = moved()
+            error, size = off / torch.maximum(size, by).clamp_min(_TINY) / unit, size + by
+        self._found.append(replace(found, error=torch.where(torch.isfinite(size), error, NO_FORM)))

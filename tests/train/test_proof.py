@@ -97,7 +97,7 @@ def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Set
     assert [proof.step for proof in proofs] == list(setting.steps)
     for proof in proofs:
         assert {error.stage for error in proof.errors} == {"forward", "loss", "gradient", "clipped", "optimizer"}
-        assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.5
+        assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.7
         assert not any(is_over(error) for error in proof.errors)
         assert bool(proof.draws) == (setting.dropout > 0)
     assert torch.equal(setting.train(is_proven=False)[1], weights)
