@@ -201,7 +201,7 @@ class Confirmation:
         """Return why a record does not answer a request; empty if it does, or if its training failed.
 
         A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by
-        its order; what it ran is compared here. In a recorded window of the curve the evidence is that of a trace.
+        its order; what it ran is compared here. A window of a curve must have the evidence of a trace.
         """
         asked, experiment = request.experiment, record.record.experiment
         if experiment is None or experiment.replace(**_NAMES) != asked.replace(**_NAMES):

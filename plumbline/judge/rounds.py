@@ -92,7 +92,7 @@ def _platform(
 
 
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
-    """Return the judgement with differences that accuse nobody turned into notes."""
+    """Remove the causes of a judgement whose differences have another explanation."""
     place = part.first_divergence
     doubt = Doubt(
         doubt.outcome,

@@ -379,7 +379,7 @@ class ModuleProofs:
     def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[], torch.Tensor]) -> None:
         """Add the distance of a tensor from its definition, in roundings of it or of what these move.
 
-        `found` has the definition in place of the error. Where an error can be read without a wait, roundings are
+        `found.error` is the definition. Where an error can be read without a wait, roundings are
         repeated only for a tensor that is not well within its limit.
         """
         exact, unit = found.error, unit_of(found.dtype)

@@ -132,7 +132,7 @@ def in_double(value: torch.Tensor) -> torch.Tensor:
 
 
 def _softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:  # noqa: A002
-    """Return a softmax whose sum is an operation of its own, as its rounding changes the gradients of all its terms."""
+    """Return a softmax in three operations, so that the rounding of its sum reaches all gradients."""
     value = input if dtype is None else input.to(dtype)
     terms = _terms(value, dim)
     return terms / terms.sum(dim, keepdim=True)
@@ -156,6 +156,6 @@ def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) ->
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     terms = _terms(scores, -1)
     drawn = terms if kept is None else terms * kept / (1 - rate)
-    # Divided last, as fused kernels do: the gradient of the sum is then one of the output, with roundings of its own.
+    # Fused kernels divide last, and so compute the gradient of the sum from the rounded output.
     output: torch.Tensor = (drawn @ value) / terms.sum(-1, keepdim=True).clamp_min(_TINY)
     return output

@@ -181,7 +181,7 @@ def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalR
 
 
 def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
-    """Return platform and workload; a branch has a series of its own."""
+    """Return platform and workload; each branch is a separate series."""
     platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
