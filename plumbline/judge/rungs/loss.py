@@ -1,4 +1,4 @@
-"""Rung 7: the loss, recomputed from its logits."""
+"""Rung 7: recompute the loss from the recorded logits."""
 
 from __future__ import annotations
 
