@@ -66,7 +66,7 @@ _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
 def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
     """Return the most likely cause when no experiment confirmed any.
 
-    The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
+    The place of such a mismatch is certain. A value that could not be restored exactly does not clear its suspect.
     """
     possible = [each for each in mismatch.suspicions if each.code not in _REFUTED_FOR_GOOD]
     return cause_of(mismatch, suspects, (possible or list(mismatch.suspicions))[0]).replace(tried=tried)

@@ -75,9 +75,9 @@ def without_signal(
 ) -> frozenset[tuple[str, str]]:
     """Return (stage, name) of tensors with nothing but rounding in both runs.
 
-    Every run is far from its own leg there, at some step and so at every step; experiments have no leg. A gradient that
-    no leg shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only too, as AdamW
-    divides a gradient by its own size.
+    Every run is far from its own portable rerun there, at some step and so at every step; experiments have no rerun. A
+    gradient that no rerun shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only
+    too, as AdamW divides a gradient by its own size.
     """
     shown: dict[tuple[str, str], bool] = {}
     tiny: dict[str, bool] = {}

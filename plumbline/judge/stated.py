@@ -1,7 +1,7 @@
 """Consistency checks of one record against its spec and its own numbers.
 
-It needs no reference: platforms that share a fault agree with each other. Without it, 8 of 77 shared faults pass
-(ADR 0036).
+The checks need no reference: platforms that share a fault agree with each other. Without them, 8 of 77 shared faults
+pass (ADR 0036).
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
 def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
     """Attribute the first different bit to the formula that portable runs show.
 
-    The legs may show it at a later step, as they do not run all of them.
+    Portable runs may show it at a later step, as they skip steps.
     """
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different

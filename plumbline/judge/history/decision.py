@@ -76,8 +76,8 @@ class Past:
     """State of a comparable series before tonight.
 
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
-    boundary of the segment, a proven gain, or a loss that was called. `untested` is the night after the newest one for
-    which experiments showed no loss of the software, or nights ruled it out. `lead` is how much better the level's
+    boundary of the segment, a proven gain, or a reported regression. `untested` is the night after the newest one for
+    which experiments showed no software regression, or nights ruled one out. `lead` is how much better the level's
     software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance. `prior`
     is that of the previous level, whose spread is used until this level has its own.
     """
@@ -128,9 +128,9 @@ class RerunTest:
 class Decision:
     """Tonight's decision on a series, with its numbers.
 
-    `new`: the loss was called, or the gain proven, tonight. `question` is the loss that is open after tonight.
+    `new`: a regression was reported, or a gain proven, tonight. `question` is the regression still open after tonight.
     `is_cleared`: the change is not the software's, which is equal, or an A/B rules it out. `missing_blocks` is what
-    the A/B lacks to show or rule out the loss. `lead` is the software's over the baseline's after a new call or gain.
+    the A/B lacks to show or rule out the regression. `lead` is the software's over the baseline's after a new report.
     """
 
     verdict: Verdict

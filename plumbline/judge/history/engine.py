@@ -1,7 +1,8 @@
 """Decision engine: replay a metric's nights, and decide on the newest.
 
-Statistics decide what is real, a person's limits what is worth a look. Only a decision moves the reference: a called
-loss, a proven gain, an accepted baseline. The night, `plumbline history`, the report and the tests call `decide`.
+Statistics decide what is real, a person's limits what is worth a look. Only a decision moves the reference: a
+reported regression, a proven gain, an accepted baseline. The nightly round, `plumbline history`, the report and the
+tests call `decide`.
 """
 
 from __future__ import annotations

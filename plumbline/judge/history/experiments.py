@@ -60,7 +60,7 @@ def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed,
     """Update a gain with the software advantage that an A/B measured; `before`: earlier reference.
 
     Without its experiments the gain is not yet new. Where none can be run, the lead is unknown afterwards, and no A/B
-    clears the software of a later loss.
+    clears the software of a later regression.
     """
     if software == "equal":
         return replace(gain, is_cleared=True)

@@ -103,8 +103,8 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
 def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
     """Return the history with changes that its nights show without experiments.
 
-    They are the changes of level that the whole series shows, and what the engine decides on the newest night, which
-    may show a loss, or its end, before ranks can show a change.
+    These are the changes of level that the whole series shows, and what the engine decides on the newest night, which
+    may show a regression, or its end, before ranks can show a change.
     """
     scores = history.metric.scores(history.values)
     starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})

@@ -1,6 +1,6 @@
 """Check of each native step against its mathematical definition, within one record.
 
-It needs no reference: each step is compared with its definition from the machine's own values at that step.
+The check needs no reference: each step is compared with its definition from the machine's own values at that step.
 """
 
 from __future__ import annotations
