@@ -1,4 +1,4 @@
-"""Watch flow: every few minutes, continue crashed rounds and alert about missed ones."""
+"""Watch flow: every few minutes, continue crashed rounds, alert about missed ones."""
 
 from __future__ import annotations
 

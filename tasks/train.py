@@ -118,7 +118,7 @@ def train_ordered(
 
 
 def _keep_lock(cache: Path, logger: Any) -> None:
-    """Store this environment's lock, from whose hashes a later A/B installs."""
+    """Store this environment's lock, to install a later A/B test from its hashes."""
     lock = variable("PLUMBLINE_LOCK")
     logger.info("lock %s", lock or "not named (PLUMBLINE_LOCK)")
     if lock:

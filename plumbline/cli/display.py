@@ -39,7 +39,7 @@ class _PlatformRow:
 
     @property
     def headline(self) -> str:
-        """Return the phase, and the training's current part."""
+        """Return the phase, and which part of the training runs now."""
         part = f" {self.text.split(' ')[0]}" if self.phase == "running" and self.text else ""
         return f"{PHASES.get(self.phase, self.phase)}{part}"
 

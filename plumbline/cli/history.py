@@ -217,7 +217,7 @@ def _write_reports(
 
 
 def _accepted(args: argparse.Namespace) -> dict[str, float]:
-    """Parse the times from which a person accepts series' new levels."""
+    """Parse the times from which a person accepts a series' new values."""
     accepted = {}
     for text in args.accept:
         name, _, date = text.rpartition("=")

@@ -69,7 +69,7 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
 
 
 def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = None) -> None:
-    """Write this process's loaded places, and any library that failed to load.
+    """Write which package folders this process loaded, and any library that failed.
 
     Leave nothing where the parent named no folder.
     """
@@ -83,7 +83,7 @@ def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = 
 
 
 def loaded_places(folder: Path) -> frozenset[str]:
-    """Return all loaded places that a training's processes wrote to `folder`."""
+    """Return all package folders that a training's processes reported in `folder`."""
     return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)
 
 

@@ -185,7 +185,7 @@ class Confirmation:
         return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
 
     def placed(self, cause: Cause) -> Cause:
-        """Return the cause, stating the first step of its trace window."""
+        """Return the cause, with the first traced step for orientation."""
         if self.window is None or self.sought:
             return cause
         counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
@@ -258,7 +258,7 @@ class Confirmation:
     def request(
         self, side: Side, description: str, steps: int, sources: tuple[Source, ...] = (), **parts: Any
     ) -> Request:
-        """Build an experiment request for the first steps of probe or trace."""
+        """Build an experiment request for the first steps of probe or learning curve."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
         if self.window is not None:

@@ -41,7 +41,7 @@ def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
 
 
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
-    """Return the reasons why a part's bits may differ; empty: must be equal."""
+    """Return why a training part's bits may differ; empty means must be equal."""
     lines = [line for line in differences(left.fingerprint, right.fingerprint) if _counts(line)]
     software = [line for line in lines if _name(line) in {f"packages.{name}" for name in SOFTWARE}]
     ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))
@@ -86,7 +86,7 @@ def _precision(spec: RunSpec, part: str) -> Precision:
 
 
 def _is_compiled(record: RunRecord, part: str) -> bool:
-    """Return whether a part ran through torch.compile."""
+    """Return whether a training part ran through torch.compile."""
     by_spec = getattr(_part_of(record.spec, part), "compile", False)
     return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))
 

@@ -73,7 +73,7 @@ class Pair:
 
     @property
     def precision(self) -> Precision:
-        """Return the compared part's precision in the spec."""
+        """Return the compared training part's precision in the spec."""
         spec, experiment = self.reference.record.spec, self.reference.record.experiment
         part = spec.learn if experiment is not None and experiment.part == "learn" else spec.probe
         return part.precision if part else "fp32"

@@ -159,7 +159,7 @@ def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> I
 
 
 def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
-    """Return how many distinct rows the spec's parts read; `None` if unknown."""
+    """Return how many distinct rows a training reads; `None` if unknown."""
     available = _num_evaluation_rows(data)
     if available is None:
         return None

@@ -60,7 +60,7 @@ def _text(value: Any) -> str:
 
 
 def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
-    """Yield the differences of two datasets that both records show."""
+    """Yield the differences between two datasets, as far as recorded."""
     left, right = reference.record.evidence.data, candidate.record.evidence.data
     if left is None or right is None:
         side = "reference" if left is None else "candidate"

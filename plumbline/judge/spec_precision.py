@@ -84,7 +84,7 @@ _TF32 = MANTISSA_BITS["tf32"]
 
 
 def _kept(record: RunRecord, part: str) -> dict[str, int]:
-    """Return the measured mantissa bits of each operator in a part."""
+    """Return the measured mantissa bits of each operator in a training part."""
     named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
     return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 

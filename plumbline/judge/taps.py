@@ -147,7 +147,7 @@ def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
 
 
 def _unknown(taps: _Taps) -> Statement:
-    """Describe a tensor sketched twice or unknown to the model, or return ""."""
+    """Describe a duplicate or unknown tensor sketch, or return ""."""
     keys = [(tap.step, tap.stage, tap.name) for tap in taps.probe.taps]
     if len(set(keys)) != len(keys):
         return fact("gap.twice")

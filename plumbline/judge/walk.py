@@ -244,7 +244,7 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
 
 
 def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatch]:
-    """Add the first computed mismatch to the causes, unless one causes it."""
+    """Add the first computed mismatch to the causes, unless another cause explains it."""
     if number is None:
         return causes
     step, below = number.at.step, RUNGS.index(number.rung) >= RUNGS.index("loss")

@@ -134,7 +134,7 @@ def _named_checks(speed: SpeedEvidence | None) -> set[str]:
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
-    """Return whether only the reference's learning curve has portable repetitions, without a recorded reason."""
+    """Return whether only the reference has portable repetitions, without a recorded reason."""
     known, found = left.legs, right.legs
     if known is None:
         return False

@@ -137,7 +137,7 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
 
 
 def _proven(findings: Sequence[Finding]) -> list[str]:
-    """Describe what was proven about production settings and learning curves, at worst."""
+    """Describe how well production settings and learning curves were verified."""
     passed = [finding for finding in findings if finding.outcome == "pass"]
     checks = [finding for finding in passed if finding.check == "production.equality"]
     windows = [finding.observed for finding in passed if finding.check == "learn.portable"]

@@ -124,7 +124,7 @@ def summarise(
 
 
 def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
-    """Return the reference (before any reported regression), and its level's start."""
+    """Return the reference before any reported regression, and where its nights begin."""
     past, reference = decided.past, decided.decision.reference
     if past.call is None:
         return reference, past.level

@@ -106,7 +106,7 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
 
 
 def _first_of_each_part(result: PlatformResult) -> list[Finding]:
-    """Return the first failed finding of each part, and all gate findings.
+    """Return the first failed finding of each training part and gate.
 
     Each gate measures a loss of its own.
     """

@@ -1,4 +1,4 @@
-"""Evidence: what a run measured and hashed, by kind ("rung").
+"""Evidence: what a run measured and hashed, by rung (kind).
 
 Scalars and digests are here, in JSON. Arrays are separate parts of the record:
 

@@ -31,7 +31,7 @@ class Fact(Model):
         raise TypeError(f"a fact is not text: {self.code}")
 
     def __hash__(self) -> int:
-        """Return a hash of the content, as dictionaries have none."""
+        """Hash the content, as dictionaries have no hash."""
         return hash((self.code, repr(sorted(self.values.items(), key=lambda item: item[0]))))
 
 

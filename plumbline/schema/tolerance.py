@@ -49,7 +49,7 @@ def is_off(draws: Draws) -> bool:
 
 
 def least_gradient(precision: Precision) -> float:
-    """Return the relative gradient size below which only rounding may remain.
+    """Return the relative gradient size below which gradients may be pure rounding.
 
     `FACTOR` units in the last place of fp32, in which the products of half precision are summed: 9.5e-7. Seen: the
     gradient of a key's bias 1e-11 of the largest in fp32 and 1e-7 in bf16, the smallest real one 1.5e-5.

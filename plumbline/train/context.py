@@ -122,7 +122,7 @@ class Context:
         self.mantissa_bits |= {name if part == "probe" else f"{part}.{name}": bits for name, bits in found.items()}
 
     def note(self, part: str, settings: dict[str, Any]) -> None:
-        """Record a part's settings for the fingerprint."""
+        """Record a training part's settings for the fingerprint."""
         self.numerics |= {f"{part}.{name}": value for name, value in settings.items()}
 
 

@@ -108,7 +108,7 @@ def read_settings() -> dict[str, Scalar]:
 def apply_settings(
     precision: Precision, *, strict: bool, part: str, speed: SpeedSpec | None = None
 ) -> dict[str, Scalar]:
-    """Apply a part's settings; raise `TrainingFailedError` if one has no effect.
+    """Apply a training part's settings; raise `TrainingFailedError` if one has no effect.
 
     Settings that are not strict are those of `speed`, or torch's own defaults.
     """

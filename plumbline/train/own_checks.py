@@ -40,7 +40,7 @@ class OwnChecks:
     """Checks of one engine at production settings, run in every process."""
 
     def __init__(self, context: Context, speed: SpeedSpec, start: Start, proofs: list[dict[str, Any]]) -> None:
-        """Prepare the checks; `proofs` is the part's list, which they extend."""
+        """Prepare the checks; results are appended to `proofs`."""
         self._context, self._speed, self._start, self._proofs = context, speed, start, proofs
         self._alone = Ranks(device=context.ranks.device)
 

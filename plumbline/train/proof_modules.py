@@ -252,7 +252,7 @@ class ModuleProofs:
         return None if repeated.is_short else found
 
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
-        """Add the expected gradients of a module's parameters, and store its inputs' ones.
+        """Add a module's expected parameter gradients, and store its input gradients.
 
         Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
         """

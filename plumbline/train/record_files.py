@@ -70,7 +70,7 @@ class RunResults:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
     def evidence(self) -> Evidence:
-        """Return every part's evidence; raise if one cannot be read."""
+        """Return the evidence of all training parts; raise if unreadable."""
         return Evidence(
             selfcheck=self.selfcheck,
             data=self.data,

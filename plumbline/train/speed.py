@@ -200,7 +200,7 @@ class SpeedRun:
         return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
 
     def _opened(self, engine: Engine, place: int) -> Engine:
-        """Return the engine, or an unsharded copy that portable checks can use.
+        """Return the engine, or an unsharded copy for portable checks.
 
         DDP's static graph counts the gradients of its first backward pass, which must not be a portable check's.
         """

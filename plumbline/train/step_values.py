@@ -61,7 +61,7 @@ class ModuleValues:
 
 
 def gradients_alone(stage: Stage, tensors: Tensors) -> Tensors:
-    """Copy a step's gradients; return nothing for other stages."""
+    """Return copies of gradients, and nothing for other stages."""
     return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
 
 

@@ -139,7 +139,7 @@ def parse_external(
 def accepted_since(
     histories: Sequence[MetricHistory], accepted: Mapping[str, float], *, where: str
 ) -> tuple[MetricHistory, ...]:
-    """Start a new level in each history where a person accepted one. Series are named as printed, or by metric.
+    """Reset each history's reference from the time that a person accepted. Series are named as printed, or by metric.
 
     Raise `ConfigurationError` for a name without a series, and for a time after which a named series has no night.
     """

@@ -22,7 +22,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 def read_delimited(
     source: Path, options: ColumnOptions, where: str, reading: Reading
 ) -> Iterator[tuple[Place, Mapping[str, str]]]:
-    """Yield the place (file and line) and the fields of each row."""
+    """Yield each row's origin (file and line) and its fields."""
     with opened(source, where) as raw:
         encoding = encoding_of(raw.read(4))
 

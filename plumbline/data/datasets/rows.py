@@ -161,7 +161,7 @@ class RawRow(NamedTuple):
 
 
 def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
-    """Build a row from the mapping `values`; raise with its place and column."""
+    """Build a row from the mapping `values`; raise with its origin and column."""
     pair, where = columns.pair, str(place)
     label = None if columns.label is None else values.get(columns.label)
     return RawRow(

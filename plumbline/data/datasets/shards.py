@@ -78,7 +78,7 @@ class _Files:
         self._names: list[tuple[str, str]] = []
 
     def packed(self, place: Place | None) -> tuple[int, int]:
-        """Convert a row's place to file number and row number."""
+        """Convert a row's origin to file number and row number."""
         if place is None:
             return _NO_PLACE, 0
         number = self._numbers.setdefault(place[:2], len(self._names))
@@ -87,7 +87,7 @@ class _Files:
         return number, place.number
 
     def place(self, file: int, number: int) -> Place | None:
-        """Convert file number and row number back to a place."""
+        """Convert file number and row number back to an origin."""
         return None if file == _NO_PLACE else Place(*self._names[file], number)
 
 

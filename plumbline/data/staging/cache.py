@@ -215,7 +215,7 @@ class Cache:
         return pinned
 
     def verify(self) -> list[str]:
-        """Hash every object again; remove and return the wrong ones' digests."""
+        """Hash every object again; remove damaged ones, and return their digests."""
         wrong = []
         with disk_errors(self.folder):
             for path in sorted((self.folder / "objects").glob("*/*")):

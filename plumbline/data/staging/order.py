@@ -86,7 +86,7 @@ class Plan:
 
 
 def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
-    """Plan the rows of all parts; each trains on the order's start."""
+    """Plan the rows of all training parts, each from the order's start."""
     order = Order(manifest, spec.seed, spec.data.manifest_sha256)
     steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
     available = sum(shard.num_rows for shard in manifest.evaluation)

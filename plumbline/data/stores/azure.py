@@ -53,7 +53,7 @@ _POOL = 64
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Connected client of one container, with its read connections."""
+    """Connected client of one container, with a pool of connections."""
 
     client: Any
     access: AzureAccess

@@ -75,7 +75,7 @@ def _apart(pair: Pair) -> GateResult | None:
 
 
 def _unsteady(pair: Pair) -> GateResult | None:
-    """Return a finding if only the candidate's kernels do not repeat their bits.
+    """Return a finding if only the candidate's kernels are non-deterministic.
 
     On a GPU and in compiled code, sums of gradients by atomic additions need not repeat themselves.
     """

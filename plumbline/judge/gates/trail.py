@@ -72,7 +72,7 @@ def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
 
 
 def _parted_process(trail: SpeedTrail) -> GateResult | None:
-    """Report the first process (rank) whose weights differ from rank zero's."""
+    """Report the first process (rank) with weights different from rank 0's."""
     if not trail.apart:
         return None
     step, rank = trail.apart[0]

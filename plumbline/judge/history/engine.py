@@ -61,7 +61,7 @@ class _Night:
     reference: Reference
 
     def decision(self) -> Decision:
-        """Decide on tonight alone, ignoring regressions still open from earlier nights."""
+        """Decide on tonight alone, ignoring regressions open from earlier nights."""
         tested = int(np.isfinite(self.past.values[self.past.level : self.past.untested]).sum())
         detections = detect(self.here, tested, self.reference, self.allowed)
         # A growing reference has taken a creep in.
@@ -105,7 +105,7 @@ class _Night:
         return asked if is_open else self._passed()
 
     def _is_within_margin(self) -> bool:
-        """Return whether tonight and the recent median are within the margin."""
+        """Return whether tonight's change and the recent median's are within the margin."""
         worst = max(self._size(), self._size(limits.LEAST_NIGHTS))
         return self.allowed.margin is not None and worst <= self.allowed.least_change
 
@@ -171,7 +171,7 @@ class _Night:
         return prove(proven, before, self.answers, self.allowed, self.software)
 
     def by_nights(self, decision: Decision) -> Decision:
-        """Decide an open or unexplained regression by the nights since: drift once significant."""
+        """Decide an unresolved regression by the nights since: drift once significant."""
         question, is_answered = self.past.question, decision.reason in ("machine", "unconfirmed")
         if decision.verdict == "drift" or (question is None and not is_answered):
             return decision

@@ -34,17 +34,17 @@ class LineDecision:
 
     @property
     def verdict(self) -> Literal["pass", "drift", "inconclusive"]:
-        """Return the final verdict; a trade of one cost for another passes."""
+        """Return the final verdict; pass if one step phase slowed but the step did not."""
         return "pass" if self.shifted else self.decision.verdict
 
     @property
     def needs(self) -> str:
-        """Return the experiment to run; empty for a shift between costs."""
+        """Return the experiment to run; none if only step phases shifted."""
         return "" if self.shifted else self.decision.needs
 
     @property
     def reason(self) -> str:
-        """Return the final reason, including cost shift and recovery."""
+        """Return the final reason, including phase shift and recovery."""
         return "shift" if self.shifted else "recovered" if self.recovered else self.decision.reason
 
 
@@ -117,7 +117,7 @@ def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
 
 
 def _events(history: MetricHistory, scores: Values, start: int, allowed: Allowed) -> Iterator[tuple[int, CallEntry]]:
-    """Yield level changes as gains, regressions or recoveries.
+    """Yield changes in a series as gains, regressions or recoveries.
 
     A level that is better by the least change is the new reference. A level within it of the reference ends a loss.
     """

@@ -1,4 +1,4 @@
-"""Reference statistics of a level: robust centre, spread, autocorrelation, standard errors."""
+"""Reference statistics of comparable nights: centre, spread, autocorrelation, standard errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.schema import limits
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Centre and spread of a level's nights; higher is worse."""
+    """Robust centre and spread of comparable nights; higher is worse."""
 
     centre: float
     spread: float
@@ -59,7 +59,7 @@ class Reference:
 def reference_of(
     values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
 ) -> Reference | None:
-    """Compute the reference of a level's nights, oldest first; `None` if too few are finite.
+    """Compute reference statistics of nights, oldest first; `None` if too few are finite.
 
     With `is_whole` the newest nights count, too: no loss has begun in them. `floor` is the minimum spread. With
     `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has

@@ -59,13 +59,13 @@ def level_reference(past: Past) -> Reference | None:
 
 
 def nights_since(past: Past, place: int, tonight: float) -> Values:
-    """Return the finite values from night `place` on, and tonight's."""
+    """Return the finite values since night `place`, including tonight's."""
     values = np.append(past.values[place:], tonight)
     return np.asarray(np.clip(values[np.isfinite(values)], -HUGE, HUGE))
 
 
 def among_all(past: Past, level: int, dated: Onset) -> Onset:
-    """Convert an onset's index among finite nights to one among all."""
+    """Convert a change's index among finite nights to all nights."""
     places = np.append(np.flatnonzero(np.isfinite(past.values[level:])) + level, len(past.values))
     return replace(dated, index=int(places[min(dated.index, len(places) - 1)]))
 

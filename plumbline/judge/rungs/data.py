@@ -1,4 +1,4 @@
-"""Rung 2: compare the dataset rows that the runs read."""
+"""Rung 2 of the evidence ladder: the dataset rows read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 10: compare the evaluation if all earlier evidence is equal.
+"""Rung 10 of the evidence ladder: evaluation after equal training.
 
 The rounding of logits can change some numbers of an evaluation, row by row; `docs/MATH.md` derives them. In
 classification a row's logits are those of its classes, and its prediction is a class. In masked language modelling a

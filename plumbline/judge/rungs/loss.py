@@ -1,4 +1,4 @@
-"""Rung 7: recompute the loss from the recorded logits."""
+"""Rung 7 of the evidence ladder: loss recomputed from logits."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"],
 
 
 def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
-    """Yield (part, proof) of all steps checked against their definition."""
+    """Yield (training part, proof) of all steps checked against their definition."""
     evidence = record.evidence
     for part, found in (("probe", evidence.probe), ("speed", evidence.speed), ("learn", evidence.learn)):
         for proof in found.proofs if found is not None else ():
@@ -37,7 +37,7 @@ def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
 
 
 def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatch, str] | None:
-    """Return the first tensor of these parts that contradicts its definition."""
+    """Return the first tensor of these training parts that contradicts its definition."""
     for part, proof in proofs_of(record):
         if part not in parts:
             continue

@@ -1,4 +1,4 @@
-"""Rung 5: compare random generator states before each step."""
+"""Rung 5 of the evidence ladder: random generator states."""
 
 from __future__ import annotations
 

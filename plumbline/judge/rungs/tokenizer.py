@@ -1,4 +1,4 @@
-"""Rung 2: different tokenizer files, judged by the resulting tokens.
+"""Rung 2 of the evidence ladder: tokenizer files and resulting tokens.
 
 A file may be rewritten without a different token, such as with its keys in a different order. Such a file is a note.
 Different tokens of the same rows are a drift wherever a run reads them: in the probe's batches, in its evaluation, or

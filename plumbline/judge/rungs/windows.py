@@ -43,7 +43,7 @@ def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
 
 
 def windows_of(side: LoadedRecord, part: Part) -> PortableWindows | None:
-    """Return the portable repetitions of a part's steps, if trained."""
+    """Return a training part's portable repetitions, if the part trained."""
     found = side.record.evidence.speed if part == "speed" else side.record.evidence.learn
     return found.legs if found is not None else None
 
@@ -148,7 +148,7 @@ def _proven(pair: Pair, part: Part) -> int:
 
 
 def lost_windows(pair: Pair, part: Part) -> str:
-    """Return why a part has no comparable portable repetitions, or "".
+    """Return why a training part has no comparable portable repetitions, or "".
 
     An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason.
     """
@@ -160,7 +160,7 @@ def lost_windows(pair: Pair, part: Part) -> str:
 
 
 def window_findings(pair: Pair, part: Part) -> list[Finding]:
-    """Return the proof that a part computes equal formulas."""
+    """Return the proof that both sides compute equal formulas."""
     num, places = _proven(pair, part), len(list(_common(pair, part)))
     if not num:
         return []
@@ -169,7 +169,7 @@ def window_findings(pair: Pair, part: Part) -> list[Finding]:
 
 
 def window_notes(pair: Pair, part: Part) -> list[Note]:
-    """Describe what portable repetitions prove about a part, and where not."""
+    """Describe what portable repetitions prove about a training part."""
     spec, notes = pair.reference.record.spec, list[Note]()
     setting = spec.speed if part == "speed" else spec.learn
     if num := _proven(pair, part):

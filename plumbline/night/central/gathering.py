@@ -44,7 +44,7 @@ class Gathered:
 def gather(
     outboxes: Mapping[str, Store], orders: Mapping[str, TrainingOrder], central: CentralStore, into: Path
 ) -> dict[str, Gathered]:
-    """Collect every order's record in parallel, into `into` and the central store.
+    """Collect all platforms' records in parallel, into `into` and the central store.
 
     A record that does not match its platform's order is `foreign`, and is not kept. A repeated call fetches only new
     records. A failure of one platform does not affect others, and no platform takes more than its share of the disk.

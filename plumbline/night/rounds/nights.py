@@ -66,7 +66,7 @@ Nights = Mapping[str, PlatformNight]
 
 
 def limits_of(suite: Suite, platform: str = "") -> Allowed:
-    """Return the decision engine's limits under a suite's gates, with a platform's own."""
+    """Return the decision engine's limits for a suite or one platform."""
     own = suite.platforms[platform].throughput_drop if platform else None
     gates = suite.gates if own is None else suite.gates.replace(throughput_drop=own)
     return allowed_for(

@@ -35,7 +35,7 @@ def round_of_run(suite: str, run_id: str, due: datetime) -> str:
 
 
 def check_round_id(name: str, *, where: str, key: str = "") -> str:
-    """Return a user's round name; raise `ConfigurationError` if invalid."""
+    """Validate a user's round name; raise `ConfigurationError` if invalid."""
     try:
         return TypeAdapter[str](Name).validate_python(name)
     except ValidationError as error:
