@@ -18,7 +18,7 @@ from plumbline.tasks.train import train_and_publish
 
 @flow(name="plumbline-training", persist_result=False, log_prints=False)
 def training(order: dict[str, Any]) -> State[None]:
-    """Run the ordered training, and publish its record; a failure sets the state."""
+    """Run the ordered training and publish its record; failures set the state."""
     try:
         # Validated here, not by Prefect: a controller of a different version is named before an unknown key.
         read = validate_order(TrainingOrder, order)

@@ -89,7 +89,7 @@ def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
 
 @flow(name="plumbline-gate", persist_result=False, log_prints=False)
 def gate(order: dict[str, Any]) -> State[None]:
-    """Judge an upgrade on this platform, and write the report to the outbox."""
+    """Judge an upgrade on this platform, and send the report."""
     try:
         read = validate_order(UpgradeOrder, order)
     except ConfigurationError as error:

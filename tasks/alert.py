@@ -108,7 +108,7 @@ def _refuse_if_known(suite: Suite, round_id: str) -> None:
 
 
 def _is_judged(suite: Suite, round_id: str) -> bool:
-    """Return whether the round's verdict or upgrade's outcome is stored; `False` in an outage."""
+    """Return whether the verdict or upgrade outcome is already stored."""
     try:
         return stored_result(suite, round_id) is not None
     except PlumblineError:
@@ -116,7 +116,7 @@ def _is_judged(suite: Suite, round_id: str) -> bool:
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:
-    """Store new messages, send all pending ones, and return the failures as lines.
+    """Store new messages, send all pending; return failures as lines.
 
     An unreadable state is reset. If the state cannot be used at all, the messages that an empty one leads to are sent.
     """
@@ -198,7 +198,7 @@ def _deliver(
     remark: str,
     note: Callable[[Outgoing, str], None],
 ) -> None:
-    """Send messages to all receivers in parallel, in order; report each result to `note`.
+    """Send messages to all receivers in parallel, reporting to `note`.
 
     All tries begin within `_DELIVERY_SECONDS`: a receiver that does not answer holds no round.
     """
@@ -228,7 +228,7 @@ def _attempt(  # noqa: PLR0917 - one delivery, fully described
     message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str, pauses: Sequence[float],
     deadline: float,
 ) -> str:  # fmt: skip
-    """Try to send a message, repeating after pauses; return the failure, or ""."""
+    """Send a message with repeated tries; return the failure, or ""."""
     why = f"its receiver took longer than {_DELIVERY_SECONDS:g} s for earlier alerts"
     body = "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
     for pause in (0.0, *pauses):

@@ -37,7 +37,7 @@ def confirm_throughput(
 def confirm_software(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Run an A/B test on each platform with a confirmed regression, and judge again."""
+    """Run an A/B test where a regression persists, and judge again."""
     asked = night_abs(judged.nights, limits_of(round_.suite))
     if not asked:
         return gathered, judged

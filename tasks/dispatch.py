@@ -59,7 +59,7 @@ def run_on_workers(
     orders: Callable[[str, int], OrderType],
     find: Callable[[Store, OrderType], Recorded],
 ) -> dict[str, Result]:
-    """Run jobs on their platforms' workers, keeping machines up; return results by key.
+    """Run jobs on their platforms' workers; return results by key.
 
     `orders` makes the order of a job's attempt, `run_of` describes its flow run, and `find` looks for its record in the
     platform's outbox.

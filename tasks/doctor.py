@@ -1,4 +1,4 @@
-"""Checks of a Prefect server: API, events, database, deployments, work pools, schedule, alert blocks."""
+"""Checks of a Prefect server and the suite's objects there."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse 
 
 
 def check_pool(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> CheckResult:
-    """Check that a work pool exists, fits the suite, and has an online worker."""
+    """Check that a work pool exists, fits, and has workers."""
     where = f"{place}: worker"
     health = read_pool(client, pool)
     if health is None:
@@ -104,7 +104,7 @@ def _misfits(
 def _check_workers(  # noqa: PLR0917 - all that is known of the pool
     client: SyncPrefectClient, health: PoolHealth, found: WorkPool, queue: str, suite: Suite, place: str
 ) -> CheckResult:
-    """Check that a worker polls the work queue, or that machines can be started."""
+    """Check that a worker polls the queue, or machines can start."""
     pool, platform, where = found.name, suite.platforms.get(place), f"{place}: worker"
     if not health.has_workers:
         text = f"{pool} is a {health.kind} pool: Prefect starts its runs, so no worker can be seen; --workers runs one"
@@ -133,7 +133,7 @@ def _check_machines(suite: Suite, platform: Platform, where: str) -> CheckResult
 
 
 def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str, str] | None:
-    """Return why no worker can receive the queue's runs, and a hint; else `None`."""
+    """Return why no worker can receive the queue's runs, else `None`."""
     pool = found.name
     if found.is_paused:
         return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
@@ -152,7 +152,7 @@ def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str,
 
 
 def _is_polled(client: SyncPrefectClient, pool: str, queue: str) -> bool:
-    """Return whether a worker polls the queue; a worker may poll only some queues."""
+    """Return whether any worker polls this work queue."""
     deadline = time.monotonic() + _POLLED_SECONDS
     while client.read_work_queue_by_name(queue, pool).status is WorkQueueStatus.NOT_READY:
         if time.monotonic() > deadline:
@@ -253,7 +253,7 @@ def _check_database(client: SyncPrefectClient) -> Iterator[CheckResult]:
 def _check_deployed(
     client: SyncPrefectClient, place: str, wanted: Sequence[Item], suite: str = ""
 ) -> Iterator[CheckResult]:
-    """Compare the suite's objects on the server with the suite file, like `plumbline deploy`."""
+    """Compare the server's objects with the suite file, like `plumbline deploy`."""
     suite = suite or place
     try:
         changes = plan(client, suite, wanted)

@@ -35,7 +35,7 @@ _CHECK_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A worker's report, or the reason for none, with the local times of request and response."""
+    """A worker's report or failure reason, with request times."""
 
     report: str
     why: str
@@ -45,7 +45,7 @@ class _Answer:
 
 
 def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
-    """Run the doctor flow in each pool, and compare torch versions with the reference."""
+    """Run the doctor flow in each pool, and compare torch versions."""
     results: list[CheckResult] = []
     reports: dict[str, tuple[Report, _Answer]] = {}
     try:
@@ -78,7 +78,7 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
 
 
 def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
-    """Start one run per pool, and collect reports; cancel runs that no worker claims."""
+    """Start one run per pool, and collect the reports."""
     answers: dict[str, _Answer] = {}
     runs: dict[str, UUID] = {}
     with open_apis(suite) as apis:
@@ -127,7 +127,7 @@ def _start_seconds(suite: Suite, place: str) -> float:
 
 
 def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
-    """Start the doctor flow as a round's flow would start; raise `ObjectNotFound` if not deployed."""
+    """Start the doctor flow; raise `ObjectNotFound` if not deployed."""
     client, of_round = apis.of(place), place == CONTROLLERS
     copied = client.read_deployment_by_name(
         f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)
@@ -148,7 +148,7 @@ def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
 
 
 def _training(suite: Suite, place: str) -> dict[str, Any]:
-    """Return parameters for the doctor flow: whether and with which Python a platform trains."""
+    """Return the doctor flow's parameters: whether a platform trains, its Python."""
     platform = suite.platforms.get(place)
     if platform is None:
         return {"trains": False}

@@ -1,4 +1,4 @@
-"""Download from web addresses given by people or events: HTTPS only, redirects included."""
+"""Download from given web addresses: HTTPS only, redirects included."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MAX_CHARS = 1000
 
 
 class TrainerOutput:
-    """Filter that copies a trainer's first and last output lines into the flow run's log."""
+    """Filter that logs a trainer's first and last output lines."""
 
     def __init__(self, logger: Log) -> None:
         self._logger, self._count = logger, 0

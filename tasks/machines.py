@@ -1,4 +1,4 @@
-"""Machine groups of a round: started for training, stopped afterwards, alerted if left running."""
+"""Machine groups of a round: start, stop, alert if left running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 @contextmanager
 def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
-    """Stop all machine groups of the suite at the end of the context."""
+    """Stop the suite's machine groups when the context ends."""
     try:
         yield
     finally:
@@ -31,7 +31,7 @@ def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
 
 
 class Machines:
-    """Machine groups of a suite, each running while its platforms have trainings left.
+    """Machine groups of a suite, running while platforms train.
 
     A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
     error in the log, and an alert of the watch.
@@ -114,6 +114,6 @@ def _add(state: AlertState, suite: Suite, left: Mapping[str, int], now: datetime
 
 
 def _is_round_open(suite: Suite, now: datetime, *, without: str | None = None) -> bool:
-    """Return whether another round or upgrade of the suite is active, except `without`."""
+    """Return whether another round or upgrade of the suite is active."""
     with server_errors(), open_client() as client:
         return any(str(run.id) != str(without) for run in read_open_rounds(client, suite.name, now))

@@ -28,7 +28,7 @@ _PARAMETERS = "the flow run's parameters"
 
 
 def run_name() -> str:
-    """Return the flow run's name in Prefect's UI: suite, and round or night."""
+    """Return the flow run's name: suite, and round or night."""
     given: dict[str, Any] = flow_run.parameters or {}
     suite = given.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else getattr(suite, "name", None)
@@ -78,7 +78,7 @@ def refuse_superseded(suite: Suite, round_id: str) -> None:
 
 @round_task("open round")
 def open_round(suite: Suite, round_id: str) -> Round:
-    """Read the round's specs from the central store, and write the start marker."""
+    """Read the round's specs, and write the start marker."""
     central = CentralStore(open_store(suite.store))
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, suite.name, round_id))
     central.put_text(start_key(suite.name, round_id, server_time()), "")

@@ -33,7 +33,7 @@ from plumbline.tasks.round_task import round_task
 def report_round(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged
 ) -> tuple[RoundVerdict, str]:
-    """Write the report; return the verdict with its link, and the charts page."""
+    """Write the report; return the linked verdict and the charts page."""
     refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 

@@ -45,7 +45,7 @@ _CONTROLLER_POLL_SECONDS = 15.0
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
-    """Train and publish the record; return its exit code and error, or the last output line."""
+    """Train and publish the record; return exit code and error."""
     began = time.monotonic()
     cache = cache_folder()
     outbox = open_store(order.outbox)
@@ -78,7 +78,7 @@ def train_ordered(
     order: TrainingOrder, outbox: Store, work: Path, on_progress: Callable[[dict[str, Any]], None],
     should_stop: Callable[[], bool],
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run an ordered training on this machine; return exit code and record folder."""
+    """Run an ordered training; return exit code and record folder."""
     cache = cache_folder()
     with disk_errors(cache):
         write_spec(order.spec, work / "spec.json")
@@ -118,7 +118,7 @@ def train_ordered(
 
 
 def _keep_lock(cache: Path, logger: Any) -> None:
-    """Store this environment's lock, to install a later A/B test from its hashes."""
+    """Store this environment's lock for later A/B tests."""
     lock = variable("PLUMBLINE_LOCK")
     logger.info("lock %s", lock or "not named (PLUMBLINE_LOCK)")
     if lock:

@@ -65,7 +65,7 @@ _CLAIM_SECONDS = 120.0
 
 
 def start_round(suite: Suite) -> str:
-    """Start the deployed round for an event without a lock; return the run's name."""
+    """Start the deployed round for an event; return its name."""
     name = f"{REGRESSION}/{suite.name}"
     key = f"{name}-{flow_run.id}"
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
@@ -91,7 +91,7 @@ def _open_lock(request: UpgradeRequest) -> LockUpgrade:
 
 
 def _open_image(request: UpgradeRequest) -> ImageUpgrade:
-    """Check that the work pools accept an image; read the workload's published specs."""
+    """Check the work pools for an image; read the published specs."""
     suite, name = request.suite, request.chosen_workload
     if request.options.releases:
         what = "an image is one change: it has no releases to search"
@@ -184,7 +184,7 @@ def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
 
 
 def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
-    """Alert about each platform that did not pass; return failed deliveries as lines."""
+    """Alert about platforms that did not pass; return failed deliveries."""
     return alert_once(suite, list(alerts_of(outcome)))
 
 

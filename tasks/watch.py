@@ -132,7 +132,7 @@ def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
 
 
 def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
-    """Return the round's flow runs due since `since`, or `None` and the reason."""
+    """Return the round's runs due since `since`, or the reason."""
     name = f"{REGRESSION}/{suite.name}"
     try:
         wait_for_api(0.0)
@@ -146,7 +146,7 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
 
 
 def recover_rounds(suite: Suite) -> list[str]:
-    """Resume or end each crashed round, and alert about those without a verdict.
+    """Resume or end each crashed round, and alert if lost.
 
     Returns the failures as lines.
     """
@@ -167,7 +167,7 @@ def recover_rounds(suite: Suite) -> list[str]:
 
 
 def _add_failed(suite: Suite, runs: Iterable[FlowRun], now: datetime) -> None:
-    """Add an alert for each round that failed without a verdict or alert."""
+    """Add an alert for each round that failed without one."""
     messages = [
         no_verdict_message(suite.name, name, clean(why), url_for("flow-run", run.id) or "")
         for run in runs

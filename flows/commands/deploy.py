@@ -105,7 +105,7 @@ def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
 
 
 def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:
-    """Raise for an alert block that does not exist and cannot be created."""
+    """Raise for a missing alert block that cannot be created."""
     for change in changes:
         if change.item.kind == "block" and change.verb == "create" and change.item.name not in known:
             variables = [

@@ -147,7 +147,7 @@ def _wait_for_interrupt(stack: Stack) -> None:
 
 
 def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVerdict:
-    """Start the deployed round on a Prefect server, and follow until its verdict."""
+    """Start the deployed round on a Prefect server; return its verdict."""
     from plumbline.flows.commands.deploy import publish_data
     from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
     from plumbline.tasks.prefect_client.round_run import API_SECONDS, RoundRun

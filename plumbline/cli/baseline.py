@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
-    """Return the round with this id, or the suite's last; raise if absent."""
+    """Return the round with this id, by default the suite's last."""
     if wanted:
         return read_round(central, suite, wanted, "--round")
     if (newest := latest_round(central, suite)) is not None:
@@ -119,7 +119,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
 
 
 def _note(args: argparse.Namespace, suite: Suite) -> DecisionNote:
-    """Return a decision's author, time and reason; raise if a required reason is missing."""
+    """Return a decision's author, time and reason; raise if incomplete."""
     forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
     if (forced or as_anchor) and not args.reason.strip():
         option = "--force" if forced else "--anchor"
@@ -165,7 +165,7 @@ def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> 
 
 
 def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
-    """Compare the new record with the last accepted and the first accepted one."""
+    """Compare the new record with the latest and the first accepted."""
     if baseline is None or not baseline.records:
         return []
     pairs = [("the last baseline", baseline.records[-1])]

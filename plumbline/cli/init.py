@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_choices(suite: NewSuite) -> None:
-    """Raise if a run could not use the chosen data, model or recipient."""
+    """Raise if the chosen data, model or recipient is unusable."""
     from plumbline.data.datasets.spec import checkpoint_folder
 
     if "@" not in suite.model:  # a Hub model is asked for when it is needed
@@ -123,7 +123,7 @@ def _check_rows(suite: NewSuite) -> None:
 
 
 def _write_checked(file: Path, text: str) -> None:
-    """Write the suite file if valid; otherwise keep the old file and raise."""
+    """Validate and write the suite file; keep the old one if invalid."""
     file.parent.mkdir(parents=True, exist_ok=True)
     written = file.with_name(f".{file.name}.new")
     try:

@@ -1,4 +1,4 @@
-"""Command line entry point: find and run commands, convert errors to exit codes.
+"""Command line entry point: runs commands, converts errors to exit codes.
 
 A command is a module with `register(subparsers)` and `run(args) -> int`. The core's commands are in this package; those
 that need Prefect are found by their entry points, so that the core never imports them.

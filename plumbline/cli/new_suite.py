@@ -22,7 +22,7 @@ class NewPlatform(Model):
 
     @classmethod
     def of_bucket(cls, name: str, bucket: str, accelerator: str = "", *, kind: str = "gpu") -> Self:
-        """Return a platform with prefixes for data and records below one store URL."""
+        """Return a platform that stores data and records below one URL."""
         url = bucket.rstrip("/")
         return cls(work_pool=f"{name}-{kind}", data=f"{url}/data", outbox=f"{url}/outbox", accelerator=accelerator)
 

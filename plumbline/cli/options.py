@@ -27,7 +27,7 @@ def at_least(option: str, value: int, least: int) -> int:
 
 
 def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> None:
-    """Raise unless a file can be written at `path`; with `parents`, create folders."""
+    """Raise unless a file can be written at `path`, creating its `parents`."""
     if path.is_dir():
         raise _refusal(path, option, "is a folder", "name a file")
     if path.exists():

@@ -156,7 +156,7 @@ def _baselines(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict
 
 
 def _loaded(central: CentralStore, names: Iterable[str], into: Path) -> Iterator[LoadedRecord]:
-    """Load the records with these ids; report and skip missing or damaged ones."""
+    """Load these records; report and skip missing or damaged ones."""
     for name in names:
         try:
             yield central.get_record(name, into)

@@ -46,7 +46,7 @@ def memory_kills(process: Path = _SELF) -> int | None:
 
 
 def memory_limit(process: Path = _SELF) -> int | None:
-    """Return the tightest memory limit of this process's cgroups in bytes, or `None`."""
+    """Return the tightest cgroup memory limit in bytes, or `None`."""
     files = [folder / name for folder in _groups(process, "memory") for name in ("memory.max", "memory.limit_in_bytes")]
     limits = [int(number) for file in files if (number := _number(file)) is not None and number < _UNLIMITED]
     return min(limits, default=None)

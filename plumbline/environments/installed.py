@@ -232,7 +232,7 @@ def keep_lock(root: Path, path: Path) -> None:
 
 
 def hashed_pins(root: Path) -> dict[tuple[str, str], Pin]:
-    """Return hashed pins of all stored locks by (name, canonical version); newer locks win.
+    """Return hashed pins of all stored locks by (name, version).
 
     A lock that can no longer be read is skipped.
     """

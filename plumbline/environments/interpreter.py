@@ -72,7 +72,7 @@ def _unfit(name: str, what: str, *, where: str, key: str = "", hint: str) -> Unf
 
 
 def tested_range(name: str) -> str:
-    """Return the lowest and the highest tested version of a library, as text."""
+    """Return the lowest and highest tested version of a library."""
     return " to ".join(map(_dotted, SUPPORTED[name]))
 
 
@@ -129,7 +129,7 @@ def _version(name: str) -> str:
 
 
 def _other_machine(name: str) -> str:
-    """Return the other machine type that a wheel was built for, else ""."""
+    """Return the other machine type that a wheel targets, else ""."""
     about = distribution(name).read_text("WHEEL") or ""
     places = [line.rpartition("-")[2] for line in about.splitlines() if line.startswith("Tag:")]
     if any(place.endswith(platform.machine()) for place in places):

@@ -61,7 +61,7 @@ def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def module_command(python: str | Path, module: str) -> list[str]:
-    """Return a command like `python -m MODULE` that imports nothing from the working directory.
+    """Return `python -m MODULE`, importing nothing from the working directory.
 
     Python 3.10 does not know PYTHONSAFEPATH.
     """
@@ -116,7 +116,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 def started_child(
     command: list[str], environment: Mapping[str, str], folder: Path | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a child process in a new session; terminate its process tree afterwards."""
+    """Yield a child process in a new session; terminate its descendants afterwards."""
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -178,7 +178,7 @@ def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], 
 
 
 def _outcome(code: int, out: Path) -> int:
-    """Return the trainer's exit code; after a crash, read it from the record."""
+    """Return the trainer's exit code, after a crash from its record."""
     if code != ExitCode.DRIFT and code in {int(record) for record in ExitCode}:
         return code
     try:
@@ -197,7 +197,7 @@ def run_training(
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
     trainer: str = "", nodes: Nodes = ONE_NODE,
 ) -> int:  # fmt: skip
-    """Run a training in its own process (or torchrun); return the exit code.
+    """Run a training in its own process; return the exit code.
 
     A trainer killed by a signal gives 3: training was not judged; 4 if the kernel says that it was for memory, as every
     repetition would end so. One line then says in which part. A library whose import a signal ends is a

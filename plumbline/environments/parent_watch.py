@@ -1,4 +1,4 @@
-"""Watch of a parent process: the child ends when its parent dies, even by `kill -9`.
+"""Watch that ends a child process when its parent dies.
 
 The parent starts the child with a pipe as its stdin and `PARENT_WATCH` in its environment, and writes no data.
 """

@@ -32,7 +32,7 @@ def check_training(
     spec: RunSpec, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str,
     experiment: Path | None = None,
 ) -> None:  # fmt: skip
-    """Create the output folder; raise early for problems that would end a finished training."""
+    """Create the output folder, and check everything that the training needs."""
     _check_name(platform, option="--platform")
     _check_name(record_id, option="--record-id")
     if data is not None:

@@ -115,7 +115,7 @@ def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
 
 
 def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
-    """Yield copies of the record, each with one fault in its probe run."""
+    """Yield record copies, each with one fault in its probe."""
     evidence = record.record.evidence
     probe = evidence.probe
     if probe is None:

@@ -26,7 +26,7 @@ _OTHER_TASK = fact("compared.one-spec")
 
 @dataclass(frozen=True)
 class Compared:
-    """Comparison of a candidate with a reference; each property is computed once, on first use.
+    """Comparison of a candidate with a reference, computed on first use.
 
     Every part raises `InvalidInputError` if a file of a record is malformed.
     """
@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Return the sides with less evidence than the other: `reference`, `candidate` or `either`."""
+        """Return the sides that lack evidence: `reference`, `candidate` or `either`."""
         return frozenset(side for side, _ in self._unequal)
 
     @cached_property
@@ -116,7 +116,7 @@ class Comparisons:
         return found
 
     def whole(self, record: LoadedRecord) -> WholeRecord:
-        """Wrap the record with its completeness check."""
+        """Return the record with cached completeness checks."""
         if isinstance(record, WholeRecord):
             return record
         return self._whole.setdefault(id(record), (record, whole(record)))[1]

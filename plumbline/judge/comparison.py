@@ -155,7 +155,7 @@ def _lost_curve(pair: Pair) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return a finding if different bits lack a portable rerun to explain them."""
+    """Return `inconclusive` if bits differ without portable runs to compare."""
     is_experiment = pair.candidate.record.experiment is not None
     if walk.equal or walk.mismatches or is_experiment or portable_legs(pair) is not None:
         return []

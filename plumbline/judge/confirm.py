@@ -165,7 +165,7 @@ class Confirmation:
 
     @property
     def num_steps(self) -> int:
-        """Return the number of compared steps, of the traced window or whole probe."""
+        """Return the number of compared steps in window or probe."""
         if self.window is not None:
             return self.window.until - self.window.first
         probe = self.reference.record.evidence.probe
@@ -258,7 +258,7 @@ class Confirmation:
     def request(
         self, side: Side, description: str, steps: int, sources: tuple[Source, ...] = (), **parts: Any
     ) -> Request:
-        """Build an experiment request for the first steps of probe or learning curve."""
+        """Build an experiment request for the first probe or curve steps."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
         if self.window is not None:

@@ -1,4 +1,4 @@
-"""Learning curves that diverge after equal probe runs: first step, reruns, traces. Pure.
+"""Learning curves that diverge after equal probes: first step, reruns, traces. Pure.
 
 The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
 evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives

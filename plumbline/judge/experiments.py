@@ -94,7 +94,7 @@ _KEPT = frozenset({"batch", "schedule", "rng"})
 
 
 def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
-    """Extend an experiment to the whole probe, unless captured tensors limit its steps.
+    """Extend an experiment to the whole probe, unless captures limit it.
 
     The evaluation reads its own rows: neither an order of batches, a generator's state nor a learning rate reaches it,
     but wrong texts, tokens and labels may.

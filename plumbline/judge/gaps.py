@@ -26,7 +26,7 @@ class Gap:
     """Role in a comparison in which the record needs the item; `None` for both."""
 
     def finding(self, side: str) -> Finding:
-        """Convert the gap to a finding on `side`, such as `reference` or `rerun`."""
+        """Convert the gap to a finding on record `side`."""
         detail = fact("gap.of-side", side=side, what=self.text)
         return Finding(
             check=self.check, outcome=self.outcome, metric=self.metric, observed=self.observed, limit=self.limit,

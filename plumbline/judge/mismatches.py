@@ -48,7 +48,7 @@ def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:
 
 
 def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
-    """Return whether a rounding difference and a later mismatch share kind and module.
+    """Return whether two mismatches share evidence kind and module.
 
     Other code for an update or a module also rounds differently where its formula gives an equal result.
     """
@@ -56,7 +56,7 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
 
 
 def is_trace_of_gradient(later: Mismatch) -> bool:
-    """Return whether an output differs only by rounding, caused by earlier gradient differences."""
+    """Return whether an output difference is rounding caused by earlier gradients."""
     error = later.findings[0].observed if later.findings else None
     is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
     return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding

@@ -41,7 +41,7 @@ def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
 
 
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
-    """Return why a training part's bits may differ; empty means must be equal."""
+    """Return why a training part's bits may differ; empty if never."""
     lines = [line for line in differences(left.fingerprint, right.fingerprint) if _counts(line)]
     software = [line for line in lines if _name(line) in {f"packages.{name}" for name in SOFTWARE}]
     ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))

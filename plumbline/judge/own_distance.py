@@ -1,4 +1,4 @@
-"""Distance of a run's tensors from its own portable rerun, to measure rounding.
+"""Distance of a run's tensors from its portable rerun, measuring rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """

@@ -117,7 +117,7 @@ class Pair:
         return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
-        """Return the error of each tensor sketched in both runs, in execution order."""
+        """Return the error of each tensor sketched in both runs."""
         return self._errors.get((step, stage), ())
 
     def _error(self, left: int, right: int) -> TapError:

@@ -110,7 +110,7 @@ def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec)
 
 
 def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield gaps of the probe's evaluation: its step, and a reference's rows and numbers."""
+    """Yield gaps of the probe's evaluation: step, rows and numbers."""
     evaluation, asked = probe.evaluation, num_steps(loaded.record, spec)
     if evaluation is None:
         yield Gap("probe.evaluation", "evaluation", fact("gap.evaluation"))
@@ -144,7 +144,7 @@ def _data_rows(loaded: LoadedRecord, data: DataEvidence, _spec: None) -> Iterato
 
 
 def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> Iterator[Gap]:
-    """Yield a gap if evaluation arrays are missing or contradict their recorded digests."""
+    """Yield a gap if evaluation arrays are missing or contradict digests."""
     probe = loaded.record.evidence.probe
     evaluation = probe.evaluation if probe is not None else None
     if evaluation is None:
@@ -181,7 +181,7 @@ def _num_evaluation_rows(data: DataEvidence) -> int | None:
 def _evaluated_rows(
     record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str
 ) -> Iterator[Gap]:
-    """Yield a gap unless the reference evaluated as many rows as its spec requires."""
+    """Yield a gap if the reference evaluated too few rows."""
     data = record.evidence.data
     available = _num_evaluation_rows(data) if data is not None else None
     if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
@@ -261,7 +261,7 @@ def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for the first log without exactly one entry per step."""
+    """Yield a gap for a log without one entry per step."""
     marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
     lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
     for name, values in lists.items():

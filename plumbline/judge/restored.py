@@ -125,7 +125,7 @@ _STAGES: dict[str, TapStage] = {"forward": "forward", "gradient": "gradient", "o
 
 
 def _gap(mismatch: Mismatch, pair: Pair) -> float:
-    """Return how far two runs differ at a mismatch: worst tensor or scalar."""
+    """Return how far two runs differ at a mismatch."""
     step = mismatch.at.step or 0
     stage = _STAGES.get(mismatch.rung)
     errors = [tap.error for tap in pair.errors(step, stage) if not math.isinf(tap.limit)] if stage else []

@@ -125,7 +125,7 @@ def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
 
 
 def merge(parts: list[Judgement]) -> Judgement:
-    """Merge judgements on one candidate; keep the most certain cause of each code."""
+    """Merge judgements on one candidate, with the most certain causes."""
     causes: dict[str, Cause] = {}
     order = {"confirmed": 0, "likely": 1, "unattributed": 2}
     for cause in (cause for part in parts for cause in part.causes):
@@ -166,7 +166,7 @@ def _who_is_off(
 
 
 def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:
-    """Return why a rerun cannot confirm or refute a throughput drop, or ""."""
+    """Return why a rerun cannot decide about a throughput drop, or ""."""
     own, other = (side.record.fingerprint.hardware_class for side in (record, rerun))
     if other != own:
         return fact("rerun.ran-on", machine=other, training=own)

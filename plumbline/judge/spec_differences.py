@@ -160,7 +160,7 @@ def _labels(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> 
 def _label_changes(
     rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]
 ) -> tuple[list[tuple[int, int, str, str]], int]:
-    """Return (reference row, candidate row, both classes), and the number of compared texts."""
+    """Return (reference row, candidate row, both classes), and compared texts' number."""
     once = [side["text"][_once(side["text"])] for side in rows]
     shared = np.intersect1d(once[0], once[1], assume_unique=True)
     places = [_places(side["text"], shared) for side in rows]

@@ -62,7 +62,7 @@ def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
 
 
 def _updates(record: RunRecord) -> Iterator[GateResult]:
-    """Yield an optimizer step that should have changed the weights, but did not."""
+    """Yield optimizer steps that wrongly left the weights unchanged."""
     probe, speed = record.evidence.probe, record.evidence.speed
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:

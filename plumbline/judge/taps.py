@@ -34,7 +34,7 @@ class _Taps:
 
     @cached_property
     def names(self) -> Mapping[tuple[int, TapStage], dict[str, None]]:
-        """Map (step, stage) to tensor names, in execution order, without repeated calls (`#`)."""
+        """Map (step, stage) to tensor names in execution order."""
         found: dict[tuple[int, TapStage], dict[str, None]] = {}
         for tap in self.probe.taps:
             if "#" not in tap.name:
@@ -137,7 +137,7 @@ def _lost(text: Statement, observed: int | None = None, wanted: int | None = Non
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
-    """Return the first non-finite tensor, or "", except gradients that loss scaling skips."""
+    """Return the first non-finite tensor that loss scaling does not skip."""
     skipped = {step.step for step in probe.steps if step.gradient_norm is None and step.loss_scale is not None}
     finite = np.isfinite(loaded.sketches.get("sketch", np.zeros((0, 1)))).all(axis=1)
     for tap, is_finite in zip(probe.taps, np.atleast_1d(finite), strict=False):

@@ -189,7 +189,7 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
 
 
 def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
-    """Attribute a number beyond its limit to an earlier different formula, if any.
+    """Attribute an excessive number to an earlier different formula, if any.
 
     What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
     """
@@ -226,7 +226,7 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
 
 
 def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
-    """Drop the cause `schedule` if equal portable bits exclude a different learning rate."""
+    """Drop the cause `schedule` if portable bits rule it out."""
     return without("schedule", mismatch) if step < proven and mismatch.rung == "optimizer" else mismatch
 
 
@@ -244,7 +244,7 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
 
 
 def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatch]:
-    """Add the first computed mismatch to the causes, unless another cause explains it."""
+    """Add the first computed mismatch, unless another cause explains it."""
     if number is None:
         return causes
     step, below = number.at.step, RUNGS.index(number.rung) >= RUNGS.index("loss")

@@ -1,4 +1,4 @@
-"""Completeness of a record: does it contain all evidence its spec requires? Pure."""
+"""Completeness of a record: all evidence its spec requires. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WholeRecord(LoadedRecord):
 
     @cached_property
     def gaps(self) -> tuple[Gap, ...]:
-        """Return all required evidence that the record lacks; raise `InvalidInputError` for an unreadable part.
+        """Return all missing evidence; raise `InvalidInputError` for an unreadable part.
 
         A reference's numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
         """
@@ -35,17 +35,17 @@ class WholeRecord(LoadedRecord):
 
     @cached_property
     def own(self) -> OwnDistances:
-        """Return the record's distances from its own portable rerun, cached for all comparisons."""
+        """Return the record's distances from its portable rerun, cached."""
         return OwnDistances(self)
 
     def defects(self, side: str) -> list[Finding]:
-        """Return why the record cannot be judged as `side`, whatever the other record."""
+        """Return why the record cannot be judged as `side`."""
         if self.record.exit.status != "completed":
             return [_failed(self.record, side)]
         return [*self.missing(side), *_not_finite(self.record, side)]
 
     def missing(self, side: str) -> list[Finding]:
-        """Return a finding for each item that a record in this role lacks."""
+        """Return a finding for each item missing in this role."""
         role = "reference" if side == "reference" else "candidate"
         return [gap.finding(side) for gap in self.gaps if gap.role in (None, role)]
 
@@ -97,7 +97,7 @@ def _failed(record: RunRecord, side: str) -> Finding:
 
 
 def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
-    """Yield (side, finding) for each item that only one of two records has.
+    """Yield (side, finding) for each item that one record lacks.
 
     The side that lacks it is `reference`, `candidate`, or `either` if the records do not show which one.
     """
@@ -171,7 +171,7 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
 
 
 def _reads_equal_rows(left: RunRecord, right: RunRecord) -> bool:
-    """Return whether both trainings' batches contain the same rows, as far as recorded."""
+    """Return whether both trainings' batches contain the same rows."""
     probes, curves = ([side.evidence.probe for side in (left, right)], [side.evidence.learn for side in (left, right)])
     read = [[step.batch.get("row_ids") for step in probe.steps] for probe in probes if probe is not None]
     logged = [curve.batches for curve in curves if curve is not None]

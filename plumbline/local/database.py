@@ -154,7 +154,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _copy_programs(source: Path, folder: Path) -> Path:
-    """Copy the wheel's programs into `folder`, for a user without access to the wheel."""
+    """Copy the wheel's programs into `folder`, readable for other users."""
     package = source.parents[1]
     for name in (package.name, f"{package.name}.libs"):
         if (package.parent / name).is_dir():

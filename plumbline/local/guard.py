@@ -1,4 +1,4 @@
-"""Guard process that stops the local stack when its parent dies, even by `kill -9`.
+"""Guard process that stops the local stack when its parent dies.
 
 `python -m plumbline.local.guard MARK FOLDER` holds the reading end of a pipe from the command that started it. The
 pipe closes when that command ends, for any reason.

@@ -1,4 +1,4 @@
-"""Rehearsal of a suite on this machine: equal platforms and alerts, small trainings. Pure."""
+"""Rehearsal of a suite on this machine, with small trainings. Pure."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def guarded(application: Application, key: str) -> Application:
-    """Wrap a WSGI `application` to answer 403 unless this access key is used."""
+    """Restrict a WSGI `application` to requests with this access key."""
 
     def respond(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         given = _KEY.search(f"{environ.get('HTTP_AUTHORIZATION', '')} {environ.get('QUERY_STRING', '')}")

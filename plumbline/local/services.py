@@ -30,7 +30,7 @@ S3_KEY = "PLUMBLINE_S3_KEY"
 
 @dataclass(frozen=True, slots=True)
 class StackSecrets:
-    """Random passwords and keys of the local servers, as other users can reach localhost.
+    """Random passwords and keys that protect the local servers.
 
     The login stays the same for one state folder, so that a browser can remember it.
     """
@@ -42,7 +42,7 @@ class StackSecrets:
 
 
 def read_login(state: Path) -> str:
-    """Read the Prefect server's login from the state folder, creating it if missing."""
+    """Read or create the Prefect server's login in the state folder."""
     path = state / LOGIN_NAME
     if not path.is_file():
         path.touch(mode=0o600)
@@ -67,7 +67,7 @@ def prefect_server_command(port: int) -> list[str]:
 
 
 def moto_command(port: int) -> list[str]:
-    """Return the command of the in-memory S3 server, which takes its key from the variable `S3_KEY`."""
+    """Return the in-memory S3 server's command, with its key in `S3_KEY`."""
     require("moto")
     return [sys.executable, "-m", "plumbline.local.s3_endpoint", str(port)]
 

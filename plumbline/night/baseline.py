@@ -163,12 +163,12 @@ class BaselineBook:
         return baseline if baseline is not None and baseline.records else None
 
     def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return all baselines with accepted records, and reasons of damaged ones by key."""
+        """Return all non-empty baselines, and reasons of damaged ones by key."""
         baselines, damaged = self.everything()
         return tuple(baseline for baseline in baselines if baseline.records), damaged
 
     def everything(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return all baselines, including empty ones, and reasons of damaged ones by key."""
+        """Return all baselines, including empty ones, and reasons of damaged ones."""
         baselines: list[Baseline] = []
         damaged: dict[str, str] = {}
         for key in [info.key for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:

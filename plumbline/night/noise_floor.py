@@ -56,7 +56,7 @@ def widest_floor(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
 
 
 def recommended_drop(reference: Reference, allowed: Allowed) -> float:
-    """Return the drop limit that unchanged runs exceed as rarely as detectors misfire.
+    """Return the drop limit that unchanged runs rarely exceed.
 
     z * sqrt(2) * SD: both runs vary. z is Student's, as the SD is estimated from few nights.
     """
@@ -65,7 +65,7 @@ def recommended_drop(reference: Reference, allowed: Allowed) -> float:
 
 
 def recommended_limit(floor: NoiseFloor, allowed: Allowed, runs: int | None = None) -> float | None:
-    """Return the recommended limit for this noise and number of nights (default: those measured)."""
+    """Return the recommended limit for this noise and nights' number."""
     if floor.relative_sd is None:
         return None
     return recommended_drop(Reference(0.0, floor.relative_sd, runs or floor.runs, floor.autocorrelation), allowed)

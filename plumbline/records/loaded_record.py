@@ -84,7 +84,7 @@ class LoadedRecord:
 
     @cached_property
     def answers(self) -> Arrays:
-        """Return `row_ids` and `right` (0 or 1) of the last evaluation, or nothing."""
+        """Return `row_ids` and `right` (0 or 1) of the last evaluation."""
         return self._part("answers", _check_answers)
 
     @cached_property
@@ -133,7 +133,7 @@ _in_memory: deque[weakref.ref[LoadedRecord]] = deque()
 
 
 def limit_memory(record: R) -> R:
-    """Track a record on disk, and evict the oldest from memory; reloaded when needed."""
+    """Track a record on disk, evicting the oldest from memory."""
     _in_memory.append(weakref.ref(record))
     while len(_in_memory) > _MAX_IN_MEMORY:
         oldest = _in_memory.popleft()()

@@ -100,7 +100,7 @@ def _part_seconds(finding: Finding, result: PlatformResult) -> float:
 
 
 def _total_seconds(result: PlatformResult) -> float:
-    """Return the seconds that a platform spent on trainings. Waiting for data is a share of their parts."""
+    """Return a platform's total training seconds. Waiting for data is a share of their parts."""
     if "total" in result.timings:
         return max(0.0, result.timings["total"])
     return sum(max(0.0, took) for name, took in result.timings.items() if not name.endswith("data_wait"))

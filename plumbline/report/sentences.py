@@ -108,7 +108,7 @@ _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
 
 
 def clean(text: object, limit: int = MAX_CHARS) -> str:
-    """Return one printable line of limited length, from a fact or untrusted text."""
+    """Return one printable line of limited length from any text."""
     return clean_text(sentence_of(text) if isinstance(text, Fact) else text, limit)
 
 

@@ -57,7 +57,7 @@ class SuiteRow:
 
 @dataclass(frozen=True, slots=True)
 class StackChange:
-    """Change of spec, lock, hardware or software on a platform at one night."""
+    """Change of spec, lock, hardware or software at one night."""
 
     round: str
     when: str
@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """Matrix row: one night, with a cell per platform and failures in words."""
+    """Matrix row: one night, with a cell per platform."""
 
     round: str
     when: str

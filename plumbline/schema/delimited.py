@@ -1,4 +1,4 @@
-"""Strict parser of delimited text: no line is lost or merged silently. Pure.
+"""Strict parser of delimited text that loses no line silently. Pure.
 
 Datasets and the series of other tools are read alike. `csv.Sniffer` is not used: it guesses from letter frequencies,
 takes `;` inside texts for the delimiter, and reports `doublequote=False` for files whose sample has no escaped quote.
@@ -58,7 +58,7 @@ def encoding_of(start: bytes) -> str:
 
 
 class Place(NamedTuple):
-    """Place of a row in the user's file, such as `reviews.csv`, `line`, 17."""
+    """Place of a row, such as `reviews.csv`, `line`, 17."""
 
     file: str
     unit: str

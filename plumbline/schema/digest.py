@@ -54,7 +54,7 @@ def digest_file(path: Path) -> str:
 
 
 class ArrayDigest:
-    """SHA-256 of an array's dtype, shape and values, which may arrive in pieces."""
+    """SHA-256 of an array's dtype, shape and (piecewise) values."""
 
     def __init__(self, dtype: str, shape: Sequence[int]) -> None:
         self._hasher = hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())

@@ -63,7 +63,7 @@ def require(module: str) -> ModuleSpec:
 
 
 def require_version(package: str) -> None:
-    """Raise a one-line error for a package that is missing or outside the supported range."""
+    """Raise for a package that is missing or of unsupported version."""
     from packaging.requirements import Requirement
 
     require(package)

@@ -1,4 +1,4 @@
-"""Fingerprint: hardware, software and settings of a run; comparison with the expected machine."""
+"""Fingerprint: hardware, software and settings of a run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _CLOUDS = {"s3": "aws", "az": "azure", "gs": "gcp"}
 
 
 def machine_of(store_scheme: str, accelerator: str) -> Machine | None:
-    """Return the cheapest machine with this accelerator in a store's cloud, or `None`."""
+    """Return the cheapest machine with this accelerator, or `None`."""
     names, cloud = accelerator_names(accelerator), _CLOUDS.get(store_scheme)
     fitting = [row for row in machine_table().machines if row.cloud == cloud and row.gpu in names]
     return min(fitting, key=lambda row: row.price_per_hour, default=None)

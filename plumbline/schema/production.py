@@ -46,7 +46,7 @@ class SpeedTrail(Model):
 
 
 class KernelError(Model):
-    """Error of a tensor from compiled kernels against fp64, with plain modules' error."""
+    """Error of a tensor from compiled kernels against fp64."""
 
     stage: Literal["forward", "gradient"]
     name: Label

@@ -113,7 +113,7 @@ class OptimizerSpec(Model):
 
 
 class ScheduleSpec(Model):
-    """Linear warm-up, then decay to zero over the part's steps, or a constant rate."""
+    """Linear warm-up, then decay to zero, or a constant rate."""
 
     kind: Literal["linear", "cosine", "constant"] = "linear"
     """After a linear warm-up: decay to zero over the steps of the part, along a line or half a cosine, or a constant

@@ -171,7 +171,7 @@ class RoundVerdict(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the verdict's exit code; 2 (usage) if only unprepared platforms are missing."""
+        """Return the verdict's exit code; 2 if only unprepared platforms are missing."""
         missing = [result for result in self.platforms.values() if result.verdict == "inconclusive"]
         is_usage = self.verdict == "inconclusive" and all(result.is_misconfigured for result in missing)
         return ExitCode.USAGE if is_usage and missing else exit_code(self.verdict)

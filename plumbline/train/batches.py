@@ -141,7 +141,7 @@ class Packing:
         return torch.cat((values.reshape(-1), values.new_full((1,), padding)))[self.source]
 
     def unpack(self, values: torch.Tensor) -> torch.Tensor:
-        """Move values of packed tokens, [packed rows, length, ...], back to batch rows; zero for padding."""
+        """Move packed values, [packed rows, length, ...], back to batch rows."""
         length, inner = self.source.shape[1], values.shape[2:]
         flat = values.new_zeros((self.rows * length + 1, *inner))
         flat[self.source.reshape(-1)] = values.reshape(-1, *inner)
@@ -149,7 +149,7 @@ class Packing:
 
 
 def pack_rows(mask: torch.Tensor) -> Packing:
-    """Compute a batch's packing on the CPU: each text goes into the first row with room."""
+    """Pack each text of a batch into the first row with room."""
     rows, length = mask.shape
     tokens = np.flatnonzero(mask.numpy())
     counts = np.bincount(tokens // length, minlength=rows)

@@ -46,7 +46,7 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
 
 
 class ModuleCalls:
-    """Forward hooks that report every module call to `see`, which may replace the output.
+    """Forward hooks that report module calls to `see`, which may replace outputs.
 
     Calls that a check makes are not reported.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints of the learning run: a resumed run ends with the same bits."""
+"""Checkpoints of the learning run, to resume with the same bits."""
 
 from __future__ import annotations
 

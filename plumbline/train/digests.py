@@ -53,7 +53,7 @@ class HashThreads:
         self.close()
 
     def start(self, digest: ArrayDigest, piece: torch.Tensor, after: Future[None] | None) -> Future[None]:
-        """Copy a tensor's piece to the host, and queue its hashing in order."""
+        """Copy a tensor's piece to the host, and queue its hashing."""
         size = piece.numel() * max(piece.element_size(), 4 if piece.dtype == torch.bfloat16 else 1)
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting or self._waiting + size <= _MOST_BYTES)
@@ -80,7 +80,7 @@ class HashThreads:
 
 
 class TensorDigest:
-    """SHA-256 of a tensor that arrives in pieces, equal to `digest_array` of the whole."""
+    """SHA-256 of a tensor in pieces, equal to the whole's."""
 
     def __init__(self, threads: HashThreads, dtype: torch.dtype, shape: Sequence[int]) -> None:
         stored = torch.float32 if dtype == torch.bfloat16 else dtype
@@ -89,7 +89,7 @@ class TensorDigest:
         self._last: Future[None] | None = None
 
     def add(self, piece: torch.Tensor) -> None:
-        """Add the next piece; hash CPU pieces at once, as these may be overwritten."""
+        """Add the next piece, hashing CPU pieces at once."""
         if piece.device.type == "cpu":
             self._digest.add(host_array(piece))
         else:

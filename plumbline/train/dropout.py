@@ -65,7 +65,7 @@ def _row_keys(rows: int, key: int, first_row: int, device: torch.device) -> torc
 
 
 def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:  # noqa: PLR0917
-    """Return the dropout mask of `rows` rows with `each` elements, by plain torch operations."""
+    """Return a dropout mask of [rows, each], by plain torch operations."""
     keys = _row_keys(rows, key, first_row, device)
     places = torch.arange(each, dtype=torch.int32, device=device).unsqueeze(0)
     word = _mix(_mix(places ^ keys[:, 0:1]) ^ keys[:, 1:2])
@@ -90,7 +90,7 @@ def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
 def keep_mask(
     shape: tuple[int, ...], rate: float, *, seed: int, step: int, layer: int, first_row: int, device: torch.device
 ) -> torch.Tensor:
-    """Return the dropout keep mask; rows start at `first_row` of the global batch."""
+    """Return the dropout keep mask for rows from `first_row` on."""
     each, limit = math.prod(shape[1:]), round(rate * (1 << 24))
     return bits_form(device)(shape[0], each, _key(seed, step, layer), first_row, limit, device).reshape(shape)
 

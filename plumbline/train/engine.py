@@ -59,7 +59,7 @@ def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
 
 
 class Observer:
-    """Hooks into a training step, to record or replace values; forwards to its members.
+    """Hooks into a training step, forwarded to members.
 
     A subclass that overrides a hook decides whether the members get it.
     """
@@ -81,7 +81,7 @@ class Observer:
         return batch
 
     def feeds(self, local: Batch, first_row: int) -> None:
-        """Handle the next micro-batch before the forward pass: global rows from `first_row` on."""
+        """Handle the next micro-batch, rows from `first_row` on."""
         for member in self._members:
             member.feeds(local, first_row)
 
@@ -143,7 +143,7 @@ class Engine:
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
         masks: DropoutClock | None = None,
     ) -> None:  # fmt: skip
-        """Build the optimizer and schedule; `masks` holds the portable dropout's position, if used."""
+        """Build optimizer and schedule; `masks` positions the portable dropout."""
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.task = training_task(spec.task)
         self.bare = in_double(model) if precision == "fp64" else model

@@ -81,7 +81,7 @@ class Recount:
         self._right, self._terms, self._loss = 0, 0, 0.0
 
     def watching(self, model: nn.Module) -> RemovableHandle:
-        """Recompute from every forward pass of `model` until the returned hook is removed."""
+        """Recompute metrics from every forward pass of `model`."""
         return model.register_forward_hook(self._add, with_kwargs=True)
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
@@ -101,7 +101,7 @@ def evaluate(
     model: nn.Module, rows: Dataset[Any], *, task: Task, step: int, batch_size: int, precision: Precision,
     device: torch.device,
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:  # fmt: skip
-    """Run an evaluation; return its evidence and arrays `RESULTS`, `labels`, `inputs`, perhaps `right`."""
+    """Run an evaluation; return its evidence and arrays."""
     was_training = model.training
     model.eval()
     sums = _Sums(task)

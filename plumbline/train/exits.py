@@ -70,7 +70,7 @@ def first_exit(folder: Path) -> tuple[int, Exit] | None:
 
 
 def wait_for_end(stop: threading.Event) -> bool:
-    """Wait up to ten seconds for a stop request; return whether one came.
+    """Wait up to ten seconds; return whether a stop was requested.
 
     torchrun asks every process to end 0.1 s after the first has ended. Polled, because the signal's handler sets the
     event in this thread, and must not find its lock taken.

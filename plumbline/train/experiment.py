@@ -94,7 +94,7 @@ def use_schedule(engine: Engine, step: int) -> None:
 
 
 class Intervention(Observer):
-    """Observer that restores and captures values before its members run; steps count from `first`."""
+    """Observer that restores and captures values before its members run."""
 
     def __init__(
         self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, first: int, *members: Observer

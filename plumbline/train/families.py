@@ -124,7 +124,7 @@ def check_map(model: nn.Module, family: str) -> None:
 
 
 def _is_tied(model: nn.Module, name: str) -> bool:
-    """Return whether all parameters of a module are tied to an earlier module."""
+    """Return whether all of a module's parameters are tied."""
     first: dict[int, str] = {}
     for key, value in model.named_parameters(remove_duplicate=False):
         first.setdefault(id(value), key)

@@ -114,7 +114,7 @@ def _nccl() -> str:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that may affect training, without secrets or temporary folders.
+    """Return the environment variables that may affect training.
 
     A worker gives every run a folder of its own, in PYTHONPATH too: it would differ in every record.
     """

@@ -1,4 +1,4 @@
-"""Training from spec to record: stage data, run all parts, write the record."""
+"""Training: stage data, run all parts, write the record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TrainJob:
 
 
 def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Event) -> Context:
-    """Stage the first files, read the weights, and return the shared run state."""
+    """Stage the first files, read the weights, return the shared state."""
     plan = plan_rows(job.spec, source.manifest)
     source.start(planned_files(plan, source.manifest))
     rows = Rows(job.spec, source, plan.wanted)
@@ -178,7 +178,7 @@ def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
 
 
 def run_job(job: TrainJob, stop: threading.Event) -> None:
-    """Train and write the record; re-raise a failure after the record is written."""
+    """Train and write the record, then re-raise any failure."""
     findings = RunResults(datetime.now(timezone.utc))
     findings.timings["import"] = job.import_seconds
     job.out.mkdir(parents=True, exist_ok=True)

@@ -278,7 +278,7 @@ class LearnRun:
         return {name: self.evaluation[name] for name in RESULTS if self.evaluation}
 
     def answers(self) -> dict[str, NDArray[np.generic]]:
-        """Return which rows the last evaluation predicted correctly, if each has one label."""
+        """Return which rows the last evaluation predicted correctly."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
 
 

@@ -1,4 +1,4 @@
-"""Experiment on the learning curve: rerun its first steps, traced or with values restored."""
+"""Experiment on the learning curve: traced or with values restored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TRACED = 200
 
 
 class TraceRun(ExperimentRun):
-    """Recorder of full probe evidence for a learning curve's steps from `first` on."""
+    """Recorder of full evidence for a learning curve's steps."""
 
     def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle, *, first: int, until: int) -> None:
         count = until - first
@@ -47,7 +47,7 @@ class TraceRun(ExperimentRun):
         self._trail = WeightsTrail(engine.bare)
 
     def starts(self, engine: Engine, step: int) -> None:
-        """Record a weights checksum before each step; observe from the first traced step."""
+        """Record weights before each step, and observe traced steps."""
         self.finish()
         if step == self._first:
             self._observe(engine)

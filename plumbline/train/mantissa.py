@@ -58,7 +58,7 @@ def _kept_bits(steps: Iterable[float]) -> int:
 
 
 def _bits_of(products: Sequence[float], values: Sequence[float]) -> int:
-    """Return how many bits of `values` survived; 0 if a value is grossly wrong."""
+    """Return how many bits survived; 0 for a wrong value."""
     if not all(value / 2 < product < value * 2 for product, value in zip(products, values, strict=True)):
         return 0
     return _kept_bits(map(kept_part, products, values))
@@ -203,7 +203,7 @@ def measure_mantissa_bits(
     device: torch.device, precision: Precision, sizes: Sequence[Size], layers: Sequence[tuple[int, int]], *,
     compiled: bool = False,
 ) -> dict[str, int]:  # fmt: skip
-    """Return the fewest mantissa bits that each operator keeps in the current settings.
+    """Return the mantissa bits that each operator keeps at least.
 
     `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns), and `layers` the
     shapes of all linear layers, as (inner, columns); `compiled`: also those of linear layers in compiled code.

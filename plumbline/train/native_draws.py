@@ -1,4 +1,4 @@
-"""Recover native dropout masks from the elements that a call set to zero."""
+"""Recover native dropout masks from the zeros in outputs."""
 
 from __future__ import annotations
 

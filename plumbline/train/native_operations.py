@@ -53,7 +53,7 @@ def _hashed(shape: tuple[int, ...], salt: int, device: torch.device) -> torch.Te
 
 
 def _values(shape: tuple[int, ...], salt: int, device: torch.device, scale: float = 1.0) -> torch.Tensor:
-    """Return reproducible fp32 values in [-1, 1), times a power of two near `scale`."""
+    """Return reproducible fp32 values in [-1, 1), scaled by about `scale`."""
     exact = 2.0 ** round(math.log2(scale))
     values = _hashed(shape, salt, device).float() / 2**23 - 1.0
     return (values * exact).requires_grad_()
@@ -276,7 +276,7 @@ def _operations(engine: Engine, evaluated: tuple[int, ...]) -> Iterator[tuple[st
 
 
 def measure_operations(engine: Engine, evaluation_rows: int, at_once: int) -> tuple[NativeOperation, ...]:
-    """Return digest and sketch of each operation in the current settings, for all processes.
+    """Return digest and sketch of each operation, for all processes.
 
     An operation that this machine cannot compute has none, and excuses nothing.
     """

@@ -35,7 +35,7 @@ _WORD = "<I"
 
 
 def _set(precision: Precision, speed: SpeedSpec | None) -> dict[str, Scalar]:
-    """Apply all settings; return their expected values. Strict determinism unless `speed` is given."""
+    """Apply and return all settings; strictly deterministic without `speed`."""
     strict, on_gpu = speed is None, torch.cuda.is_available()
     kernels: tuple[str, ...] = _REPEATABLE_SDP if speed is None else speed.sdpa_kernels
     benchmark = speed is not None and on_gpu and speed.cudnn_benchmark

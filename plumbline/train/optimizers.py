@@ -25,7 +25,7 @@ def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
 
 
 def _raised_cosine(left: float) -> float:
-    """Return (1 - cos(pi * left)) / 2, bitwise equal with every C library; 0 <= left <= 1."""
+    """Return (1 - cos(pi * left)) / 2, bitwise reproducible; 0 <= left <= 1."""
     if left > 0.5:
         return 1.0 - _raised_cosine(1.0 - left)
     angle, term, total = math.pi * left, -0.5, 0.0

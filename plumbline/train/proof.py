@@ -1,4 +1,4 @@
-"""Check native steps: compare each tensor with its fp64 definition on equal inputs.
+"""Check native steps: compare each tensor with its fp64 definition.
 
 No reference and no earlier step is needed: a module's output is repeated from its own inputs, a gradient from what the
 backward pass gave its module, an update from the optimizer's own state. One operation rounds once, so that nothing has
@@ -170,7 +170,7 @@ class Prover(Observer):
         self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
-        """Compare the complete gradients with their definitions, unless loss scaling skips the step."""
+        """Compare the complete gradients with their definitions."""
         self._sizes = {value: size_of(value.grad) for value in self._names if value.grad is not None}
         total = torch.stack(list(self._sizes.values())).sum()
         self._skipped = self._engine.scaler is not None and not math.isfinite(float(total))
@@ -219,7 +219,7 @@ class Prover(Observer):
 
 
 def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy over non-ignored labels, without device synchronisation; 0 without labels."""
+    """Return the mean cross entropy over non-ignored labels, without synchronisation."""
     counted = labels != IGNORED
     peak = logits.detach().amax(-1, keepdim=True)
     whole = peak + (logits - peak).exp().sum(-1, keepdim=True).log()
@@ -228,7 +228,7 @@ def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
-    """Select the largest error of each stage and kind, and all beyond limits."""
+    """Select the largest errors, and all beyond limits."""
     largest: dict[tuple[str, str, str], int] = {}
     for place, each in enumerate(errors):
         key = (each.stage, each.kind, each.dtype)

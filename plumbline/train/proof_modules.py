@@ -68,7 +68,7 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules to check: leaves, blocks of leaves, and the whole model."""
+    """Yield the modules to check: leaves, their blocks, the whole model."""
     for name, module in model.named_modules():
         if not name or not any(list(child.children()) for child in module.children()):
             yield name, module
@@ -140,7 +140,7 @@ class _Gradient:
 
 
 class ModuleProofs:
-    """Hooks on a model for one step; each comparison is appended to `found`."""
+    """Hooks on a model for one step, collecting comparisons in `found`."""
 
     def __init__(self, engine: Engine, found: list[Found]) -> None:
         self._engine, self._found = engine, found
@@ -194,7 +194,7 @@ class ModuleProofs:
         return stack
 
     def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
-        """Return an fp64 recomputation, or `None` if the module does not support fp64."""
+        """Return an fp64 recomputation, or `None` if unsupported."""
         try:
             return compute()
         except MODULE_ERRORS as error:
@@ -244,7 +244,7 @@ class ModuleProofs:
                 alias.register_hook(partial(self._reached, call, place))
 
     def _output(self, call: _Call, rounded: torch.dtype | None = None) -> torch.Tensor | None:
-        """Return a module's output by its definition, if its dropout masks are known."""
+        """Return a module's output by definition, if dropout masks are known."""
         repeated = Repeated(call.draws, rounded)
         parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
         with self._exactly(repeated), torch.no_grad():
@@ -274,7 +274,7 @@ class ModuleProofs:
                 self._add(key, _Gradient(call.kind, dtype, expected, rows, [call]), call.level)
 
     def _moved_output(self, call: _Call, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return how far random rounding moves an output, in roundings; NaN if unknown."""
+        """Return how far random rounding moves an output, in roundings."""
         moved = self._output(call, dtype)
         return exact.new_tensor(math.nan) if moved is None else distance(moved, exact) / unit_of(dtype)
 
@@ -377,7 +377,7 @@ class ModuleProofs:
         return own
 
     def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[], torch.Tensor]) -> None:
-        """Record a tensor's distance from its definition, and how far rounding may move it.
+        """Record a tensor's distance from its definition, and rounding's effect.
 
         `found.error` is the definition. Where an error can be read without a wait, roundings are
         repeated only for a tensor that is not well within its limit.

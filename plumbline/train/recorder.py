@@ -1,4 +1,4 @@
-"""Recorder of a step's tensors by stage and name, in a chosen form."""
+"""Recorder of a step's tensors by stage and name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recorder(Observer, Generic[Kept]):
         self, engine: Engine, outputs: _Outputs[Kept], keep: Callable[[Stage, Tensors], Mapping[str, Kept]],
         change: Callable[[Tensors], None] = lambda _: None, *, updates: bool = True,
     ) -> None:  # fmt: skip
-        """Create the recorder; `change` edits gradients before clipping, `updates=False` skips the weight update."""
+        """Create the recorder; `change` edits gradients, `updates=False` skips the update."""
         self._engine, self._outputs, self._keep, self._change = engine, outputs, keep, change
         self._updates = updates
         self.kept: dict[Stage, Mapping[str, Kept]] = {}

@@ -181,7 +181,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 
 
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
-    """Train one step of the bundled model, and compare digests; takes half a second."""
+    """Train one step of the bundled model, and compare digests."""
     task = _TASKS["row" if has_row_labels(task) else "token"]
     apply_settings("fp32", strict=True, part="probe")
     leg = trained_leg(task, device, "eager", steps=1)

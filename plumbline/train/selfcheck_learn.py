@@ -1,4 +1,4 @@
-"""Self-check of the learning run: train a tiny BERT through the real code.
+"""Self-check of the learning run, by a tiny BERT.
 
 Rows are written as a dataset, staged, tokenized, trained on with dropout, and evaluated by `LearnRun`. The right result
 is known without any run: the labels of each batch and of the evaluation, the tokens, and an accuracy of almost 1. So it

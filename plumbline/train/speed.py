@@ -55,7 +55,7 @@ Shards of weights are gathered for it, and so after the last of these steps alon
 
 
 def found_warm(seconds: list[float]) -> bool:
-    """Return whether the median step times of the last two windows agree within 5%."""
+    """Return whether the last two windows' median step times agree."""
     if len(seconds) < 2 * WINDOW:
         return False
     before, after = statistics.median(seconds[-2 * WINDOW : -WINDOW]), statistics.median(seconds[-WINDOW:])

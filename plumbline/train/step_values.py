@@ -16,7 +16,7 @@ from plumbline.train.recorder import Stage, Tensors
 
 
 class ModuleValues:
-    """Outputs of all module calls and logits of a step, in execution order."""
+    """Outputs of all module calls of a step, in execution order."""
 
     def __init__(self, engine: Engine, beside: Tensors | None = None) -> None:
         """Create the recorder; with `beside`, store only distances from these outputs."""

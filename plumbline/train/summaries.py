@@ -115,7 +115,7 @@ class DeviceSummary:
 
 @cache
 def _places(device: torch.device) -> torch.Tensor:
-    """Return each sketch code's element positions in a block, int64 [128, most], padded."""
+    """Return each sketch code's element positions, int64 [128, most], padded."""
     codes = element_codes()
     order, counts = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=NUM_SIGNED)
     places = np.full((NUM_SIGNED, counts.max()), BLOCK)
@@ -142,7 +142,7 @@ class _Tensor:
         self.num_missing = math.prod(self.shape)
 
     def add(self, piece: torch.Tensor, start: int = 0, *, is_measured: bool = True, is_hashed: bool = True) -> None:
-        """Add values that start at element `start`; hashed pieces must arrive in order."""
+        """Add values that start at element `start`."""
         with summarizing():
             piece = piece.detach()
             if self._is_unsigned:
@@ -170,7 +170,7 @@ class Summaries:
         self._tensors: list[_Tensor] = []
 
     def open(self, value: torch.Tensor, shape: Sequence[int]) -> _Tensor:
-        """Open the summary of a tensor with `shape` and the dtype of `value`."""
+        """Start the summary of a tensor of this shape."""
         digest = TensorDigest(self._threads, value.dtype, shape)
         is_unsigned = self._kind == "unsigned" and value.is_floating_point()
         self._tensors.append(_Tensor(shape, value.dtype, value.device, digest, is_unsigned=is_unsigned))

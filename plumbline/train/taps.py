@@ -175,7 +175,7 @@ class ModuleTaps:
         return any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs)
 
     def _add(self, name: str, found: _Output, value: torch.Tensor) -> None:
-        """Add a module's output, and in the first process the other processes' ones."""
+        """Add a module's output, in the first process for all processes."""
         ranks, micro = self._ranks, found.num_seen
         is_shared = ranks.world > 1 and found.num_pieces > 1
         start = (ranks.rank * self._parts + micro) * value.numel() if is_shared else micro * value.numel()

@@ -87,7 +87,7 @@ def digest_stage(stage: Stage, tensors: Tensors) -> Mapping[str, Digested]:
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:
-    """Scale gradients by a power of two, so that clipping is active or inactive as requested."""
+    """Scale gradients by a power of two, to control clipping."""
     wanted = max_norm * (2.0 if is_clipped else 0.25)
     norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
     if math.isfinite(norm) and (norm < wanted if is_clipped else norm > wanted):

@@ -156,7 +156,7 @@ class WindowRunner:
 
 
 def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
-    """Return a few rows of a batch to repeat; packed texts are shortened to share a row."""
+    """Return a few rows of a batch to repeat."""
     parts, is_packed = engine.spec.optimizer.accumulation_steps, engine.padding == "packed"
     masks = batch["attention_mask"].numpy()
     rows = window_rows(masks, (engine.spec.seed, at), parts, packed=is_packed)

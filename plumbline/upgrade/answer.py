@@ -86,7 +86,7 @@ class TrialResult(Model):
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:
-        """Return the log ratio of each pair; negative means the changes are worse."""
+        """Return each pair's log ratio; negative means worse."""
         if measure == "throughput":
             return self.log_ratios
         return tuple(-ratio for ratio in self.memory_ratios.get(measure, ()))

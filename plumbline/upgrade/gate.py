@@ -143,7 +143,7 @@ class UpgradeGate:
         return [campaign.changes[name] for found in searched.culprits for name in found.items] if is_known else []
 
     def _is_timed(self, campaign: Campaign, left: Items) -> bool:
-        """Return whether throughput must be compared: bits differ, or training uses changed packages.
+        """Return whether throughput must be compared at all.
 
         `torch.compile` opens packages that no other part does: one pair of trainings says which.
         """

@@ -50,7 +50,7 @@ class ImageTrainings:
         return tuple(each for pair in ended for each in pair)
 
     def training(self, side: Side, kind: str = "") -> Assignment:
-        """Return a training in one image: full, repeated (`again`), or throughput (a number)."""
+        """Return a training in one image: full, repeated or throughput."""
         what, title = f"image-{side}", f"{side} image"
         if kind.isdecimal():
             what, title = f"{RERUN}-{side}-{kind}", f"{title}, speed {kind}"

@@ -52,7 +52,7 @@ class Run:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether a machine failure ended the run, saying nothing about the changes."""
+        """Return whether a machine failure ended the run."""
         return self.ending == "machine"
 
 

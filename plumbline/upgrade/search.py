@@ -1,4 +1,4 @@
-"""Search for minimal failing sets of changes, and for the failing release. Pure.
+"""Search for minimal failing sets of changes, and releases. Pure.
 
 It finds all of them, in few trials, by QuickXplain (Junker 2004): one culprit in about log2(n) trials, and k that fail
 only together in about k log2(n/k). What it names is tried again without each of its items, as some subsets cannot be
@@ -167,7 +167,7 @@ def _minimal(cache: _AnswerCache, items: Items, num_first: int = 0) -> tuple[Ite
 
 
 def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_first: int = 0) -> Items:
-    """Return candidates that probably fail with `background`, but not if one is missing.
+    """Return a small subset that probably fails together with `background`.
 
     The second half is not asked for: it is searched with the first as background, and an item of it that fails by
     itself is the answer.
@@ -185,7 +185,7 @@ def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_firs
 
 
 def _without_each(cache: _AnswerCache, likely: Items, items: Items) -> tuple[Items, bool]:
-    """Shrink to a failing set where every item is needed; return whether all trials were conclusive.
+    """Shrink to a failing set where every item is needed.
 
     Start with the likely set. If that does not fail, as some sets cannot be judged or a change undoes another,
     start with all items, and leave out halves, quarters and so on before single items.

@@ -213,7 +213,7 @@ def _ask_time(client: SyncPrefectClient) -> list[ClockReading]:
 
 
 def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> Callable[[], datetime]:
-    """Return a clock that follows the server's, by which flow runs are due.
+    """Return a clock that follows the server's time.
 
     The server's time is read to the second, and carried on by a monotonic clock; the local time is used where the
     server's cannot be read.
@@ -227,7 +227,7 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
 
 
 def server_time() -> datetime:
-    """Return the server's time, or this machine's if the server does not respond."""
+    """Return the server's time, by default this machine's."""
     with open_client() as client:
         return server_clock(client)()
 

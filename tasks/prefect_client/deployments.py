@@ -37,7 +37,7 @@ from plumbline.tasks.prefect_client.notifications import Blocks, block_id, store
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
-    """Return the planned changes; raise if a deployment name belongs to another suite."""
+    """Return the planned changes; raise for another suite's deployment name."""
     pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
     changes = compare_items(wanted, observe(client, suite, pools, blocks))
     for change in changes:

@@ -163,7 +163,7 @@ def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
 
 
 def _lots(values: Collection[T], size: int) -> Iterator[list[T]]:
-    """Split values into lists of at most `size`, Prefect's page limit being 200."""
+    """Split values into lists of at most `size`."""
     every = list(values)
     yield from (every[first : first + size] for first in range(0, len(every), size))
 
@@ -247,7 +247,7 @@ def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None
 
 
 def count_crashes(run_id: UUID) -> int:
-    """Count a run's crashes since scheduling; 0 if the server does not respond."""
+    """Count a run's crashes since scheduling; 0 if unknown."""
     try:
         with open_client() as client:
             states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)

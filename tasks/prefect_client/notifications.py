@@ -146,7 +146,7 @@ def _quiet_apprise() -> Iterator[None]:
 
 
 def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
-    """Build the block `TYPE/NAME` for an address; raise if the address does not fit."""
+    """Build the block `TYPE/NAME` for an address; raise if unfit."""
     kind, where = block.partition("/")[0], f"the address in {variable}"
     if kind == _PAGER:
         return _pager(block, address, where)
@@ -274,7 +274,7 @@ def _load(block: str, known: Blocks) -> Block:
 
 
 def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent | None, about: str) -> None:
-    """Open or resolve an incident by PagerDuty's Events API; raise `HTTPError` on failure.
+    """Open or resolve a PagerDuty incident; raise `HTTPError` on failure.
 
     Prefect's block and Apprise only open incidents: a recovery would page again.
     """

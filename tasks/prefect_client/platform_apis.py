@@ -130,7 +130,7 @@ def open_apis(suite: Suite) -> Iterator[PlatformApis]:
 
 
 def _client(api: str, key: str) -> SyncPrefectClient:
-    """Return a client with this key: a login `NAME:PASSWORD`, or a Prefect Cloud key.
+    """Return a client with this login (`NAME:PASSWORD`) or API key.
 
     No header of the controller's own API, which may be a secret of its proxy, goes to a different one.
     """

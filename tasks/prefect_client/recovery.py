@@ -80,7 +80,7 @@ def name_of_round(suite: Suite, run: FlowRun) -> str:
 
 
 def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
-    """Return exit code and headline of a stored verdict or outcome, else `None`."""
+    """Return a stored result's exit code and headline, else `None`."""
     central = CentralStore(open_store(suite.store))
     if (upgraded := upgrade_outcome.read_outcome(central, suite.name, round_id)) is not None:
         return upgraded.exit_code, upgrade_outcome.headline(upgraded)
@@ -94,7 +94,7 @@ def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
 def recover(
     client: SyncPrefectClient, suite: Suite, run: FlowRun, progress: RunProgress | None, now: datetime
 ) -> State | None:
-    """Crash, resume or end a run if due; return its new state, if any.
+    """Crash, resume or end a run if due; return the state.
 
     `progress` is the controller's last sign of life, `now` the server's time.
     """

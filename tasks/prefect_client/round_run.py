@@ -78,7 +78,7 @@ class RoundRun:
         self._context.__exit__(kind, error, trace)
 
     def start(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start the round with the file's suite, or continue an unfinished round of this name.
+        """Start or continue the round with the file's suite.
 
         Waits for a server that restarts. Raises `ConfigurationError` if nothing is deployed, and `UnavailableError` if
         the server does not answer or no worker could start the round.
@@ -140,7 +140,7 @@ class RoundRun:
             waits = is_queued
 
     def cancel(self, seconds: float, display: Display) -> None:
-        """Cancel the round, and show its trainings until all have ended, for up to `seconds`."""
+        """Cancel the round, and show its trainings for up to `seconds`."""
         deadline = time.monotonic() + seconds
         is_running = self._state is not None and self._state.is_running()
         state: State[None] = Cancelling() if is_running else Cancelled()

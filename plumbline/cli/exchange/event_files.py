@@ -79,7 +79,7 @@ class _EventFile:
 
 @contextmanager
 def _event_file(folder: Path) -> Iterator[_EventFile]:
-    """Yield a writer of the folder's event file, moved into place when complete."""
+    """Yield an event file writer; move the finished file into place."""
     with tempfile.TemporaryDirectory(prefix="plumbline-events-") as elsewhere:
         file = _EventFile(elsewhere)
         try:

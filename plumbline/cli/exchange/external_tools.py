@@ -20,7 +20,7 @@ class AsvRow(dict[str, object]):
 
 
 def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of a JSON document, detecting the tool that wrote it."""
+    """Yield the rows of any supported tool's JSON document."""
     if isinstance(document, dict):
         rows = _of_tool(document)
         if rows is None:  # a page of Conbench's API, or one row

@@ -33,7 +33,7 @@ _HINT = "name a tracking server, such as http://HOST:5000, or a database, such a
 
 
 def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun], uri: str) -> None:
-    """Write the runs into the suite's MLflow experiment; update only verdicts of finished runs.
+    """Write runs into the suite's MLflow experiment, updating verdicts of finished ones.
 
     The server is asked also where no run is to be written: a wrong address is found on the first day.
     """
@@ -82,7 +82,7 @@ def _experiment(client: Any, suite: str, uri: str) -> str:
 
 
 def _artifacts(suite: str, uri: str) -> str | None:
-    """Return the artifact folder next to a SQLite file, else `None` (server default)."""
+    """Return the artifact folder next to a SQLite file, else `None`."""
     scheme, _, path = uri.partition(":///")
     if not scheme.startswith("sqlite") or not path:
         return None

@@ -24,7 +24,7 @@ _MAX_REPORT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class NightRun:
-    """One training of a night: workload and platform; without record, the verdict only."""
+    """One training of a night, or only its platform's verdict."""
 
     suite: str
     platform: str
@@ -55,7 +55,7 @@ def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
 
 
 def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, ...]:
-    """Return the runs of the last rounds by time, those without record last."""
+    """Return the last rounds' runs by time, runs without records last."""
     kept, recorded = _last_rounds(series, last), set(series.round)
     rows = [(place, series.row(place)) for place, name in enumerate(series.round) if name in kept]
     runs = [
@@ -78,7 +78,7 @@ def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, .
 
 
 def _judged(series: SeriesFile, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return a platform's verdict and causes in a round; empty if not stored."""
+    """Return a platform's stored verdict and causes in a round."""
     judged = series.judged.get(name)
     return (judged.verdict, judged.causes) if judged else ("", ())
 

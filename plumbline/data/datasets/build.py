@@ -144,7 +144,7 @@ def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 
 
 def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
-    """Read the user's rows, determine the classes, and split into train and evaluation."""
+    """Read the user's rows, determine classes, split off evaluation rows."""
     name = source.path or ""
     labelled = has_row_labels(task)
     options = ColumnOptions(
@@ -212,7 +212,7 @@ def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions, reading: Reading) -> Iterator[RawRow]:
-    """Yield the rows of all files; a single empty file is an error."""
+    """Yield the rows of all files; raise if a single file is empty."""
     return chain.from_iterable(
         read_rows(file.path, options, file.name, reading, may_be_empty=len(files) > 1) for file in files
     )

@@ -60,7 +60,7 @@ class LabelIndex:
         return self._numbers.setdefault(label, len(self._numbers))
 
     def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int], dict[str, str]]:
-        """Return class names, the class of each temporary number, and merged label spellings."""
+        """Return class names, classes of temporary numbers, and merged label spellings."""
         order, spelling = class_order(
             {label: str(place) for label, place in self._places.items()}, given, self._where, self.num_rows
         )
@@ -98,7 +98,7 @@ def class_order(
 
 
 def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the classes 0 to n - 1; raise for other numbers, possibly measurements."""
+    """Return the classes 0 to n - 1; raise for other numbers."""
     texts = [label for label in labels if not _NUMBER.fullmatch(label)]
     if texts:
         number = next(label for label in labels if _NUMBER.fullmatch(label))
@@ -141,7 +141,7 @@ def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, n
 
 
 def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
-    """Return warnings about classes missing from a split, and about a dominant class."""
+    """Return warnings about missing classes and a dominant class."""
     notes = []
     for split in ("train", "evaluation"):
         rows = {entry.name: getattr(entry, f"{split}_rows") for entry in classes}

@@ -141,7 +141,7 @@ def _is_new(path: Path, known: set[str]) -> bool:
 
 
 def _check_files(paths: Iterable[Path]) -> None:
-    """Raise for a path that is not a file, such as a broken link."""
+    """Raise for a path that is not a file (broken link)."""
     for path in paths:
         if not path.is_file():
             hint = "fetch the target of the link, such as by `git annex get` or `dvc pull`, or remove the link"
@@ -195,7 +195,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _data_files(keys: Collection[str], name: str) -> list[str]:
-    """Return the sorted data file keys; raise for unknown or mixed file types."""
+    """Return the sorted data file keys; raise for unknown types."""
     if _is_saved(keys):
         return sorted(keys)
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))

@@ -1,4 +1,4 @@
-"""Rows of a `datasets` library dataset: from the Hugging Face Hub, or saved on disk."""
+"""Rows of a `datasets` dataset: from the Hub, or saved on disk."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SourceRows:
 def _of_splits(
     splits: Any, source: DatasetSource, name: str, options: ColumnOptions, reading: Reading, *, label: str
 ) -> SourceRows:
-    """Return a loaded dataset's rows; evaluate on the chosen split, `validation` or `test`."""
+    """Return a loaded dataset's training rows, and evaluation rows if any split fits."""
     if not options.header:
         raise ConfigurationError("is set to no header, which only CSV and TSV may lack", where=name, key="header")
     train = _known(name, "split", source.split or "train", splits)
@@ -100,7 +100,7 @@ def _evaluation(name: str, chosen: str | None, train: str, splits: Any, options:
 
 
 def _is_labelled(split: Any, options: ColumnOptions) -> bool:
-    """Return whether a split has labels; the Hub uses -1 for hidden labels."""
+    """Return whether a split has labels (hidden ones are -1)."""
     if not options.labelled:
         return True
     try:
@@ -125,7 +125,7 @@ def _rows(
 
 
 def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) -> SourceRows:
-    """Load a Hub dataset, `NAME` or `NAME:CONFIG`, at one commit; return its rows."""
+    """Load a Hub dataset, `NAME` or `NAME:CONFIG`, and return its rows."""
     name = source.path or ""
     repository, _, named = name.partition(":")
     commit, config = _commit(source), source.config or named or None
@@ -187,7 +187,7 @@ def quiet_hub() -> None:
 
 
 def _reach_file(repository: str, kind: str, commit: str, name: str) -> None:
-    """Read one byte of a file through the Hub's redirect, to test access."""
+    """Read one byte through the Hub's redirect, to test access."""
     from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url
 
     url = hf_hub_url(repository, name, repo_type=kind, revision=commit)

@@ -97,7 +97,7 @@ def _object(values: Any, where: str) -> Mapping[str, Any]:
 
 
 def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) -> _Values:
-    """Yield the rows of a JSON array, or of a JSON Lines file."""
+    """Yield the rows of a JSON array or JSON Lines file."""
     with opened(source, where) as raw:
         first = raw.read(MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if first.startswith(b"{") and _is_object(first.splitlines()[0]) and b"\n" in first.strip():
@@ -132,7 +132,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _declared_classes(metadata: Mapping[bytes, bytes] | None, label: str | None) -> tuple[str, ...]:
-    """Return the label classes that `datasets` declared in a Parquet file, if any."""
+    """Return the label classes declared in a Parquet file by `datasets`."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return tuple(map(str, features[label].get("names") or ()))

@@ -1,4 +1,4 @@
-"""Receipt of a dataset import (how files were read), and each row's origin.
+"""Receipt of a dataset import, and each row's origin.
 
 The receipt has what was read, how, and which labels were taken for the same class. An origin is the user's own file and
 line, in a side file of the dataset.
@@ -144,7 +144,7 @@ def _column(indices: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryAr
 
 
 def row_origins(store: Store, name: str, manifest_sha256: str, rows: Iterable[int]) -> dict[int, Place]:
-    """Return the user's own file and line for `rows`, by dataset row number.
+    """Return the user's own file and line for these dataset rows.
 
     Rows of generated data, of datasets without origins, and of a dataset that is no longer published are left out.
     """

@@ -150,7 +150,7 @@ class Row(NamedTuple):
 
 
 class RawRow(NamedTuple):
-    """Row of a file, with a label name instead of a class number."""
+    """Row of a file, with a label name instead of a class."""
 
     text: str
     label: str | None
@@ -161,7 +161,7 @@ class RawRow(NamedTuple):
 
 
 def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
-    """Build a row from the mapping `values`; raise with its origin and column."""
+    """Build a row from `values`; raise with its origin and column."""
     pair, where = columns.pair, str(place)
     label = None if columns.label is None else values.get(columns.label)
     return RawRow(

@@ -1,4 +1,4 @@
-"""Dataset rows on disk: a temporary spool while building, then reproducible Parquet shards.
+"""Dataset rows on disk: temporary spool, then reproducible Parquet shards.
 
 All writer settings of the shards are fixed, without a time or pandas' metadata. Two influences remain, which the lock
 file pins: the line `created_by` with pyarrow's release, and pyarrow's compressor.
@@ -201,7 +201,7 @@ def _parquet(rows: Sequence[Row], first_id: int) -> bytes:
 
 
 def parquet_bytes(table: pa.Table, *, dictionary: bool | list[str] = False) -> bytes:
-    """Return a Parquet file of one row group, with bytes that depend on the table alone."""
+    """Return a Parquet file with reproducible bytes."""
     sink = io.BytesIO()
     pq.write_table(
         table,

@@ -1,4 +1,4 @@
-"""Construction of a RunSpec from a workload, a dataset, and initial weights or a checkpoint."""
+"""Construction of a RunSpec from workload, dataset, and weights or checkpoint."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MOST_WORDS = 50_000
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
-    """Return the tokenizer trained on `texts` as file bytes, and its vocabulary size.
+    """Train a tokenizer on `texts`; return file bytes and vocabulary size.
 
     The texts are read twice; only the distinct words are kept in memory.
     """

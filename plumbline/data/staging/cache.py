@@ -92,7 +92,7 @@ class Cache:
         return digest
 
     def current(self, location: str, etag: str) -> Manifest | None:
-        """Return the cached manifest of `location` if its etag is unchanged, else `None`."""
+        """Return the cached manifest of `location` if unchanged, else `None`."""
         try:
             known = json.loads((self.folder / "current" / digest_bytes(location.encode())).read_bytes())
         except (OSError, ValueError):

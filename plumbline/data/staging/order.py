@@ -71,7 +71,7 @@ class Order:
         return numbers
 
     def batch(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """Return the rows of the global batch at `step`; batches may span epochs."""
+        """Return the rows of global batch `step`; batches may span epochs."""
         return self.rows(np.arange(step * batch_size, (step + 1) * batch_size))
 
 

@@ -39,7 +39,7 @@ class Pace:
         return 0.0 if self._asked is None or self._given is None else now - self._asked
 
     def hurries(self, ahead: int, now: float) -> bool:
-        """Return whether the next file should use all connections; `ahead` files are ready."""
+        """Return whether the next file should use all free connections."""
         self._hurried = self._hurried and ahead < self._enough
         return self._hurried and self._waited + self._waits(now) <= self._worked
 

@@ -220,7 +220,7 @@ class Stager:
             job.why = why
 
     def _take(self) -> tuple[_Job, bool] | None:
-        """Return the next file, and whether to use all connections; `None` at the end."""
+        """Return the next file, and whether to use all connections."""
         with self._changed:
             while not self._stopped.is_set() and self._failure is None:
                 while self._next < len(self._order) and self._order[self._next].path is not None:

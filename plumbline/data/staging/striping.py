@@ -113,7 +113,7 @@ class StripingReader:
             raise
 
     def _head(self, ready: Callable[[_Stripe], bool]) -> _Stripe:
-        """Wait for the next stripe in order, and return it; raise its error."""
+        """Wait for the next stripe in order; raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: self._stripes and (ready(self._stripes[0]) or self._stripes[0].error))
             stripe = self._stripes[0]

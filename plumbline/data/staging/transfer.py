@@ -47,7 +47,7 @@ class Transfer:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def fetch(self, file: DataFile, key: str, on_last: Callable[[], None] | None = None) -> Path:
-        """Download the object at `key` into the cache, under the digest in `file`.
+        """Download object `key` into the cache, verified by `file`'s digest.
 
         With `on_last`, several connections are used, and `on_last` is called once other files may use freed
         connections.
@@ -109,7 +109,7 @@ class Transfer:
     def _reader(
         self, file: DataFile, key: str, have: int, etag: str | None, on_last: Callable[[], None] | None
     ) -> Iterator[ResumingReader | StripingReader]:
-        """Open a reader of the missing bytes, while the partial file is locked."""
+        """Open a reader of the missing bytes; the partial file is locked."""
 
         def note(reason: str) -> None:
             self._on_trouble(file.sha256, reason)

@@ -38,7 +38,7 @@ _LOGIN = re.compile(r"[^\n]*\baz login\b[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class AzureAccess:
-    """Endpoint and credentials of a storage account: key, SAS token, identity, or anonymous."""
+    """Storage account access: endpoint, with key, SAS token, identity, or anonymous."""
 
     account: str
     endpoint: str

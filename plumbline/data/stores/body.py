@@ -35,7 +35,7 @@ class HttpResponse(Protocol):
         """Return a header's value, or ""."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return the bytes that have arrived, at most `size`; `b""` at the end."""
+        """Return arrived bytes, at most `size`; `b""` at the end."""
 
     def release(self, *, at_end: bool) -> None:
         """Release the connection, for reuse if the body was read completely."""

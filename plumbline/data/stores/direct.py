@@ -75,7 +75,7 @@ class DirectReads:
         self._context = _context(ca_bundle) if base_url.startswith("https://") else None
 
     def get(self, target: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Send a GET of `target` (quoted path and query); return the unread response.
+        """Send a GET of path and query `target`; return the unread response.
 
         Raises:
             AccessError: if a header or the target has a character that is not allowed.

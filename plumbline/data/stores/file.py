@@ -227,7 +227,7 @@ class FileStore:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Hard-link `source` to `target`, retrying after concurrent deletes; return `False` if it exists."""
+    """Hard-link `source` to `target`; return `False` if the target exists."""
     for _ in range(_TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

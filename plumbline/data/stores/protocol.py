@@ -73,7 +73,7 @@ class ObjectReader(Protocol):
     info: ObjectInfo
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill `buffer` from its start; return the bytes read, 0 only at the end."""
+        """Fill `buffer`; return the bytes read, 0 only at the end."""
 
 
 class Store(Protocol):
@@ -84,7 +84,7 @@ class Store(Protocol):
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> AbstractContextManager[ObjectReader]:
-        """Open an object for reading: from `offset`, at most `length` (>= 1) bytes.
+        """Open an object for reading from `offset`, at most `length` bytes.
 
         With `if_match`, raise if the object's etag differs.
         """

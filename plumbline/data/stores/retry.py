@@ -207,7 +207,7 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.stat(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Return all objects whose key starts with `prefix`, in one list without folder markers."""
+        """Return all objects whose key starts with `prefix`, without folder markers."""
         infos = self._call(prefix, lambda: list(self.inner.list(prefix)))
         return iter([info for info in infos if not is_folder_marker(info.key, info.size)])
 

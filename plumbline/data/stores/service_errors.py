@@ -208,7 +208,7 @@ def _cause(text: str) -> tuple[_Kind, str] | None:
 
 
 def sentence_of(message: str) -> str:
-    """Return a service's error message in one line, without signatures, ids and times."""
+    """Return a service's error message in one line, without secrets."""
     lines = message.splitlines()
     said = [line.partition(":")[2] for line in lines if line.lower().startswith(_DETAIL)]
     said = said or [line for line in lines if not _NOISE.match(line)]

@@ -213,7 +213,7 @@ def version_in_url(url: str) -> str:
 
 
 def _in_url(url: str) -> tuple[str, str]:
-    """Return name and version from an archive's file name, or two empty strings."""
+    """Return name and version from an archive's file name, or ""."""
     file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
     try:
         found = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)

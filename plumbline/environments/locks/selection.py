@@ -1,4 +1,4 @@
-"""Selection rules for all lock formats: extras, groups, markers, one pin per package."""
+"""Rules for all lock formats: extras, groups, markers, one pin per package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOOSE = "choose with --extra NAME"
 
 
 def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: str) -> frozenset[str]:
-    """Return the extras or groups to install among those `known`; `None` selects all.
+    """Return the selected extras or groups among those `known`.
 
     Raise `ConfigurationError` for a name that the lock does not have.
     """

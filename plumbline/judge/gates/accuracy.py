@@ -30,7 +30,7 @@ def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
 
 
 def learn(pair: Pair, gates: Gates) -> list[Finding]:
-    """Return a finding on the final accuracy, if both records trained to one."""
+    """Return a finding on the final accuracy, if both have one."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []

@@ -83,7 +83,7 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
 
 
 def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most: float) -> GateResult | None:
-    """Return the first gradient norm that was clipped wrongly, from (step, norm before, norm after)."""
+    """Return the first wrongly clipped gradient norm, from (step, before, after)."""
     limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
     for step, norm, clipped in steps:
         if norm is None or (gap := relative(min(norm, most), clipped)) <= limit:

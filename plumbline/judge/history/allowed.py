@@ -23,7 +23,7 @@ _GATES, _DISPATCH = Gates(), Dispatch()
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Change of a metric to ignore: new software causes such changes by chance."""
+    """Change of a metric to ignore, as new software causes such changes."""
 
     size: float
     is_of_loss: bool = False
@@ -74,7 +74,7 @@ class Allowed:
         return self.software_alpha / max(num_tested, 1)
 
     def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
-        """Return the number of blocks that an A/B test on `num_tested` series needs.
+        """Return the number of blocks that an A/B test needs.
 
         `noise` is the SD of a run on this machine, in units of the loss. Up to four times as many blocks rule out half
         of the loss in most experiments of equal environments.

@@ -107,7 +107,7 @@ class Answers:
     num_tested: int = 1
 
     def mirrored(self) -> Answers:
-        """Return the results with negated scores, to test a gain as a loss."""
+        """Return the results with negated scores, to test gains as losses."""
         reruns = None if self.reruns is None else tuple(-value for value in self.reruns)
         tonight, baseline = (None if values is None else -values for values in (self.tonight, self.baseline))
         return replace(self, reruns=reruns, tonight=tonight, baseline=baseline)
@@ -152,7 +152,7 @@ class Decision:
 
     @property
     def noise(self) -> float:
-        """Return the SD of one run tonight, in units of the change, from reruns and nightly spread."""
+        """Return the SD of one run tonight, relative to the change."""
         if self.rerun is None or self.reference is None or not self.size:
             return 0.0
         # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.

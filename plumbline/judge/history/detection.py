@@ -40,7 +40,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
 
 
 def _creep(values: Values, start: int, reference: Reference, chance: float) -> Detection:
-    """Test for a slow or small regression by the largest t over all splits (Hawkins et al. 2003).
+    """Test for a slow or small regression by the largest t (Hawkins et al. 2003).
 
     The nights from each split on are compared with those before it, not with the reference's centre: few nights know
     their centre badly, and a growing reference takes in a loss that no night has shown.
@@ -61,7 +61,7 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
 
 
 def onset(values: Values, reference: Reference) -> Onset:
-    """Fit a step and a ramp by least squares at every night; return the better fit.
+    """Fit a step and a ramp by least squares; return the better.
 
     `values` are one level's nights, finite, tonight last; their deviations are winsorised.
     """
@@ -83,7 +83,7 @@ def onset(values: Values, reference: Reference) -> Onset:
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:
-    """Return the regression that the newest 3 to 20 nights show; 0 if none.
+    """Return the regression that the newest 3 to 20 nights show.
 
     `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
     counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes
@@ -113,7 +113,7 @@ def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: fl
 
 
 def _careful(reference: Reference) -> Reference:
-    """Return the reference with autocorrelation raised by one standard error, to be conservative.
+    """Return the reference with a conservative, larger autocorrelation.
 
     Enough nights that show none have none.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of a night's experiments, reruns and an A/B, for regressions and gains."""
+"""Evaluation of a night's reruns and A/B tests, for both directions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _by_ab(asked: Decision, answers: Answers, allowed: Allowed, lead: float, los
 
 
 def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed, software: Software) -> Decision:
-    """Update a gain with the software advantage that an A/B measured; `before`: earlier reference.
+    """Update a gain with the software advantage that an A/B measured.
 
     Without its experiments the gain is not yet new. Where none can be run, the lead is unknown afterwards, and no A/B
     clears the software of a later regression.

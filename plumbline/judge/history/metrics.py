@@ -53,7 +53,7 @@ class Metric:
         return math.exp(plain) if self.scale == "relative" else plain * self.typical + 0.0
 
     def change(self, score: float) -> float:
-        """Convert a score difference to a displayed change, relative or absolute; negative is lower."""
+        """Convert a score difference to a displayed change (negative is lower)."""
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
 

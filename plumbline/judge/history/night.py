@@ -34,7 +34,7 @@ class LineDecision:
 
     @property
     def verdict(self) -> Literal["pass", "drift", "inconclusive"]:
-        """Return the final verdict; pass if one step phase slowed but the step did not."""
+        """Return the final verdict; a slower phase in an equal step passes."""
         return "pass" if self.shifted else self.decision.verdict
 
     @property
@@ -54,7 +54,7 @@ def judge_lines(
     answers: Mapping[tuple[str, str], Answers] | None = None,
     software: Mapping[tuple[str, str], Software] | None = None,
 ) -> tuple[LineDecision, ...]:
-    """Decide on the last night of every metric; `answers` and `software` are keyed by (workload, metric).
+    """Decide on the last night of every metric, keyed by (workload, metric).
 
     A part of the step that is worse while the whole is not is a shift of cost: it needs no experiment.
     """

@@ -45,7 +45,7 @@ class Reference:
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
     def mirrored(self) -> Reference:
-        """Return the reference of negated scores, to test a gain as a loss."""
+        """Return the reference of negated scores, to test gains as losses."""
         return replace(self, centre=-self.centre)
 
     def pooled(self, later: Values) -> Reference:
@@ -59,7 +59,7 @@ class Reference:
 def reference_of(
     values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
 ) -> Reference | None:
-    """Compute reference statistics of nights, oldest first; `None` if too few are finite.
+    """Compute reference statistics of nights; `None` if too few are finite.
 
     With `is_whole` the newest nights count, too: no loss has begun in them. `floor` is the minimum spread. With
     `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has

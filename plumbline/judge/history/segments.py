@@ -1,4 +1,4 @@
-"""Segments of comparable nights in a series, and the state after past decisions."""
+"""Segments of comparable nights, and the state after past decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Boundary:
 
     @property
     def ends_comparison(self) -> bool:
-        """Return whether the nights before and after are incomparable (not after new locks: these are under test)."""
+        """Return whether nights before and after this change are incomparable."""
         return self.what in ("spec", "hardware", "baseline")
 
 
@@ -118,7 +118,7 @@ def _boundaries(keys: Mapping[str, Sequence[str]], times: Sequence[float], accep
 
 
 def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
-    """Rebuild the engine's state before night `until` (default: after all) from recorded events."""
+    """Rebuild the engine's state before night `until` from recorded events."""
     end = len(history.values) if until is None else until
     scores = history.metric.scores(history.values[:end])
     past, machine = Past(scores[:0], floor=history.metric.floor), 0
@@ -163,7 +163,7 @@ def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
 
 
 def _anchor(history: MetricHistory, scores: Values, machine: int) -> Reference | None:
-    """Return the reference of the first accepted baseline; `None` if hardware or spec changed since."""
+    """Return the first accepted baseline's reference, unless hardware or spec changed."""
     first = bisect_left(history.times, history.accepted[0]) if history.accepted else len(scores)
     if not machine <= first < len(scores):
         return None

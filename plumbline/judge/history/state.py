@@ -1,4 +1,4 @@
-"""State of a series from night to night: level, open and reported regressions."""
+"""State of a series between nights: open and reported regressions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
 
 
 def moved(past: Past, since: int, *, lead: float, call: Call | None) -> Past:
-    """Return the state with a new level from `since`; keep the previous level's spread."""
+    """Return the state with new reference nights from `since` on."""
     prior = reference_of(past.values[past.level : since], floor=past.floor, prior=past.prior, is_whole=True)
     return replace(past, level=since, untested=since, lead=lead, call=call, question=None, prior=prior or past.prior)
 
@@ -81,7 +81,7 @@ def without_ruled_out(past: Past, tonight: float) -> Past:
 
 
 def known_call(past: Past, tonight: float) -> Decision | None:
-    """Return the decision for a reported regression, until recent nights rule out half.
+    """Return a reported regression's decision, until recent nights rule out half.
 
     A loss that is not the software's alerts once: it is known then, and its nights pass.
     """

@@ -51,7 +51,7 @@ def different_place(pair: Pair, step: int, rung: str) -> str | None:
 
 
 def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
-    """Return the mismatch if the bits of one evidence kind differ at `step`."""
+    """Return the mismatch of one evidence kind's bits at `step`."""
     place = different_place(pair, step, rung)
     if place is None:
         return None

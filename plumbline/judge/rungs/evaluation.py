@@ -38,7 +38,7 @@ def loss_reach(pair: Pair) -> float:
 
 
 def changed_answers(pair: Pair, limit: float) -> float | None:
-    """Return the accuracy change that rounding explains; `None` if too many predictions changed.
+    """Return the accuracy change that rounding explains; `None` if too large.
 
     `limit` is the maximum relative rounding of the logits.
     """
@@ -173,7 +173,7 @@ def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEviden
 
 
 def distance(reference: LoadedRecord, candidate: LoadedRecord) -> float:
-    """Return the relative error of evaluation logits; infinite if a record has none."""
+    """Return the relative error of evaluation logits; infinite if missing."""
     left, right = reference.evaluation.get("logits"), candidate.evaluation.get("logits")
     if left is None or right is None or left.shape != right.shape:
         return math.inf

@@ -148,7 +148,7 @@ def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
 def _evaluated_apart(
     left: LearnEvidence, right: LearnEvidence, where: Statement, parting: int | None = None
 ) -> Mismatch | None:
-    """Return the first evaluation that differs in rows, inputs, or before training does."""
+    """Return the first evaluation that differs independently of training."""
     if (fed := _evaluated_differently(left, right, where)) is not None:
         return fed
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
@@ -199,7 +199,7 @@ def _exact_suspect(
 
 
 def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: bool) -> tuple[CauseCode, Statement]:
-    """Return the cause of a different batch, from its row and label digests."""
+    """Return the cause of a different batch, from its digests."""
     logs = (left.rows, right.rows, left.labels, right.labels)
     if any(len(log) <= place for log in logs):
         return "data.order", fact("learning.rows-or-ids", step=place)

@@ -197,7 +197,7 @@ def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
 
 
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
-    """Return the relative differences of a stage's tensors; empty if sketches are missing."""
+    """Return the relative differences of a stage's sketched tensors."""
     ours, theirs = ({key: value for key, value in side.sketches if "#" not in key} for side in (left, right))
     outputs = dict(left.outputs), dict(right.outputs)
     idle = {f"forward {name}" for name in outputs[0].keys() ^ outputs[1].keys()}  # the module around each is compared

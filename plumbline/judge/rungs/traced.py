@@ -94,7 +94,7 @@ def between_steps(pair: Pair, step: int) -> Mismatch | None:
 
 
 def _event(pair: Pair, done: int) -> tuple[CauseCode, Statement]:
-    """Return the likely cause of weights changed after `done` steps, such as checkpointing."""
+    """Return the likely cause of weights changed after `done` steps."""
     spec = pair.reference.record.spec.learn
     if spec is None or done % spec.checkpoint_every == 0:
         return "optimizer", fact("between-steps.at-checkpoint") if spec else ""

@@ -101,7 +101,7 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
 
 
 def _place(name: str) -> str:
-    """Return the module that computes a tensor; for a dropout's input, the parent."""
+    """Return the module that computes a tensor."""
     return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
 
 

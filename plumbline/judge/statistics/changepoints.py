@@ -43,7 +43,7 @@ class ChangePoint:
 
 
 def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2) -> tuple[ChangePoint, ...]:
-    """Return the change points of a series, in order; steps that fit a ramp better become one.
+    """Return a series' change points, replacing steps by better-fitting ramps.
 
     `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-finite
     values are skipped, but count in indices. A short or constant series has no changes.
@@ -74,7 +74,7 @@ def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2
 
 
 def _ramp(values: Values, steps: list[int]) -> int | None:
-    """Return where a ramp starts, if a ramp fits better than steps (BIC)."""
+    """Return where a ramp starts, if a ramp fits better (BIC)."""
     if len(steps) < 2:
         return None
     half, parts = (steps[-1] - steps[0]) / (2 * len(steps) - 2), np.split(values, steps)
@@ -161,7 +161,7 @@ def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float
 
 
 def _chance(z: float, size: int, rho: float, array: Values) -> float:
-    """Return the chance that noise reaches `z` in any interval of this size."""
+    """Return the chance that noise reaches `z` in any interval."""
     return max_chance(z, size, rho) * 2 * max(len(array) / size, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Paired test of two environments on one machine, for A/B and upgrade gate.
+"""Paired test of two environments on one machine.
 
 A block has equally many runs of both environments, so that what the machine does slowly cancels. Three answers are
 possible, and too few blocks give the third: the environment is slower, it is not slower by so much, or more blocks are
@@ -44,7 +44,7 @@ class PairedTest:
     theirs: Values
 
     def rules_out(self, loss: float, alpha: float) -> bool:
-        """Return whether the exact test rules out that we are slower by `loss`."""
+        """Return whether the exact test rules out a slowdown of `loss`."""
         return exact_chance(self.theirs + loss, self.ours) <= alpha
 
     def missing_blocks(self, loss: float, alpha: float, block_size: int = 4) -> int:

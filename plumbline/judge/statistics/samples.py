@@ -73,7 +73,7 @@ def split_scores(values: Values, splits: NDArray[np.intp], *, least: float, most
 
 
 def rank_scores(windows: Values) -> Values:
-    """Return the two-sided z of every split of each window, from normal scores of ranks.
+    """Return two-sided rank-based z scores of every split, per window.
 
     `windows` is [rows, length]. Column `i` splits before index `SIDE_NIGHTS + i`. Equal values share their mean score.
     """

@@ -25,7 +25,7 @@ class AlertBook:
         return self._parse(self._central.read_document(self._key))
 
     def repair(self) -> str:
-        """Replace an unreadable state with an empty one; return a line about it, or "".
+        """Replace an unreadable state with an empty one; describe that.
 
         The unreadable document is kept in `alerts/damaged/`. With an empty state, open troubles are alerted again.
         """

@@ -31,7 +31,7 @@ class AlertMessage:
 
 
 def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
-    """Return the message about a platform's new problems; `others` were reported before and continue."""
+    """Return the message about a platform's new problems, mentioning `others`."""
     platform, event = reported[0].platform, reported[0].event
     result = verdict.platforms[platform]
     place, texts = _place_and_texts(result, reported)
@@ -81,7 +81,7 @@ def _body(lines: Sequence[str]) -> str:
 
 
 def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tuple[str, list[str]]:
-    """Return the platform (with workload if only one of several is affected), and each problem's text."""
+    """Return the affected platform or workload, and each problem's text."""
     platform = troubles[0].platform
     workloads = list(dict.fromkeys(trouble.workload for trouble in troubles))
     texts = [_text(result, trouble) for trouble in troubles]
@@ -108,7 +108,7 @@ def _cause(result: PlatformResult, trouble: Trouble) -> Cause | None:
 
 
 def _since_lines(verdict: RoundVerdict, reported: Sequence[Trouble]) -> Iterator[str]:
-    """Yield lines on when the problems began, by name if at different times."""
+    """Yield lines that say when the problems began."""
     begins = dict.fromkeys((trouble.since_round, trouble.since) for trouble in reported)
     for since_round, since in begins:
         when = "new in this round" if since_round == verdict.round else f"since {_when(since)}, round {since_round}"
@@ -204,7 +204,7 @@ def _cause_lines(result: PlatformResult, trouble: Trouble) -> list[str]:
 
 
 def _without_text(statement: Statement) -> Statement:
-    """Remove a data row's text from evidence, as alerts may leave the team."""
+    """Remove a data row's text, as alerts may leave the team."""
     if isinstance(statement, Fact) and statement.code == "data.row":
         return statement.replace(values={**statement.values, "text": ""})
     return statement

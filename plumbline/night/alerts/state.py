@@ -85,7 +85,7 @@ class AlertState(_Shared):
 
 
 def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Update the state with a round's verdict: new, continuing and ended problems. Idempotent.
+    """Update the state with a round's new, continuing and ended problems.
 
     A round that is judged again, because a person retried it, changes the state; a round before the newest does not.
     """
@@ -191,7 +191,7 @@ def _replaces(new: Trouble, trouble: Trouble) -> bool:
 
 
 def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, now: datetime) -> AlertState:
-    """Store due times of rounds not yet started; `None` keeps the stored ones."""
+    """Store due times of rounds not yet started."""
     times = state.due if planned is None else planned.times if planned.active else ()
     since = state.unplanned_since
     if planned is not None:

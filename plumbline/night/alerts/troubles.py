@@ -16,7 +16,7 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Cause, failed check or missing record of a platform, and of a workload if known."""
+    """Problem of a platform: cause, failed check or missing record."""
 
     platform: str
     workload: str

@@ -142,7 +142,7 @@ class CentralStore:
         return self._read(key)[0]
 
     def change_document(self, key: str, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace a document by the result of `change`, retrying on conflicts; `None` leaves the document."""
+        """Replace a document by the result of `change`, retrying on conflicts."""
 
         def propose() -> tuple[bytes | None, str | None]:
             data, etag = self._read(key)

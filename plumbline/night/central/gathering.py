@@ -61,7 +61,7 @@ def gather(
 
 
 def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
-    """Return the kind of record in the outbox under the order's record id.
+    """Return the kind of record in the outbox for this order.
 
     Raises `PlumblineError` if the outbox cannot be read. An unreadable record counts as complete: gathering reports
     what is wrong.

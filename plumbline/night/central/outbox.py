@@ -1,4 +1,4 @@
-"""Records and checkpoints in an outbox, complete or absent: the listing file is written last."""
+"""Records and checkpoints in an outbox, each complete or absent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record_key(record_id: str, name: str = RECORD_NAME) -> str:
 
 
 def upload_policy(training_seconds: float) -> RetryPolicy:
-    """Return a record upload's retry policy: for its training's duration, one to ten minutes.
+    """Return a record upload's retry policy, by its training's duration.
 
     A training that failed at once, as its store is away, is repeated sooner than the store may come back.
     """
@@ -266,7 +266,7 @@ def shared_checkpoint(
     poll_seconds: float = _POLL_SECONDS,
     least_seconds: float = _LEAST_SECONDS,
 ) -> Iterator[CheckpointExchange]:
-    """Fetch the job's last checkpoint into `folder`, then upload new ones while training.
+    """Fetch the last checkpoint into `folder`, and upload new ones meanwhile.
 
     A failing outbox does not stop the training: `on_problem` receives the reason.
     """

@@ -41,7 +41,7 @@ _ENDS = ("Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive",
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Object on a Prefect server, by kind and name; all values are plain JSON."""
+    """Object on a Prefect server: kind, name, and JSON values."""
 
     kind: Kind
     name: str

@@ -1,4 +1,4 @@
-"""Loop over a round's trainings until all are done; cancels children on exit."""
+"""Loop over a round's trainings until all are done or cancelled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Orchestrator(Protocol):
     """Interface to start and observe trainings; methods return `None` if unreachable."""
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None] | None:
-        """Return whether each platform has an online worker; `None` if its server is unreachable."""
+        """Return whether each platform has a worker online; `None` if unknown."""
 
     def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
         """Return the runs that an earlier controller process already dispatched."""

@@ -164,7 +164,7 @@ def record_id(key: str, attempt: int) -> str:
 
 
 def idempotency_key(suite: str, name: str) -> str:
-    """Return the idempotency key by which Prefect starts only one run for `name`.
+    """Return the idempotency key that lets Prefect start one run.
 
     Prefect compares the keys of all suites. No name contains a slash, so that keys of two suites differ.
     """
@@ -172,7 +172,7 @@ def idempotency_key(suite: str, name: str) -> str:
 
 
 class TrainingOrder(Model):
-    """Order for one training on one platform, including its stores but no secrets."""
+    """Order for one training on one platform, without secrets."""
 
     version: Label = __version__
     """Version of the controller's plumbline, which the worker compares with its own before it reads the rest."""

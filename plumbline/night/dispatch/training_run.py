@@ -146,7 +146,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
 
 
 def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
-    """Check the outbox and the deadlines of a run that Prefect shows as running."""
+    """Check the outbox and deadlines of a still running run."""
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
         why = "Prefect has not seen the run's end"
         training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, recorded=view.recorded)
@@ -162,7 +162,7 @@ def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -
 
 
 def _scheduled_again(training: TrainingRun, now: float) -> tuple[TrainingRun, Action]:
-    """Wait again for a run that Prefect rescheduled after its pod was evicted."""
+    """Wait for a run that Prefect rescheduled after pod eviction."""
     note = f"attempt {training.attempt + 1} lost its machine, and was scheduled again"
     notes = (*training.notes, note)
     return replace(training, phase=Phase.WAITING, waited=0.0, seen_at=now, since=now, notes=notes), Action.NONE

@@ -45,7 +45,7 @@ def worst_code(check_results: Iterable[CheckResult]) -> int:
 
 
 def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
-    """Return problem and hint of a refused store access; `needs` is the required permission."""
+    """Return problem and hint for a refused store access."""
     kind = kind_at(url)
     if error.refusal is Refusal.CLOCK:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"

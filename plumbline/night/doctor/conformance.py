@@ -1,4 +1,4 @@
-"""Test of the store interface against a real bucket: `plumbline doctor --store URL`.
+"""Test of a real bucket's store behaviour: `plumbline doctor --store URL`.
 
 Every step works under a new prefix, and removes its objects. A failed step names the required permission.
 """

@@ -109,7 +109,7 @@ def look_here(
 
 
 def installed_gpus() -> tuple[tuple[str, ...], str]:
-    """Return the names of installed NVIDIA GPUs, and the driver version or ""."""
+    """Return the NVIDIA GPUs' names, and the driver version or ""."""
     try:
         asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

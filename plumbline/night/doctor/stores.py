@@ -61,7 +61,7 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
 
 
 def check_destinations(suite: Suite) -> None:
-    """Check the stores for publishing before anything is built; raise the first problem."""
+    """Check the stores for publishing; raise the first problem."""
     urls = {platform.data: f"{name}: data" for name, platform in reversed(suite.platforms.items())}
     visits = [Visit(where, url, "write, replace and read") for url, where in urls.items() if url != suite.store]
     visits = [Visit("central store", suite.store, "write, replace and read"), *reversed(visits)]

@@ -1,4 +1,4 @@
-"""Virtual machine groups that run only during a round, one module per cloud."""
+"""Virtual machine groups that run only during a round."""
 
 from plumbline.night.machines.group import MachineGroup as MachineGroup
 from plumbline.night.machines.group import open_group as open_group

@@ -17,7 +17,7 @@ _MAX_TEXT = 300
 
 
 class MachineGroup(Protocol):
-    """Group of identical virtual machines, kept by the cloud at the requested size.
+    """Group of identical virtual machines with a requested size.
 
     Raises `AccessError`, `ConfigurationError` for a group that does not exist or a size that it does not allow, and
     `UnavailableError`.

@@ -1,4 +1,4 @@
-"""Documents of a round in the central store before training: claim, secret, specs.
+"""Documents of a round before training: claim, secret, specs.
 
 All starts of a round's controller share the secret, and the last one alone may publish. A controller that was taken for
 dead, such as a suspended machine, may wake up beside the start that continues its round. Each start claims the round,
@@ -33,7 +33,7 @@ class Controller(Model):
 
 
 def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
-    """Claim the round for this start; raise `SupersededError` if a later start has."""
+    """Claim the round for this start; raise `SupersededError` after a later start."""
 
     def claim(data: bytes | None) -> bytes:
         holder = _parsed(central, key, data)

@@ -78,7 +78,7 @@ def with_ab_answers(
 
 
 def is_ab(assignment: Assignment, platform: str, workload: str) -> bool:
-    """Return whether this training is the A/B test of a platform and workload."""
+    """Return whether this training is the given A/B test."""
     return (assignment.platform, assignment.workload, assignment.what) == (platform, workload, AB)
 
 

@@ -94,7 +94,7 @@ def _platform_cost(suite: Suite, name: str, nights: Sequence[RoundVerdict]) -> P
 
 
 def total(costs: Sequence[PlatformCost]) -> float | None:
-    """Return the total cost of all platforms; `None` if a price is unknown."""
+    """Return all platforms' total cost; `None` if a price is unknown."""
     nights = [cost.night for cost in costs]
     return None if any(night is None for night in nights) else sum(night for night in nights if night is not None)
 

@@ -77,7 +77,7 @@ def _applied(
 
 
 def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add an accuracy equivalence test, which can pass an undecided pair but accuse none.
+    """Add an accuracy equivalence test, which never worsens a verdict.
 
     Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass. A loss is
     called by the decision engine.
@@ -158,7 +158,7 @@ def _with_ab_answer(
 
 
 def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Cause:
-    """Return the cause of a nightly drift, from A/B test or machine measurements."""
+    """Return the cause of nightly drift, from A/B or machine measurements."""
     decision, words = one.decision, sentence(one)
     tried: tuple[str, ...] = ()
     if decision.difference is not None:

@@ -1,4 +1,4 @@
-"""Decisions on tonight's records against earlier nights, by reruns and A/B tests. Pure."""
+"""Decisions on tonight's records, by earlier nights and experiments. Pure."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def decide_nights(
     baselines: Baselines | None = None,
     now: datetime | None = None,
 ) -> Nights:
-    """Decide on every metric of every platform recorded tonight, at controller time `now`.
+    """Decide on every metric of every platform recorded tonight.
 
     Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
@@ -145,7 +145,7 @@ def _with_notes(
     changes: Mapping[str, SoftwareChange],
     baselines: Baselines,
 ) -> LineDecision:
-    """Add notes on changed step phases, software, and reruns that do not count."""
+    """Add notes on step phases, software, and ignored reruns."""
     workload = one.line.workload
     if not one.shifted:
         notes = (changes[workload].note, rerun_note(gathered, platform, workload))
@@ -183,7 +183,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
 
 
 def night_reruns(nights: Nights, num_reruns: int = 4) -> tuple[Assignment, ...]:
-    """Return the reruns that undecided metrics need, one set per workload and platform."""
+    """Return the reruns that undecided metrics need."""
     wanted = {
         (platform, decision.line.workload): None
         for platform, night in nights.items()

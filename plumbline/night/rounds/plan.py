@@ -1,4 +1,4 @@
-"""Assigned trainings of a round: one per platform and workload, with stable names."""
+"""Assigned trainings of a round, with stable names."""
 
 from __future__ import annotations
 

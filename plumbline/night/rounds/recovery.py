@@ -1,4 +1,4 @@
-"""Decision whether to resume a round that may have crashed, from its run's state. Pure."""
+"""Decision whether to resume a possibly crashed round. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step(StrEnum):
 
 
 def next_step(state: str, seconds: float, crashes: int, *, is_attended: bool) -> Step | None:
-    """Return the next action for a round in this Prefect state, or `None`.
+    """Return the next action for a round's Prefect state, or `None`.
 
     `seconds` are those since the state began or the controller's last sign of life. `is_attended` is whether a worker
     for the round is online.

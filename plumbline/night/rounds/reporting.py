@@ -74,7 +74,7 @@ def report_key(verdict: RoundVerdict) -> str:
 def write_report(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> tuple[RoundVerdict, str]:
-    """Write the report; return the verdict with link and note, and charts in Markdown."""
+    """Write the report; return the verdict with link, and Markdown charts."""
     link = link_to(central, report_key(verdict), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
     nights = [*reversed(last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)), verdict]
@@ -105,7 +105,7 @@ def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_
 def earlier_records(
     central: CentralStore, suite: str, platforms: Iterable[str], round_id: str, since: str = ""
 ) -> dict[str, RunRecord]:
-    """Return each platform's first record in the round `since`, by default of the previous night."""
+    """Return each platform's first record in the round `since` (default: previous)."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="earlier") as pool:
         found = pool.map(lambda name: (name, _earlier_record(central, suite, name, round_id, since)), platforms)
         return {name: record for name, record in found if record is not None}

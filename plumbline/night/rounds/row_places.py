@@ -1,4 +1,4 @@
-"""Places of different rows: file, line and text in the user's own data."""
+"""Places of different rows in the user's own data files."""
 
 from __future__ import annotations
 

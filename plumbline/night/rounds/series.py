@@ -58,7 +58,7 @@ def _accepted(baseline: Baseline) -> list[datetime]:
 def count_unjudged(
     round_: Round, verdict: RoundVerdict, history: Mapping[str, SeriesFile], baselines: Baselines, now: datetime
 ) -> RoundVerdict:
-    """Add the number of nights without a verdict to platforms at the limit."""
+    """Add the number of unjudged nights to platforms at the limit."""
     limit = round_.suite.gates.unjudged_nights
     platforms = {}
     for name, result in verdict.platforms.items():

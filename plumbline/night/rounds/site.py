@@ -65,7 +65,7 @@ def _platform_pages(
 
 
 def connect_reports(central: CentralStore, suite: str, rounds: Iterable[str], report_url: str) -> None:
-    """Link new or neighbouring rounds' reports to each other and the suite's page.
+    """Link neighbouring rounds' reports to each other and the suite's page.
 
     A presigned link opens one object only: where the store has no site, `plumbline store site --serve` adds the links.
     """

@@ -30,7 +30,7 @@ MACHINE_CODES: frozenset[CauseCode] = frozenset({"loader", "transfer", "throttli
 
 @dataclass(frozen=True, slots=True)
 class SoftwareChange:
-    """How tonight's software differs from the baseline's, and the A/B test of it."""
+    """Difference of tonight's software from the baseline's, and its A/B test."""
 
     state: Software
     order: AbOrder | None = None
@@ -100,7 +100,7 @@ def _obstacle(
 
 
 def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "") -> SoftwareChange:
-    """Return the software change after its A/B test, or `unavailable` if that failed."""
+    """Return the software change after its A/B test."""
     if evidence is None:
         return (
             replace(change, state="unavailable", order=None, why=f"the A/B left no record: {lost}") if lost else change
@@ -112,7 +112,7 @@ def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "")
 
 
 def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_tested: int) -> Answers:
-    """Return the A/B test's results for the decision engine, [blocks, 2] per environment."""
+    """Return the A/B test's results for the decision engine."""
     blocks = _whole_blocks(evidence)
     ours, theirs = (np.full((len(blocks), 2), math.nan) for _ in range(2))
     for row, runs in enumerate(blocks):

@@ -71,7 +71,7 @@ def _reductions() -> list[str]:
 
 
 def set_reductions(*, narrow: bool) -> dict[str, Scalar]:
-    """Allow or forbid reduced-precision reductions in matmuls; return the expected settings for verification.
+    """Allow or forbid reduced-precision matmul reductions; return the expected settings.
 
     Products in fp16 never accumulate in fp16, as is torch's own default.
     """
@@ -94,7 +94,7 @@ def adafactor(groups: list[dict[str, Any]], *, lr: float) -> torch.optim.Optimiz
 
 
 def shard(model: nn.Module, device: torch.device, world: int) -> None:
-    """Shard each layer of a model over `world` processes by FSDP2 (torch 2.6 or newer)."""
+    """Shard each layer over `world` processes by FSDP2 (torch 2.6+)."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:

@@ -30,7 +30,7 @@ def attention_of(model: nn.Module) -> str:
 
 
 def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
-    """Return the attention function of (queries, keys, values, scale) that the model uses.
+    """Return the model's attention function of (queries, keys, values, scale).
 
     Until 4.57 only `sdpa` is a function; `None` for others.
     """
@@ -78,7 +78,7 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
 
 
 def register_base_first(model: nn.Module) -> None:
-    """Register the base model before its heads, so tied parameters keep one name.
+    """Register the base model before its heads, to stabilise tied names.
 
     Since 5.0 some models register their head first: XLM-RoBERTa's table of tokens would be `lm_head.decoder.weight`.
     """
@@ -103,20 +103,20 @@ def is_causal(model: nn.Module) -> bool:
 
 
 def takes_made_masks(model: nn.Module) -> bool:
-    """Return whether a model accepts prepared masks from `made_mask` (transformers 5.0 or newer)."""
+    """Return whether a model accepts masks from `made_mask`."""
     source = _source(model)
     is_plain = not hasattr(source, "create_bidirectional_sliding_window_mask") and not is_causal(model)
     return hasattr(source, "create_bidirectional_mask") and is_plain and attention_of(model) in {"eager", "sdpa"}
 
 
 def made_mask(model: nn.Module, padding: torch.Tensor) -> torch.Tensor:
-    """Return the attention mask that transformers makes for `padding`, [rows, length], without reading its values."""
+    """Return the attention mask that transformers makes for `padding`."""
     rows, length = padding.shape
     return _as_mask(model, padding.bool()[:, None, None, :].expand(rows, 1, length, length))
 
 
 def mask_of_texts(model: nn.Module, texts: torch.Tensor) -> torch.Tensor:
-    """Return the mask of packed rows: each token attends only within its text."""
+    """Return a packed attention mask: tokens attend within their text."""
     return _as_mask(model, texts[:, None, :, None] == texts[:, None, None, :])
 
 

@@ -46,7 +46,7 @@ _PI = Decimal("3.14159265358979323846264338327950288419716939937510582")
 
 
 def _erf(x: Decimal, factor: Decimal) -> Decimal:
-    """Compute erf by Kummer's series, with only positive terms; `factor` is erf's derivative."""
+    """Compute erf by Kummer's series; `factor` is erf's derivative."""
     term = total = x
     place = 0
     while term > Decimal(10) ** -(_DIGITS - 5):
@@ -163,7 +163,7 @@ def exp(values: torch.Tensor) -> torch.Tensor:
 
 @_blocked
 def log(values: torch.Tensor) -> torch.Tensor:
-    """Return the natural logarithm of normal positive numbers; -inf at 0, NaN below."""
+    """Return the natural logarithm; -inf at 0, NaN below."""
     bits = values.contiguous().view(torch.int64)
     exponent = (bits >> 52) - 1023
     mantissa = ((bits & _MANTISSA) | _ONE).view(torch.float64)

@@ -39,7 +39,7 @@ def grid_bits(inner: int) -> int:
 
 
 def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Split entries into `count` integers with a shared exponent per row or column."""
+    """Split entries into `count` integers with shared exponents."""
     rest = values.abs()
     largest = rest.amax(dim, keepdim=True)
     # |x| < 2**(exponent + 1), whence at most 2**bits on the grid.
@@ -111,7 +111,7 @@ def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch
 
 
 def training_products(spec: RunSpec) -> tuple[tuple[int, int, int, int], ...]:
-    """Return a layer's matmul sizes as (matrices, rows, inner, columns), forward and backward."""
+    """Return a layer's matmul sizes as (matrices, rows, inner, columns)."""
     model, length = spec.model, spec.data.sequence_length
     rows = max(1, spec.batch_size // spec.optimizer.accumulation_steps)
     tokens, heads, width = rows * length, rows * model.num_attention_heads, model.hidden_size
@@ -125,7 +125,7 @@ def training_products(spec: RunSpec) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def check_products(device: torch.device, sizes: Sequence[tuple[int, int, int, int]] = ((1, 96, 96, 96),)) -> None:
-    """Raise `TrainingFailedError` if fp64 products of these sizes are inexact on the device.
+    """Raise `TrainingFailedError` if the device's fp64 products are inexact.
 
     A library may emulate fp64 products from fewer bits, and chooses by size; its results would be wrong here, not only
     rounded. Each product of integers is compared, by the sums of its rows and of its columns, with integer arithmetic.

@@ -26,7 +26,7 @@ class Digested(NamedTuple):
 
 
 def short_digest(array: NDArray[Any]) -> str | None:
-    """Return a short array digest, ignoring the sign of zero; `None` if not finite."""
+    """Return a short array digest; `None` if not finite."""
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             return None

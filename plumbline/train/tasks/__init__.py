@@ -123,7 +123,7 @@ class Task(ABC):
         return Answers(num_found, kept, int(num_found.sum()))
 
     def recount(self, logits: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> Recounted:
-        """Recompute loss and accuracy of a forward pass in fp64, on its device."""
+        """Recompute a forward pass's loss and accuracy in fp64, on-device."""
         answering, expected = self.aligned(logits, labels)
         known = host_array(expected).reshape(-1)
         counted = torch.from_numpy(np.flatnonzero(known != IGNORED))  # on the host: a device's would be waited for
