@@ -176,7 +176,7 @@ class NativeOperation(Model):
 
 
 class PortableStep(Model):
-    """Digests of one step in portable arithmetic. `None` if not finite, equal to nothing."""
+    """Digests of one step in portable arithmetic; `None` if not finite, unequal to all."""
 
     step: ProbeStep
     loss: Label | None

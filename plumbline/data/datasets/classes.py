@@ -60,7 +60,7 @@ class LabelIndex:
         return self._numbers.setdefault(label, len(self._numbers))
 
     def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int], dict[str, str]]:
-        """Return class names, classes of temporary numbers, and merged label spellings."""
+        """Return class names, a number-to-class table, and merged label spellings."""
         order, spelling = class_order(
             {label: str(place) for label, place in self._places.items()}, given, self._where, self.num_rows
         )

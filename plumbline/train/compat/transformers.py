@@ -154,7 +154,7 @@ def _classes(model: nn.Module) -> dict[str, type[nn.Module]]:
 
 
 def _choose(model: nn.Module, classes: dict[str, type[nn.Module]]) -> None:
-    """Convert every attention module to the class `eager`."""
+    """Convert every attention module to the eager implementation."""
     others = tuple(kind for name, kind in classes.items() if name != "eager")
     module: Any
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Random test of a round: compute portable logits of a random row.
+"""Randomized check of a round: portable logits of one random row.
 
 Nothing of an earlier night contains it, and it is equal on all machines.
 """
