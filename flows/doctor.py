@@ -1,4 +1,4 @@
-"""Doctor's flow: report of a worker's machine."""
+"""Doctor flow: check and report a worker's machine."""
 
 from __future__ import annotations
 

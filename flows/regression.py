@@ -37,7 +37,7 @@ _PHASES = ("opening", "training", "gathering", "judging", "confirming", "reporti
 
 @flow(name="plumbline-regression", flow_run_name=run_name, persist_result=False)
 def regression(suite: Suite, round_id: str = "") -> State[None]:
-    """Run one round. The final state's name is the verdict."""
+    """Run one round; the final state's name is the verdict."""
     try:
         with ProgressReporter(get_run_logger()) as progress, scratch_folder() as folder:
             verdict = _run_round(suite, round_id, Phases(progress, _PHASES), folder)

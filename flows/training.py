@@ -1,4 +1,4 @@
-"""Worker's flow: one training on this platform."""
+"""Worker flow: run one training on this platform."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumbline.tasks.train import train_and_publish
 
 @flow(name="plumbline-training", persist_result=False, log_prints=False)
 def training(order: dict[str, Any]) -> State[None]:
-    """Train as ordered. The record is the result, the state the kind of failure."""
+    """Run the ordered training and publish its record; failures set the state."""
     try:
         # Validated here, not by Prefect: a controller of a different version is named before an unknown key.
         read = validate_order(TrainingOrder, order)

@@ -1,4 +1,4 @@
-"""Upgrade flows: the controller's, and the gate on each platform's worker."""
+"""Upgrade flows: on the controller, and the gate on each platform's worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
     releases: bool = False,
     allow_unhashed: bool = False,
 ) -> State[None]:
-    """Train the candidate on every platform, and name the package that differs.
+    """Test the candidate on every platform, and name the responsible package.
 
     A candidate image is compared as a whole. Without a candidate, which is an event that names no lock, the workers'
     environments have changed already: a round is started instead.
@@ -89,7 +89,7 @@ def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
 
 @flow(name="plumbline-gate", persist_result=False, log_prints=False)
 def gate(order: dict[str, Any]) -> State[None]:
-    """Judge an upgrade on this platform. The report in the outbox is the result."""
+    """Judge an upgrade on this platform, and send the report."""
     try:
         read = validate_order(UpgradeOrder, order)
     except ConfigurationError as error:

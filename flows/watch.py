@@ -1,4 +1,4 @@
-"""Watch flow: continues crashed rounds, and alerts about missed ones, every few minutes."""
+"""Watch flow: every few minutes, continue crashed rounds, alert about missed ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline.tasks.watch import check_missed_rounds, recover_rounds
 
 @flow(name="plumbline-watch", persist_result=False)
 def watch(suite: Suite) -> State[None]:
-    """Continue crashed rounds, alert about missed ones and machines left on, and send pending alerts."""
+    """Continue crashed rounds, and alert about missed ones and machines left running."""
     missed, failures = "", [*recover_rounds(suite), *check_left_on(suite)]
     if suite.alerts:
         missed, undelivered = check_missed_rounds(suite)

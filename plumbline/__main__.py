@@ -1,4 +1,4 @@
-"""`python -m plumbline`."""
+"""Entry point of `python -m plumbline`."""
 
 import sys
 

@@ -52,7 +52,7 @@ _LEASE = timedelta(minutes=5)
 
 @round_task("alert")
 def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
-    """Alert each recipient once. Return failures as lines. Failed deliveries are retried later."""
+    """Alert each recipient once; return failures as lines. Failed deliveries are retried later."""
     alerts = round_.suite.alerts
     if not alerts:
         return []
@@ -66,7 +66,7 @@ def alert_about_verdict(round_: Round, verdict: RoundVerdict) -> list[str]:
 
 @round_task("alert once")
 def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
-    """Send each message once to its recipients. Return failures as lines."""
+    """Send each message once to its recipients; return failures as lines."""
     if not suite.alerts or not messages:
         return []
 
@@ -98,7 +98,7 @@ def alert_without_verdict(suite: Suite, round_id: str) -> Iterator[None]:
 
 
 def _refuse_if_known(suite: Suite, round_id: str) -> None:
-    """Raise `SupersededError` if a later start is known to continue the round: an outage prevents no alert."""
+    """Raise `SupersededError` if a later run continues the round; ignore outages."""
     try:
         refuse_superseded(suite, round_id)
     except SupersededError:
@@ -108,7 +108,7 @@ def _refuse_if_known(suite: Suite, round_id: str) -> None:
 
 
 def _is_judged(suite: Suite, round_id: str) -> bool:
-    """Return whether a verdict of the round, or the outcome of the upgrade, is stored. An outage prevents no alert."""
+    """Return whether the verdict or upgrade outcome is already stored."""
     try:
         return stored_result(suite, round_id) is not None
     except PlumblineError:
@@ -116,7 +116,7 @@ def _is_judged(suite: Suite, round_id: str) -> bool:
 
 
 def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str]:
-    """Store the new messages, send all that are pending, and log the failures. Return them as lines.
+    """Store new messages, send all pending; return failures as lines.
 
     An unreadable state is reset. If the state cannot be used at all, the messages that an empty one leads to are sent.
     """
@@ -138,7 +138,7 @@ def _alert(suite: Suite, change: Callable[[AlertState], AlertState]) -> list[str
 
 
 def send_directly(state: AlertState, known: Blocks, remark: str) -> list[str]:
-    """Send the pending messages of a state that is not stored. Return the failed deliveries as lines."""
+    """Send pending messages without stored state; return failed deliveries as lines."""
     failed: list[str] = []
 
     def note(message: Outgoing, why: str) -> None:
@@ -152,7 +152,7 @@ def send_directly(state: AlertState, known: Blocks, remark: str) -> list[str]:
 def deliver_pending(
     book: AlertBook, known: Blocks, sleep: Callable[[float], None] = time.sleep, *, remark: str = ""
 ) -> list[str]:
-    """Send every pending message, with a remark on the state. Return the failed deliveries as lines.
+    """Send every pending message with `remark`; return failed deliveries as lines.
 
     A round, the watch and `doctor --missed` may run at the same time: each message is sent by one of them.
     """
@@ -173,7 +173,7 @@ def _undelivered(message: Outgoing, why: str) -> str:
 
 
 def _claim_pending(book: AlertBook) -> list[Outgoing]:
-    """Reserve the pending messages that no other sender has reserved. Return them."""
+    """Reserve and return the pending messages that no other sender has reserved."""
     now = datetime.now(UTC)
     claimed: list[Outgoing] = []
 
@@ -198,7 +198,7 @@ def _deliver(
     remark: str,
     note: Callable[[Outgoing, str], None],
 ) -> None:
-    """Send the messages, all receivers at once and each receiver's in order. `note` takes each with its failure or "".
+    """Send messages to all receivers in parallel, reporting to `note`.
 
     All tries begin within `_DELIVERY_SECONDS`: a receiver that does not answer holds no round.
     """
@@ -228,7 +228,7 @@ def _attempt(  # noqa: PLR0917 - one delivery, fully described
     message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str, pauses: Sequence[float],
     deadline: float,
 ) -> str:  # fmt: skip
-    """Try to send a message, again after each pause. Return why it failed, or ""."""
+    """Send a message with repeated tries; return the failure, or ""."""
     why = f"its receiver took longer than {_DELIVERY_SECONDS:g} s for earlier alerts"
     body = "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
     for pause in (0.0, *pauses):

@@ -1,4 +1,4 @@
-"""Confirmation of drift by dispatched reruns, A/Bs and experiments."""
+"""Confirmation of drift by dispatched reruns, A/B tests and experiments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def confirm_throughput(
 def confirm_software(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Run one A/B on each platform whose reruns show a loss, and judge again."""
+    """Run an A/B test where a regression persists, and judge again."""
     asked = night_abs(judged.nights, limits_of(round_.suite))
     if not asked:
         return gathered, judged
@@ -48,7 +48,7 @@ def confirm_software(
 def confirm_causes(
     round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
 ) -> tuple[GatheredRecords, Judged]:
-    """Run the experiments of all open cases within their budgets.
+    """Run the experiments of all unresolved drifts within their budgets.
 
     The first result has the experiments' records as well.
     """
@@ -72,7 +72,7 @@ def confirm_causes(
 def _sent(
     round_: Round, asked: Sequence[Wanted], known: Mapping[str, LoadedRecord], folder: Path
 ) -> tuple[list[Assignment], dict[str, str]]:
-    """Return the experiments whose bundles were sent, and the reasons of failed ones.
+    """Upload experiment bundles; return the experiments sent, and reasons of failures.
 
     A failed transfer does not change the verdict: the cause keeps its certainty.
     """

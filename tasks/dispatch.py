@@ -1,4 +1,4 @@
-"""Dispatch of a batch of orders to their platforms, and the gathering of a round's records."""
+"""Dispatch of training orders to platforms, and collection of the round's records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 @round_task("dispatch")
 def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
-    """Run the assignments, all platforms in parallel. Leave no child running."""
+    """Run the assigned trainings on all platforms in parallel, leaving none running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
     suite = round_.suite
 
@@ -59,7 +59,7 @@ def run_on_workers(
     orders: Callable[[str, int], OrderType],
     find: Callable[[Store, OrderType], Recorded],
 ) -> dict[str, Result]:
-    """Run the jobs on their platforms' workers, whose machines are up meanwhile; return their results by key.
+    """Run jobs on their platforms' workers; return results by key.
 
     `orders` makes the order of a job's attempt, `run_of` describes its flow run, and `find` looks for its record in the
     platform's outbox.
@@ -90,7 +90,7 @@ def run_on_workers(
 
 @round_task("gather", retries=2)
 def gather_records(round_: Round, results: Mapping[Assignment, Result], folder: Path) -> GatheredRecords:
-    """Collect all dispatched records. Idempotent, so that Prefect can retry."""
+    """Collect all dispatched records (idempotent, so Prefect can retry)."""
     outboxes = {name: open_store(platform.outbox, policy=PATIENCE) for name, platform in round_.suite.platforms.items()}
     central = CentralStore(open_store(round_.suite.store))
     return harvest(round_, results, outboxes, central, folder, now=datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""Checks on a Prefect server: API, events, database, deployments, pools with their workers, schedule, alert blocks."""
+"""Checks of a Prefect server and the suite's objects there."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ _POLLED_SECONDS = 20.0
 
 
 def read_deployment(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
-    """Return a deployment. `None` if it does not exist."""
+    """Return a deployment, or `None` if it does not exist."""
     with suppress(ObjectNotFound):
         return client.read_deployment_by_name(name)
     return None
 
 
 def check_pool(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -> CheckResult:
-    """Check that the pool exists, fits the deployment and the platform, has a worker online, and starts runs."""
+    """Check that a work pool exists, fits, and has workers."""
     where = f"{place}: worker"
     health = read_pool(client, pool)
     if health is None:
@@ -88,7 +88,7 @@ def check_pool(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -
 def _misfits(
     found: WorkPool, deployed: DeploymentResponse | None, suite: Suite, place: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield (text, hint) for what the pool's template does not carry out."""
+    """Yield (text, hint) for settings that the work pool's template ignores."""
     platform = suite.platforms.get(place)
     given = {*((deployed.job_variables or {}) if deployed else {}), *(platform.job_variables if platform else {})}
     if missing := _missing_variables(found, given):
@@ -104,7 +104,7 @@ def _misfits(
 def _check_workers(  # noqa: PLR0917 - all that is known of the pool
     client: SyncPrefectClient, health: PoolHealth, found: WorkPool, queue: str, suite: Suite, place: str
 ) -> CheckResult:
-    """Check that a worker asks for the queue's runs, or that a round can start machines."""
+    """Check that a worker polls the queue, or machines can start."""
     pool, platform, where = found.name, suite.platforms.get(place), f"{place}: worker"
     if not health.has_workers:
         text = f"{pool} is a {health.kind} pool: Prefect starts its runs, so no worker can be seen; --workers runs one"
@@ -122,7 +122,7 @@ def _check_workers(  # noqa: PLR0917 - all that is known of the pool
 
 
 def _check_machines(suite: Suite, platform: Platform, where: str) -> CheckResult:
-    """Check that the group of machines can be read, with the controller's identity."""
+    """Check that the controller can read the machine group's size."""
     try:
         size = open_group(platform.machines).size()
     except PlumblineError as error:
@@ -133,7 +133,7 @@ def _check_machines(suite: Suite, platform: Platform, where: str) -> CheckResult
 
 
 def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str, str] | None:
-    """Return why no worker gets a run of the queue, and a hint. `None` if the way is open."""
+    """Return why no worker can receive the queue's runs, else `None`."""
     pool = found.name
     if found.is_paused:
         return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
@@ -152,7 +152,7 @@ def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str,
 
 
 def _is_polled(client: SyncPrefectClient, pool: str, queue: str) -> bool:
-    """Return whether a worker asks for the queue's runs: a worker may serve some queues of its pool alone."""
+    """Return whether any worker polls this work queue."""
     deadline = time.monotonic() + _POLLED_SECONDS
     while client.read_work_queue_by_name(queue, pool).status is WorkQueueStatus.NOT_READY:
         if time.monotonic() > deadline:
@@ -162,14 +162,14 @@ def _is_polled(client: SyncPrefectClient, pool: str, queue: str) -> bool:
 
 
 def _missing_variables(pool: WorkPool, given: set[str]) -> list[str]:
-    """Return the required job variables without a value."""
+    """Return the required job variables that have no value."""
     variables = pool.base_job_template.get("variables", {})
     known = given | {name for name, one in variables.get("properties", {}).items() if "default" in one}
     return [name for name in variables.get("required", []) if name not in known]
 
 
 def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
-    """Check the suite's objects on the server. Return results and reachable pools."""
+    """Check the suite's objects on the server; return results and reachable pools."""
     try:
         wait_for_api(0.0)
         with server_errors(), open_apis(suite) as apis:
@@ -199,7 +199,7 @@ def check_server(suite: Suite) -> tuple[list[CheckResult], dict[str, str]]:
 
 
 def _check_foreign(client: SyncPrefectClient, suite: Suite, name: str) -> list[CheckResult]:
-    """Check the API of a platform, and the suite's objects there."""
+    """Check a platform's separate Prefect API, and the suite's objects there."""
     check_api(client)
     wanted = desired_at(suite, suite.platforms[name].api)
     results = [*_check_api(client, f"{_API} of {name}")]
@@ -207,7 +207,7 @@ def _check_foreign(client: SyncPrefectClient, suite: Suite, name: str) -> list[C
 
 
 def _check_pool(apis: PlatformApis, suite: Suite, name: str, pool: str) -> CheckResult:
-    """Check a platform's pool. What its API answers fails this check alone."""
+    """Check a platform's work pool; an API error fails only this check."""
     check = partial(check_pool, suite=suite, place=name, pool=pool)
     if apis.is_own(name):
         return check(apis.own)
@@ -229,7 +229,7 @@ def _check_api(client: SyncPrefectClient, place: str = _API) -> Iterator[CheckRe
 
 
 def _check_events(client: SyncPrefectClient) -> CheckResult:
-    """Check the websocket of events, which a proxy may refuse though it passes the rest of the API."""
+    """Check that the event websocket works, which a proxy may block."""
 
     async def connect() -> None:
         async with get_events_client(reconnection_attempts=0):
@@ -253,7 +253,7 @@ def _check_database(client: SyncPrefectClient) -> Iterator[CheckResult]:
 def _check_deployed(
     client: SyncPrefectClient, place: str, wanted: Sequence[Item], suite: str = ""
 ) -> Iterator[CheckResult]:
-    """Compare the suite's objects on the server with those of the file, as `plumbline deploy` does."""
+    """Compare the server's objects with the suite file, like `plumbline deploy`."""
     suite = suite or place
     try:
         changes = plan(client, suite, wanted)
@@ -279,7 +279,7 @@ def _check_deployed(
 
 
 def _check_schedule(client: SyncPrefectClient, suite: str, schedule: Schedule) -> Iterator[CheckResult]:
-    """Report the start times that Prefect has planned."""
+    """Report the start times that Prefect has scheduled."""
     where = f"{suite}: schedule"
     try:
         check_schedule(schedule, where=suite)

@@ -1,4 +1,4 @@
-"""Checks on the workers: the doctor's flow in every pool, and its reports."""
+"""Checks of the workers, by the doctor flow in every work pool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECK_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A worker's report, or the reason without, with local times around it."""
+    """A worker's report or failure reason, with request times."""
 
     report: str
     why: str
@@ -45,7 +45,7 @@ class _Answer:
 
 
 def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
-    """Run the doctor's flow through each pool, and compare with the reference's torch."""
+    """Run the doctor flow in each pool, and compare torch versions."""
     results: list[CheckResult] = []
     reports: dict[str, tuple[Report, _Answer]] = {}
     try:
@@ -78,7 +78,7 @@ def check_workers(suite: Suite, pools: Mapping[str, str]) -> list[CheckResult]:
 
 
 def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
-    """Start one run per pool, and collect the reports. Cancel unclaimed runs."""
+    """Start one run per pool, and collect the reports."""
     answers: dict[str, _Answer] = {}
     runs: dict[str, UUID] = {}
     with open_apis(suite) as apis:
@@ -114,7 +114,7 @@ def _ask(suite: Suite, pools: Mapping[str, str]) -> dict[str, _Answer]:
 
 
 def _read_state(client: SyncPrefectClient, run_id: UUID, *, is_late: bool) -> State | None:
-    """Return the state of a run. Cancel one that is late."""
+    """Return a run's state; cancel the run if late."""
     state = client.read_flow_run(run_id).state
     if is_late and not (state and state.is_final()):
         client.set_flow_run_state(run_id, Cancelled(), force=True)
@@ -127,7 +127,7 @@ def _start_seconds(suite: Suite, place: str) -> float:
 
 
 def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
-    """Start the doctor's flow like a round's flow. Raise `ObjectNotFound` if not deployed."""
+    """Start the doctor flow; raise `ObjectNotFound` if not deployed."""
     client, of_round = apis.of(place), place == CONTROLLERS
     copied = client.read_deployment_by_name(
         f"{REGRESSION}/{suite.name}" if of_round else training_deployment(suite.name, place)
@@ -148,7 +148,7 @@ def _start(apis: PlatformApis, suite: Suite, place: str, pool: str) -> UUID:
 
 
 def _training(suite: Suite, place: str) -> dict[str, Any]:
-    """Return what the flow checks of trainings: nothing where none is, and the platform's own environment."""
+    """Return the doctor flow's parameters: whether a platform trains, its Python."""
     platform = suite.platforms.get(place)
     if platform is None:
         return {"trains": False}
@@ -156,7 +156,7 @@ def _training(suite: Suite, place: str) -> dict[str, Any]:
 
 
 def _visits(suite: Suite, place: str) -> Iterable[Visit]:
-    """Yield the stores that a platform, or the controllers, must reach, with the permissions needed on each."""
+    """Yield the stores that a platform or the controllers need, with permissions."""
     if place == CONTROLLERS:
         yield Visit("central store", suite.store, "write, replace and read")
         for name, platform in suite.platforms.items():

@@ -1,4 +1,4 @@
-"""Reader of web addresses that people and events name: HTTPS only, also behind redirects."""
+"""Download from given web addresses: HTTPS only, redirects included."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REDIRECTS = 5
 
 
 def download(url: str, max_bytes: int, *, key: str) -> bytes:
-    """Return the content of an `https://` address without credentials.
+    """Download the content of a public `https://` address without credentials.
 
     A redirect may lead to a public address by HTTPS only. The named address may be private, such as a company's
     server. A host that changes its address between check and request has no certificate for its name there.
@@ -48,7 +48,7 @@ def _content(answer: httpx.Response, url: str, max_bytes: int, key: str) -> byte
 
 
 def _next_place(place: str, location: str, url: str, key: str) -> str:
-    """Return a redirect's address. Raise `ConfigurationError` unless it is public, and read by HTTPS."""
+    """Return a redirect's address; raise `ConfigurationError` unless public HTTPS."""
     hint = "name the final address"
     try:
         following = urljoin(place, location)
@@ -67,7 +67,7 @@ def _next_place(place: str, location: str, url: str, key: str) -> str:
 
 
 def _is_public(host: str, port: int) -> bool:
-    """Return whether all of a host's addresses are public. An unknown name fails in the request."""
+    """Return whether all of a host's IP addresses are public. An unknown name fails in the request."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

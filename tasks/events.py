@@ -1,4 +1,4 @@
-"""Progress of a flow run, as a Prefect artifact."""
+"""Progress of a flow run, published as a Prefect artifact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_CHARS = 1000
 
 
 class TrainerOutput:
-    """Copy a trainer's first and last output lines into its run's log."""
+    """Filter that logs a trainer's first and last output lines."""
 
     def __init__(self, logger: Log) -> None:
         self._logger, self._count = logger, 0
@@ -37,7 +37,7 @@ class TrainerOutput:
         self._lock = threading.Lock()  # one thread each reads stdout and stderr
 
     def add(self, line: str) -> None:
-        """Log a line, or keep it for the end."""
+        """Log a line, or buffer it as one of the last lines."""
         text = escape(without_secrets(line, secret_values())[:_MAX_CHARS], "log")
         with self._lock:
             self._count += 1
@@ -47,7 +47,7 @@ class TrainerOutput:
                 self._logger.info("%s", text)
 
     def close(self) -> None:
-        """Log the last lines, and how many between them and the first are left out."""
+        """Log the last lines, and how many lines were omitted."""
         with self._lock:
             if (num_left_out := self._count - _KEPT_LINES - len(self._last)) > 0:
                 self._logger.info("(%d lines left out)", num_left_out)
@@ -58,7 +58,7 @@ class TrainerOutput:
 
 
 class ProgressReporter:
-    """Context manager that updates the artifact, at most once a second."""
+    """Context manager that updates the progress artifact at most once a second."""
 
     def __init__(self, logger: Log) -> None:
         self._logger = logger
@@ -98,7 +98,7 @@ class ProgressReporter:
         self.show(percent, str(part), f"{part} {step}/{steps}" if steps else str(part))
 
     def show(self, percent: float, part: str, text: str) -> None:
-        """Set percentage and text of the artifact. The text starts with the part."""
+        """Set the artifact's percentage and text, prefixed by the part's name."""
         text = escape(text, "log")  # a trainer's word
         is_first = not self._shown[1].startswith(part)
         self._shown = (min(100.0, percent), text)
@@ -136,7 +136,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Enter a phase."""
+        """Enter the phase `name`."""
         place, count = self._names.index(name), len(self._names)
         self._reporter.show(100.0 * place / count, name, f"{name}: {place + 1} of {count}")
         began = time.monotonic()

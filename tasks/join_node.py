@@ -1,4 +1,4 @@
-"""A training's further machines: `python -m plumbline.tasks.join_node` in each pod of a job but the first.
+"""Additional machines of a training: `python -m plumbline.tasks.join_node` in each pod of a job but the first.
 
 The first pod executes the flow run. The others read its order from Prefect, and train with it; only the first one
 publishes a record.
@@ -26,7 +26,7 @@ _RUN = "PREFECT__FLOW_RUN_ID"
 
 
 def join(run_id: str) -> None:
-    """Train as one machine of a flow run's training, until the training ends or the run is over."""
+    """Train as one of a flow run's machines, until the run ends."""
     with open_client() as client:
         run = client.read_flow_run(UUID(run_id))
     order = validate_order(TrainingOrder, dict(run.parameters.get("order") or {}))
@@ -46,7 +46,7 @@ def join(run_id: str) -> None:
 
 
 def main() -> int:
-    """Join the training. The first machine's exit code is the training's."""
+    """Join the training; the first machine's exit code counts for all."""
     try:
         join(variable(_RUN))
     except PlumblineError as error:

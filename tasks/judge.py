@@ -27,7 +27,7 @@ from plumbline.tasks.round_task import round_task
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Results by workload and platform, with their baselines."""
+    """Judgements by workload and platform, with the baselines used."""
 
     results: dict[str, dict[str, PlatformResult]]
     baselines: Baselines
@@ -53,7 +53,7 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
 
 
 def conclude(round_: Round, judged: Judged, gathered: GatheredRecords, seconds: Mapping[str, float]) -> RoundVerdict:
-    """Return the round's verdict. `seconds` has the duration of each phase."""
+    """Combine judgements into the round's verdict; `seconds` has each phase's duration."""
     platforms = {
         name: join({workload: judged.results[workload][name] for workload in round_.specs_of(name)})
         for name in round_.suite.platforms

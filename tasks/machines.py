@@ -1,4 +1,4 @@
-"""Machines of a round: up while their platforms train, down after that, and an alert for those left on."""
+"""Machine groups of a round: start, stop, alert if left running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 @contextmanager
 def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
-    """Set the suite's groups of machines to 0 at the end of the block, whatever ends it; `Machines` starts them."""
+    """Stop the suite's machine groups when the context ends."""
     try:
         yield
     finally:
@@ -31,7 +31,7 @@ def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
 
 
 class Machines:
-    """Groups of machines of a suite: each is up while a platform on it has trainings left.
+    """Machine groups of a suite, running while platforms train.
 
     A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
     error in the log, and an alert of the watch.
@@ -42,7 +42,7 @@ class Machines:
         self._asked: dict[str, int] = {}
 
     def keep_up(self, platforms: Collection[str]) -> None:
-        """Keep up the groups of the platforms, and stop the others; a group is never made smaller as it trains."""
+        """Start the machine groups of these platforms, and stop all others."""
         busy = {self._suite.platforms[name].machines for name in platforms}
         sizes = {url: size if url in busy else 0 for url, size in self._sizes.items()}
         changed = {url: size for url, size in sizes.items() if self._asked.get(url) != size}
@@ -62,7 +62,7 @@ def _resize(sizes: Mapping[str, int]) -> None:
 
 
 def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[str, int | PlumblineError | None]:
-    """Return the action's result for each group, or its error. Groups side by side."""
+    """Return the action's result or error for each group, in parallel."""
 
     def attempt(url: str) -> int | PlumblineError | None:
         try:
@@ -77,7 +77,7 @@ def _each(urls: Mapping[str, int], action: Callable[[str], int | None]) -> dict[
 
 
 def _are_needed(suite: Suite, round_id: str) -> bool:
-    """Return whether a later start or a different round needs the machines."""
+    """Return whether a later run or a different round needs the machines."""
     with suppress(PlumblineError, OSError):  # without an answer the machines are stopped
         try:
             refuse_superseded(suite, round_id)
@@ -114,6 +114,6 @@ def _add(state: AlertState, suite: Suite, left: Mapping[str, int], now: datetime
 
 
 def _is_round_open(suite: Suite, now: datetime, *, without: str | None = None) -> bool:
-    """Return whether a round or an upgrade of the suite runs or will be continued, other than the run `without`."""
+    """Return whether another round or upgrade of the suite is active."""
     with server_errors(), open_client() as client:
         return any(str(run.id) != str(without) for run in read_open_rounds(client, suite.name, now))

@@ -1,4 +1,4 @@
-"""Opening of a round: name, suite, specs, and start marker."""
+"""Opening of a round: name, suite, specs, start marker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARAMETERS = "the flow run's parameters"
 
 
 def run_name() -> str:
-    """Return the run's name in Prefect's UI: suite, and round or night."""
+    """Return the flow run's name: suite, and round or night."""
     given: dict[str, Any] = flow_run.parameters or {}
     suite = given.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else getattr(suite, "name", None)
@@ -37,20 +37,20 @@ def run_name() -> str:
 
 
 def name_round(suite: Suite, round_id: str) -> str:
-    """Return the given name, else a name from the suite and the flow run, equal for each start of the run."""
+    """Return the given round name, or derive one that restarts keep."""
     if round_id:
         return check_round_id(round_id, where=_PARAMETERS, key="round_id")
     return round_of_run(suite.name, str(flow_run.id), flow_run.scheduled_start_time)
 
 
 def check_suite(suite: Suite) -> Suite:
-    """Validate the suite in a run's parameters as strictly as a file."""
+    """Validate the suite in a flow's parameters as strictly as a file."""
     content = suite.model_dump(mode="json", exclude_defaults=True)
     return parse_suite(with_tuples(content), where=f"{_PARAMETERS}: suite")
 
 
 def take_over(suite: Suite, round_id: str) -> None:
-    """Claim the round for this start of the flow run. Raise `UnavailableError` if too many starts before it crashed.
+    """Claim the round for this controller start. Raise `UnavailableError` if too many starts before it crashed.
 
     The claim comes first: an error after it is this start's to report.
     """
@@ -66,19 +66,19 @@ def _this_controller() -> Controller:
 
 
 def give_slot_back() -> None:
-    """Release this run's slot if its deployment was deleted: Prefect could not end the run."""
+    """Release this run's concurrency slot if its deployment was deleted."""
     if flow_run.id is not None:
         release_deleted_slot(UUID(str(flow_run.id)))
 
 
 def refuse_superseded(suite: Suite, round_id: str) -> None:
-    """Raise `SupersededError` if a later start of this controller continues the round."""
+    """Raise `SupersededError` if a later controller start continues the round."""
     check_claim(CentralStore(open_store(suite.store)), suite.name, round_id, _this_controller())
 
 
 @round_task("open round")
 def open_round(suite: Suite, round_id: str) -> Round:
-    """Read the round's specs from the central store, and write the start marker."""
+    """Read the round's specs, and write the start marker."""
     central = CentralStore(open_store(suite.store))
     round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, suite.name, round_id))
     central.put_text(start_key(suite.name, round_id, server_time()), "")

@@ -1,4 +1,4 @@
-"""Reporting of a round: page, central store, artifacts in the Prefect UI."""
+"""Reports of a round: page, central store, artifacts in the Prefect UI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from plumbline.tasks.round_task import round_task
 def report_round(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, judged: Judged
 ) -> tuple[RoundVerdict, str]:
-    """Write the report. Return the verdict with its link, and the page of charts."""
+    """Write the report; return the linked verdict and the charts page."""
     refuse_superseded(round_.suite, round_.id)
     return write_report(round_, verdict, gathered, judged.baselines, CentralStore(open_store(round_.suite.store)))
 
@@ -51,7 +51,7 @@ def publish(round_: Round, verdict: RoundVerdict, judged: Judged) -> None:
 def add_notes(
     round_: Round, verdict: RoundVerdict, notes: Sequence[str], gathered: GatheredRecords, judged: Judged
 ) -> RoundVerdict:
-    """Report and publish the verdict again, with notes. If that fails, the published verdict stands."""
+    """Publish report and verdict again, with notes. If that fails, the published verdict stands."""
     verdict = verdict.replace(notes=(*verdict.notes, *notes))
     try:
         verdict, _ = report_round.fn(round_, verdict, gathered, judged)
@@ -65,7 +65,7 @@ def add_notes(
 
 @round_task("site", retries=2)
 def write_pages(round_: Round) -> None:
-    """Write the pages over all rounds, and link this round's report to its neighbours."""
+    """Write the pages over all rounds, and link neighbouring reports."""
     refuse_superseded(round_.suite, round_.id)
     central = CentralStore(open_store(round_.suite.store))
     write_site(central, round_.suite)
@@ -74,20 +74,20 @@ def write_pages(round_: Round) -> None:
 
 @round_task("timings")
 def keep_timings(round_: Round, verdict: RoundVerdict, seconds: Mapping[str, float]) -> None:
-    """Store the verdict with the durations of all phases, those after it too."""
+    """Store the verdict again with all phase durations."""
     timings = {**seconds, "total": sum(seconds.values())}
     central = CentralStore(open_store(round_.suite.store))
     central.put_round(verdict.replace(timings=timings), partial(refuse_superseded, round_.suite, round_.id))
 
 
 def log_verdict(verdict: RoundVerdict) -> None:
-    """Log the round's table, with which `prefect deployment run --watch` and a worker's log end."""
+    """Log the round's result table, for `prefect deployment run --watch`."""
     level = logging.INFO if verdict.verdict == "pass" else logging.ERROR
     get_run_logger().log(level, "%s", escape(verdict_table(verdict), "log"))
 
 
 def emit_verdict(verdict: RoundVerdict) -> None:
-    """Emit an event per platform and for the round, for a team's automations."""
+    """Emit a Prefect event per platform and round, for a team's automations."""
     for event in round_events(verdict):
         emit_event(event.name, resource=dict(event.resource), payload=dict(event.payload))
 

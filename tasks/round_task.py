@@ -1,4 +1,4 @@
-"""Prefect task whose arguments Prefect does not search for results of other tasks."""
+"""Prefect task that does not search its arguments for task results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training in its own process, with its record published to the outbox."""
+"""Training in its own process, with its record published to the outbox."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CONTROLLER_POLL_SECONDS = 15.0
 
 @task(name="train", task_run_name="{order.record_id}", persist_result=False)
 def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
-    """Train and publish the record. Return its exit code and error, or the last output line."""
+    """Train and publish the record; return exit code and error."""
     began = time.monotonic()
     cache = cache_folder()
     outbox = open_store(order.outbox)
@@ -70,7 +70,7 @@ def train_and_publish(order: TrainingOrder) -> tuple[int, str]:
 
 
 def cache_folder() -> Path:
-    """Return this machine's cache."""
+    """Return this machine's cache folder."""
     return Path(variable("PLUMBLINE_CACHE", "~/.cache/plumbline")).expanduser().resolve()
 
 
@@ -78,7 +78,7 @@ def train_ordered(
     order: TrainingOrder, outbox: Store, work: Path, on_progress: Callable[[dict[str, Any]], None],
     should_stop: Callable[[], bool],
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Train as ordered, on this machine of the training. Return the exit code and the record's folder, if any."""
+    """Run an ordered training; return exit code and record folder."""
     cache = cache_folder()
     with disk_errors(cache):
         write_spec(order.spec, work / "spec.json")
@@ -118,7 +118,7 @@ def train_ordered(
 
 
 def _keep_lock(cache: Path, logger: Any) -> None:
-    """Keep the lock that this environment was installed from: a later A/B installs from its hashes."""
+    """Store this environment's lock for later A/B tests."""
     lock = variable("PLUMBLINE_LOCK")
     logger.info("lock %s", lock or "not named (PLUMBLINE_LOCK)")
     if lock:
@@ -131,7 +131,7 @@ def _keep_lock(cache: Path, logger: Any) -> None:
 
 @contextmanager
 def work_folder(cache: Path, record_id: str) -> Iterator[Path]:
-    """Yield a training's folder in the cache. Remove those that killed trainings left there."""
+    """Yield a training's folder in the cache; remove those of killed trainings."""
     with ExitStack() as stack:
         with disk_errors(cache):
             (cache / "work").mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def work_folder(cache: Path, record_id: str) -> Iterator[Path]:
 def _run_ab(
     order: AbOrder, cache: Path, work: Path, run: Callable[[Path, Path | None], int]
 ) -> tuple[int, Path | None]:
-    """Run an A/B: alternate processes in tonight's environment and in the baseline's."""
+    """Run an A/B test: alternate between tonight's and the baseline's environment."""
     # Imported for an A/B only, so that other trainings start faster.
     from plumbline.night.experiments.ab import build_environments, run_ab
 
@@ -157,14 +157,14 @@ def _run_ab(
 def shared_learning(
     order: TrainingOrder, outbox: Store, work: Path, logger: Any
 ) -> AbstractContextManager[CheckpointExchange | None]:
-    """Share the checkpoints of `learn` with the next attempt."""
+    """Share the learning run's checkpoints with the next attempt."""
     if order.spec.learn is None or order.experiment_id is not None or order.ab is not None:
         return nullcontext()
     return shared_checkpoint(outbox, order.job, work / "record" / "checkpoint", on_problem=logger.warning)
 
 
 def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
-    """Empty the checkpoint's slots. A refusal costs room in the outbox, not the record."""
+    """Delete the stored checkpoints; only log failures."""
     try:
         checkpoint.clear()
     except PlumblineError as error:
@@ -173,7 +173,7 @@ def _clear(checkpoint: CheckpointExchange, logger: Any) -> None:
 
 @contextmanager
 def orphan_watch(run_id: str = "") -> Iterator[threading.Event]:
-    """Yield an event that is set once a run is gone: the controller's, or the given one."""
+    """Yield an event that is set once the controlling flow run ends."""
     is_orphaned, is_over = threading.Event(), threading.Event()
     parent = run_id or flow_run.parent_flow_run_id
     if parent:

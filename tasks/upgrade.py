@@ -1,4 +1,4 @@
-"""Upgrade gate on every platform: dispatch, judge on each worker, report, alert."""
+"""Upgrade gate on every platform: dispatch, judge on workers, report, alert."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _CLAIM_SECONDS = 120.0
 
 
 def start_round(suite: Suite) -> str:
-    """Start the deployed round after an event without a lock. Return the run's name."""
+    """Start the deployed round for an event; return its name."""
     name = f"{REGRESSION}/{suite.name}"
     key = f"{name}-{flow_run.id}"
     return cast("FlowRun", run_deployment(name, timeout=0, as_subflow=False, idempotency_key=key)).name
@@ -73,13 +73,13 @@ def start_round(suite: Suite) -> str:
 
 @round_task("open upgrade")
 def open_upgrade(request: UpgradeRequest) -> LockUpgrade | ImageUpgrade:
-    """Check the request against the suite and the work pools, and read the candidate."""
+    """Validate the upgrade request, and read the candidate."""
     request = request.replace(suite=check_suite(request.suite))
     return _open_image(request) if request.candidate.image else _open_lock(request)
 
 
 def _open_lock(request: UpgradeRequest) -> LockUpgrade:
-    """Put the candidate lock into the outbox of every platform."""
+    """Upload the candidate lock to every platform's outbox."""
     suite, chosen = request.suite, request.chosen_platforms
     lock = read_candidate(request.candidate, suite, partial(download, key="candidate.url"))
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
@@ -91,7 +91,7 @@ def _open_lock(request: UpgradeRequest) -> LockUpgrade:
 
 
 def _open_image(request: UpgradeRequest) -> ImageUpgrade:
-    """Check that the work pools take an image, and read the workload's published recipe."""
+    """Check the work pools for an image; read the published specs."""
     suite, name = request.suite, request.chosen_workload
     if request.options.releases:
         what = "an image is one change: it has no releases to search"
@@ -120,7 +120,7 @@ def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
 
 @round_task("dispatch upgrade")
 def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
-    """Judge the candidate lock on each platform's worker. Leave no child running."""
+    """Judge the candidate lock on each platform's worker, leaving none running."""
     suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
     names = {upgrade.job(name).key: name for name in chosen}
 
@@ -155,7 +155,7 @@ def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformRe
 
 
 def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
-    """Train old and new images on each platform until decided."""
+    """Train with old and new image on each platform until decided."""
     options = upgrade.request.options
     trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
     notes: dict[Assignment, tuple[str, ...]] = {}
@@ -173,7 +173,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
 
 @round_task("publish upgrade", retries=2)
 def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
-    """Store pages and outcome in the central store, and the summary in Prefect's UI."""
+    """Store pages and outcome centrally, and a summary in Prefect's UI."""
     check = partial(refuse_superseded, suite, outcome.upgrade)
     outcome = keep_outcome(CentralStore(open_store(suite.store)), outcome, check)
     key = f"{outcome.suite}-upgrade".replace("_", "-").replace(".", "-")
@@ -184,7 +184,7 @@ def publish_upgrade(outcome: UpgradeOutcome, suite: Suite) -> UpgradeOutcome:
 
 
 def alert_about_upgrade(suite: Suite, outcome: UpgradeOutcome) -> list[str]:
-    """Alert about each platform that did not pass. Return the failed deliveries as lines."""
+    """Alert about platforms that did not pass; return failed deliveries."""
     return alert_once(suite, list(alerts_of(outcome)))
 
 

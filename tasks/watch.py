@@ -1,4 +1,4 @@
-"""Watch of a suite's rounds: resumes crashed ones, and alerts about missed ones."""
+"""Watch of a suite's rounds: resume crashed ones, alert about missed ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
 
 
 def _check_without_state(suite: Suite, now: datetime, known: Blocks, error: PlumblineError) -> tuple[str, list[str]]:
-    """Alert about a missed round without the alert state, which cannot be read.
+    """Alert about a missed round although the alert state is unreadable.
 
     The next round repairs an unreadable state.
     """
@@ -132,7 +132,7 @@ def _has_started(central: CentralStore, suite: Suite, due: datetime) -> bool:
 
 
 def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
-    """Return the round's flow runs since `since`, or `None` and why not."""
+    """Return the round's runs due since `since`, or the reason."""
     name = f"{REGRESSION}/{suite.name}"
     try:
         wait_for_api(0.0)
@@ -146,7 +146,7 @@ def _read_planned(suite: Suite, since: datetime) -> tuple[Planned | None, str]:
 
 
 def recover_rounds(suite: Suite) -> list[str]:
-    """Resume or end each crashed round, and alert about those without a verdict.
+    """Resume or end each crashed round, and alert if lost.
 
     Returns the failures as lines.
     """
@@ -167,7 +167,7 @@ def recover_rounds(suite: Suite) -> list[str]:
 
 
 def _add_failed(suite: Suite, runs: Iterable[FlowRun], now: datetime) -> None:
-    """Add one alert for each round that ended without a verdict, and could not alert itself."""
+    """Add an alert for each round that failed without one."""
     messages = [
         no_verdict_message(suite.name, name, clean(why), url_for("flow-run", run.id) or "")
         for run in runs

@@ -1,4 +1,4 @@
-"""Commands that need Prefect: without it none loads, although each imports it only where it is used."""
+"""Commands that need Prefect, which each imports only when it runs."""
 
 from __future__ import annotations
 

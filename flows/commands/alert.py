@@ -14,7 +14,7 @@ from plumbline.schema.suite import Suite
 
 
 def run(args: argparse.Namespace, suite: Suite) -> int:
-    """Send alerts. Return 3 if a delivery failed."""
+    """Send alerts; return 3 if a delivery failed."""
     if not suite.alerts:
         raise ConfigurationError("has no recipient", where=str(args.suite), key="alerts", hint="add [[alerts]]")
     sent, failed = _test(suite) if args.alerts else _check(suite)

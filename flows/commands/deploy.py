@@ -26,7 +26,7 @@ _KINDS = ("work-pool", "block", "deployment", "automation")
 
 
 def register(subparsers: Any) -> None:
-    """Add `deploy`."""
+    """Add the command `deploy` to the parser."""
     parser = subparsers.add_parser("deploy", help="create or update a suite's objects on Prefect", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan the changes, and apply them unless `--dry-run`."""
+    """Plan the changes to the server, and apply them unless `--dry-run`."""
     suite = read_suite(args.suite).with_absolute_urls(Path.cwd())
     if args.publish and not args.dry_run:
         check_destinations(suite)
@@ -97,7 +97,7 @@ def _plan_at(client: SyncPrefectClient, suite: str, items: list[Item]) -> tuple[
 
 
 def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
-    """Return the items of the requested kinds. A deployment's automation belongs to it."""
+    """Return the items of the requested kinds; a deployment includes its automation."""
     kinds = args.only or _KINDS
     owned = [item for item in wanted if item.kind == "automation" and item.fields["action"]["type"] == "run-deployment"]
     of_kind = [item for item in wanted if item.kind in kinds]
@@ -105,7 +105,7 @@ def _chosen(args: argparse.Namespace, wanted: Sequence[Item]) -> list[Item]:
 
 
 def _check_blocks(path: Path, suite: Suite, changes: Sequence[PlanItem], known: Collection[str]) -> None:
-    """Raise for an alert block that neither exists nor can be created."""
+    """Raise for a missing alert block that cannot be created."""
     for change in changes:
         if change.item.kind == "block" and change.verb == "create" and change.item.name not in known:
             variables = [

@@ -18,7 +18,7 @@ from plumbline.schema.suite import read_suite
 
 
 def register(subparsers: Any) -> None:
-    """Add `doctor`."""
+    """Add the command `doctor` to the parser."""
     parser = subparsers.add_parser(
         "doctor", help="check servers, stores, credentials, versions, clocks and disks", description=__doc__
     )
@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the checks: 0 if passed, 2 for configuration errors, 3 if unreachable."""
+    """Run the checks; return 0 (passed), 2 (configuration error) or 3 (unreachable)."""
     if (args.suite is None) == (args.store is None):
         raise ConfigurationError("use either SUITE or --store URL", where="doctor")
     if args.store is not None:

@@ -35,7 +35,7 @@ _TICK_SECONDS = 0.2
 
 
 def register(subparsers: Any) -> None:
-    """Add `run`."""
+    """Add the command `run` to the parser."""
     parser = subparsers.add_parser("run", help="run one round of a suite over all its platforms", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file (default: two local platforms)")
     where = parser.add_mutually_exclusive_group()
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rehearsed(args: argparse.Namespace, suite: Suite) -> Suite:
-    """Return the suite as it is rehearsed here, and write it as the file that the round is deployed from."""
+    """Return the suite reduced for a local rehearsal, and write its file."""
     small = rehearsal(suite, args.state, os.environ)
     args.suite = args.state / f"{small.name}.toml"
     args.suite.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _rehearsed(args: argparse.Namespace, suite: Suite) -> Suite:
 
 
 def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
-    """Start the stack, deploy, start the workers, and run the round."""
+    """Start the local stack, deploy, start the workers, and run the round."""
     with Display("local stack") as display:
         display.phase("stack")
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
@@ -100,7 +100,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
 
 
 def _command(stack: Stack, name: str, options: list[str], display: Display) -> None:
-    """Run a Plumbline command with the stack's environment. Raise its error."""
+    """Run a Plumbline command with the stack's environment; raise its error."""
     display.phase(name)
     child = stack.start_command(name, options, log=name)
     if code := _follow(stack, child):
@@ -109,7 +109,7 @@ def _command(stack: Stack, name: str, options: list[str], display: Display) -> N
 
 
 def _follow(stack: Stack, child: Child) -> int:
-    """Wait for the command's end, keep the stack alive, and forward interruptions."""
+    """Wait for the command's end, keep the stack running, and forward interruptions."""
     try:
         while child.alive:
             stack.check()
@@ -127,7 +127,7 @@ def _follow(stack: Stack, child: Child) -> int:
 
 
 def _follow_round(stack: Stack, child: Child) -> tuple[int, bool]:
-    """Wait for the round's command. Return its exit code, and whether it was interrupted."""
+    """Wait for the round's command; return exit code and whether interrupted."""
     try:
         code = _follow(stack, child)
     except KeyboardInterrupt:
@@ -147,7 +147,7 @@ def _wait_for_interrupt(stack: Stack) -> None:
 
 
 def _on_api(args: argparse.Namespace, suite: Suite, display: Display) -> RoundVerdict:
-    """Start the deployed round, follow it, and return its verdict."""
+    """Start the deployed round on a Prefect server; return its verdict."""
     from plumbline.flows.commands.deploy import publish_data
     from plumbline.tasks.prefect_client.api import server_errors, wait_for_api
     from plumbline.tasks.prefect_client.round_run import API_SECONDS, RoundRun

@@ -29,7 +29,7 @@ _HERE_ONLY = ("current", "extra", "pip", "python")
 
 
 def register(subparsers: Any) -> None:
-    """Add `upgrade`: the core's parser, and the options for workers."""
+    """Add the command `upgrade`: the core parser plus options for workers."""
     on_this_machine.register(subparsers)
     parser = subparsers.choices["upgrade"]
     parser.add_argument(
@@ -47,7 +47,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate here or on every platform. Return the verdict's exit code."""
+    """Judge the candidate here or on every platform; return the exit code."""
     if not args.api:
         return on_this_machine.run(args)
     for name in _HERE_ONLY:
@@ -99,7 +99,7 @@ def _follow(args: argparse.Namespace, suite: Suite, upgrade_id: str, display: Di
 
 
 def _candidate(lock: LockFiles, suite: Suite) -> dict[str, Any]:
-    """Return the flow's parameter: a small lock's text, else the lock's address."""
+    """Return the flow's candidate parameter: a small lock's text, else its URL."""
     from plumbline.data.stores import ensure_object, open_store
 
     data = lock.files[lock.name].encode()
@@ -126,7 +126,7 @@ def _write_reports(args: argparse.Namespace, outcome: UpgradeOutcome) -> None:
 
 
 def _junit(outcome: UpgradeOutcome) -> str:
-    """Return one document with a test suite for each platform."""
+    """Return one JUnit document with a test suite per platform."""
     root = ET.Element("testsuites", name=f"plumbline upgrade {outcome.upgrade}")
     for name, result in outcome.platforms.items():
         if result.answer is not None:

@@ -30,7 +30,7 @@ _REPLACED = (
 
 
 def register(subparsers: Any) -> None:
-    """Add the command's parser."""
+    """Add the command `baseline` to the parser."""
     parser = subparsers.add_parser("baseline", help="list, accept or reject approved records", description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     for name, description in (
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def last_round(central: CentralStore, suite: str, wanted: str = "") -> RoundVerdict:
-    """Return the round of this id, or the suite's last. Raise if absent."""
+    """Return the round with this id, by default the suite's last."""
     if wanted:
         return read_round(central, suite, wanted, "--round")
     if (newest := latest_round(central, suite)) is not None:
@@ -109,7 +109,7 @@ def _platforms(suite: Suite, asked: Sequence[str]) -> list[str]:
 
 
 def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-    """Return the baselines of these platforms, and the reasons of damaged ones."""
+    """Return these platforms' baselines, and the reasons of unreadable ones."""
     found, damaged = BaselineBook(central).list()
     ends = tuple(f"/{name}.json" for name in platforms)
     return (
@@ -119,7 +119,7 @@ def _of(central: CentralStore, platforms: Sequence[str]) -> tuple[tuple[Baseline
 
 
 def _note(args: argparse.Namespace, suite: Suite) -> DecisionNote:
-    """Return author, time and reason of the decision. Raise if a required reason is missing."""
+    """Return a decision's author, time and reason; raise if incomplete."""
     forced, as_anchor = getattr(args, "force", False), getattr(args, "anchor", False)
     if (forced or as_anchor) and not args.reason.strip():
         option = "--force" if forced else "--anchor"
@@ -155,7 +155,7 @@ def _accept(args: argparse.Namespace, suite: Suite, central: CentralStore, platf
 
 
 def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> None:
-    """Raise for the first drifted or inconclusive platform."""
+    """Raise for the first platform that drifted or is inconclusive."""
     for name in platforms:
         result = verdict.platforms[name]
         if result.verdict in ("drift", "inconclusive") and result.records:
@@ -165,7 +165,7 @@ def _refuse_other_than_pass(verdict: RoundVerdict, platforms: Sequence[str]) -> 
 
 
 def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
-    """Compare the new record with the last one and the anchor."""
+    """Compare the new record with the latest and the first accepted."""
     if baseline is None or not baseline.records:
         return []
     pairs = [("the last baseline", baseline.records[-1])]
@@ -184,7 +184,7 @@ def _compared(baseline: Baseline | None, new: Accepted) -> list[str]:
 
 
 def _records(central: CentralStore, verdict: RoundVerdict, platform: str) -> list[RunRecord]:
-    """Return the round's records of a platform, one per RunSpec, without reruns."""
+    """Return a platform's records in the round, one per RunSpec, without reruns."""
     result = verdict.platforms[platform]
     # A damaged last baseline is a reason to accept this record.
     wrong = [

@@ -20,7 +20,7 @@ from plumbline.schema.suite import Suite, read_suite
 
 
 def add(commands: Any) -> None:
-    """Add `baseline calibrate`."""
+    """Add the command `baseline calibrate`."""
     parser = commands.add_parser("calibrate", help="measure noise floors, and recommend limits", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--last", type=int, default=60, metavar="N", help="maximum number of nights (default: 60)")
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the noise over all nights, and print or write the limits."""
+    """Measure the noise over all nights; print or write the limits."""
     last = at_least("--last", args.last, 1)
     suite = read_suite(args.suite)
     central = open_central(suite.store)
@@ -82,7 +82,7 @@ def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite, prob
 
 
 def _write(path: Path, limits: Mapping[str, float], floors: Mapping[str, NoiseFloor]) -> None:
-    """Write each platform's limit into the suite file. Keep its comments."""
+    """Write each platform's limit into the suite file, preserving comments."""
     text = path.read_text(encoding="utf-8")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     for name, limit in limits.items():

@@ -33,7 +33,7 @@ _NOTHING_ELSE = "only throughput can be compared; if the reference is the same p
 
 
 def register(subparsers: Any) -> None:
-    """Add the command's parser."""
+    """Add the command `compare` to the parser."""
     parser = subparsers.add_parser(
         "compare", help="judge two records: verdict, first divergence, cause", description=__doc__
     )
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> Judgement:
-    """Judge the candidate. Records of a store are downloaded below `folder`."""
+    """Judge the candidate; records from a store are downloaded to `folder`."""
     reference, candidate = (_record(name, suite, folder) for name in (args.reference, args.candidate))
     confirms: SpeedEvidence | None = None
     problem: Statement = ""
@@ -97,7 +97,7 @@ def _data_store(args: argparse.Namespace, suite: Suite | None, reference: Loaded
 
 
 def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord, url: str) -> Judgement:
-    """Add file, line and text of the rows that differ."""
+    """Add file, line and text to the findings on different rows."""
     if not url or not any(finding.check in ("data.rows", "record.data") for finding in judgement.findings):
         return judgement
     try:
@@ -114,7 +114,7 @@ def _with_places(judgement: Judgement, reference: LoadedRecord, candidate: Loade
 
 
 def _record(name: str, suite: Suite | None, into: Path) -> LoadedRecord:
-    """Return the record of a folder, an address or an id."""
+    """Load a record from a folder, an address or an id."""
     if "://" not in name and (suite is None or Path(name).exists()):
         return load_record(Path(name))
     url, _, record_id = name.removesuffix(f"/{RECORD_NAME}").rstrip("/").rpartition(f"/{RECORDS}/")
@@ -167,7 +167,7 @@ def _lines(judgement: Judgement) -> Iterator[str]:
 
 
 def _measured(finding: Finding) -> str:
-    """Format what a finding observed, with its limit or reference."""
+    """Format a finding's measured value, with its limit or reference."""
     if isinstance(finding.observed, str) and isinstance(finding.limit, str):
         return f": {finding.limit} → {finding.observed}"
     limit = "" if finding.limit is None else f" (limit {finding.limit})"

@@ -14,25 +14,25 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 class PrintCompletion(argparse.Action):
-    """Option that prints a shell's script, and ends the command as `--version` does."""
+    """Option that prints a shell's completion script and exits, like `--version`."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, _option: str | None = None) -> None:
-        """Print the script."""
+        """Print the script, and exit."""
         print(_script(shell))
         parser.exit()
 
 
 def _script(shell: str) -> str:
-    """Return the script that completes every command whose packages are installed."""
+    """Return a completion script for all commands with installed packages."""
     import shtab
 
     from plumbline.cli.main import all_commands, build_parser
 
     class FileParser(argparse.ArgumentParser):
-        """Parser that marks the arguments that are files."""
+        """Argument parser that marks file arguments for completion."""
 
         def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-            """Add an argument, for which the shell may complete a file's name."""
+            """Add an argument, marked for file completion if it takes a file."""
             action = super().add_argument(*names, **options)
             if options.get("type") is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ not in it."""
 
 
 def add(commands: Any) -> None:
-    """Add `store cost`."""
+    """Add the command `store cost`."""
     parser = commands.add_parser("cost", help="show what a night costs, by platform", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument(

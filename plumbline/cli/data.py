@@ -34,7 +34,7 @@ _SIZES = {
 
 
 def register(subparsers: Any) -> None:
-    """Add `data` and its own commands."""
+    """Add the command `data` and its subcommands."""
     parser = subparsers.add_parser("data", help="make, publish and check a dataset", description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, add, run in (
@@ -50,7 +50,7 @@ def register(subparsers: Any) -> None:
 
 
 def _help(docstring: str | None) -> str:
-    """Return a docstring's line in the form of the other commands' help."""
+    """Convert a docstring's first line to a short help text."""
     line = (docstring or "").strip().rstrip(".")
     return line[:1].lower() + line[1:]
 
@@ -166,7 +166,7 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _labels(text: str | None) -> tuple[str, ...] | None:
-    """Return the classes of `A,B,...` or `FIRST..LAST`."""
+    """Parse classes from `A,B,...` or `FIRST..LAST`."""
     if text is None:
         return None
     numbers = re.fullmatch(r"(-?\d{1,4})\.\.(-?\d{1,4})", text.strip())
@@ -236,7 +236,7 @@ def _complain(problems: list[str]) -> int:
 
 
 def _places(args: argparse.Namespace, urls: list[str], option: str) -> dict[str, str]:
-    """Return data URLs by platform name, or by URL."""
+    """Map platform names, or URLs, to data URLs."""
     if bool(urls) == bool(args.suite):
         raise ConfigurationError(f"use either {option} URL or --suite SUITE", where="data")
     if urls:
@@ -281,7 +281,7 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
 
 
 def _print_built(args: argparse.Namespace, built: dict[str, tuple[Manifest, Path]]) -> int:
-    """Print each built dataset, and the receipts of imported ones."""
+    """Print each built dataset, and receipts of imports."""
     code = _print_result(args, {name: _summary(*entry) for name, entry in built.items()})
     for name, (manifest, _) in built.items():
         for line in [] if args.json else receipt_lines(manifest):
@@ -306,7 +306,7 @@ def _print_result(args: argparse.Namespace, answer: dict[str, Any]) -> int:
 
 
 def _print_classes(classes: dict[str, list[int]]) -> None:
-    """Print the classes with their number of rows."""
+    """Print the classes with their row counts."""
     for number, (name, (train, evaluation)) in enumerate(classes.items()):
         if number == _MOST_CLASSES:
             say(f"  {'':16} and {len(classes) - number} more in the manifest")

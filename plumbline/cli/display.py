@@ -1,4 +1,4 @@
-"""Live progress of a round: a table on a terminal, plain lines elsewhere."""
+"""Live progress of a round: table on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ class _PlatformRow:
 
     @property
     def headline(self) -> str:
-        """Return the phase, and the part of the training."""
+        """Return the phase, and which part of the training runs now."""
         part = f" {self.text.split(' ')[0]}" if self.phase == "running" and self.text else ""
         return f"{PHASES.get(self.phase, self.phase)}{part}"
 
 
 @dataclass
 class _Shown:
-    """Lines printed of one training run."""
+    """State of one training run that was last printed."""
 
     rank: int = -1
     headlines: set[str] = field(default_factory=set)
 
     def is_new(self, row: _PlatformRow) -> bool:
-        """Return whether the run is in a later phase or a different part."""
+        """Return whether the run reached a later phase or another part."""
         rank = _RANKS.get(row.phase, 0)
         moved = rank > self.rank or (rank == self.rank and bool(row.text) and row.headline not in self.headlines)
         if moved:
@@ -63,7 +63,7 @@ class _Shown:
 
 @dataclass
 class Display:
-    """Progress display on stderr, which also measures each phase."""
+    """Progress display on stderr, which also measures each phase's duration."""
 
     title: str
     console: Console = field(default_factory=lambda: Console(file=sys.stderr, highlight=False, quiet=is_quiet()))
@@ -91,7 +91,7 @@ class Display:
         self.stop()
 
     def stop(self) -> None:
-        """Remove the live display. Messages still print."""
+        """Remove the live display; later messages still print."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -102,7 +102,7 @@ class Display:
         self.console.print(Text(f"{elapsed:6.1f} s  {one_line(message)}"), soft_wrap=True)
 
     def phase(self, name: str) -> None:
-        """Start a phase, and end the one before."""
+        """Start a phase, ending the previous one."""
         now = time.monotonic()
         if self._phase:
             self.timings[self._phase] = self.timings.get(self._phase, 0.0) + now - self._since
@@ -111,14 +111,14 @@ class Display:
         self._phase, self._since = name, now
 
     def spent(self) -> dict[str, float]:
-        """Return the seconds per phase, and `total`."""
+        """Return the seconds spent in each phase, and `total`."""
         known = {name: seconds for name, seconds in self.timings.items() if seconds >= _WORTH_SECONDS}
         return {**known, "total": time.monotonic() - self._begun}
 
     def platform(
         self, name: str, phase: str, *, run: str = "", title: str = "", text: str = "", percent: float = 0.0
     ) -> None:
-        """Show the progress of a platform's training run. `phase` is a key of `PHASES`.
+        """Show a training run's progress. `phase` is a key of `PHASES`.
 
         A line is printed when the run moves on. `title` names a run beside the platform's first one.
         """

@@ -12,7 +12,7 @@ from plumbline.schema.suite_file import did_you_mean
 
 
 def register(subparsers: Any) -> None:
-    """Add `explain`."""
+    """Add the command `explain` to the parser."""
     parser = subparsers.add_parser("explain", help="explain the code of a cause or a verdict", description=__doc__)
     parser.add_argument("code", nargs="?", default="", help="a code, such as data.labels; without it, list the codes")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

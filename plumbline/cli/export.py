@@ -21,7 +21,7 @@ from plumbline.schema.variables import variable
 
 
 def add(commands: Any) -> None:
-    """Add `store export`."""
+    """Add the command `store export`."""
     parser = commands.add_parser("export", help="write all nights for another tool", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     about = "; ".join(f"{name}: {format_.about}" for name, format_ in FORMATS.items())
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the nights, and print where they are."""
+    """Write the nights, and print the output's location."""
     if args.last is not None:
         at_least("--last", args.last, 1)
     format_ = FORMATS[args.to]

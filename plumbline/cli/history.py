@@ -47,7 +47,7 @@ _LOOKS_A_YEAR = 12.0
 
 
 def register(subparsers: Any) -> None:
-    """Add the command's parser."""
+    """Add the command `history` to the parser."""
     parser = subparsers.add_parser("history", help="show changes over time", description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
@@ -92,7 +92,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the nights and the lines of each platform."""
+    """Print each platform's nights and metrics."""
     last = at_least("--last", args.last, 1)
     if (args.suite is None) == (args.source is None):
         raise ConfigurationError("use either a suite or --from FILE", where="history")
@@ -147,7 +147,7 @@ def _rebuild(central: CentralStore, suite: Suite) -> None:
 
 
 def read_texts(source: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the texts of a file, or of all tables below a folder, by name, and the names of its other files."""
+    """Return the texts of a file, or of all tables in a folder, by name, and the names of its other files."""
     paths = list(files_below(source).values()) if source.is_dir() else [source]
     tables = [path for path in paths if path == source or format_of(path.name) in ("csv", "json", "jsonl")]
     if not tables:
@@ -217,7 +217,7 @@ def _write_reports(
 
 
 def _accepted(args: argparse.Namespace) -> dict[str, float]:
-    """Return the times since which a person accepts the levels of series."""
+    """Parse the times from which a person accepts a series' new values."""
     accepted = {}
     for text in args.accept:
         name, _, date = text.rpartition("=")
@@ -230,7 +230,7 @@ def _accepted(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _worse(args: argparse.Namespace) -> dict[str, Worse]:
-    """Return the directions that the options name. Raise if one metric has both."""
+    """Parse the metric directions given as options; raise for contradictions."""
     named: dict[str, Worse] = dict.fromkeys(args.lower_is_worse, "lower")
     for name in args.higher_is_worse:
         if name in named:
@@ -248,7 +248,7 @@ _SOURCES = {
 
 
 def _print_receipt(source: Path, receipt: Receipt) -> None:
-    """Print the receipt of the file: assumptions, and columns left out or missing."""
+    """Print how the file was interpreted: assumptions, ignored and missing columns."""
     rows, series = counted(receipt.rows, "rows"), counted(receipt.num_series, "series")
     say(f"{source}: {rows}, {receipt.first} to {receipt.last}, {series}")
     groups: dict[tuple[Worse, str], list[str]] = {}

@@ -27,7 +27,7 @@ from plumbline.schema.verdict import RoundVerdict
 
 
 def add(commands: Any) -> None:
-    """Add `store import`."""
+    """Add the command `store import`."""
     parser = commands.add_parser("import", help="import a record made elsewhere", description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder that `plumbline train` wrote")
     where = parser.add_mutually_exclusive_group(required=True)
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Validate the record with all its parts, and store it."""
+    """Validate and store the record with all its parts."""
     suite = read_suite(args.suite) if args.suite else None
     loaded = load_record(args.folder)
     record = loaded.record
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> RoundVerdict:
-    """Return the round of an imported record. Judge and store it once."""
+    """Judge an imported record in a round of its own, once."""
     record = loaded.record
     name = bounded_name(f"import-{record.record_id}")
     with suppress(ObjectMissingError):

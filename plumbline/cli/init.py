@@ -35,7 +35,7 @@ BLOCK_TYPES = (
 
 
 def register(subparsers: Any) -> None:
-    """Add `init`."""
+    """Add the command `init` to the parser."""
     parser = subparsers.add_parser("init", help="write a commented suite", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", default=Path("suite.toml"), help="default: %(default)s")
     parser.add_argument("--name", default="nightly", help="name of the suite (default: %(default)s)")
@@ -72,7 +72,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the suite and its JSON Schema. Print the next commands."""
+    """Write the suite and its JSON Schema, and print the next commands."""
     check_file(args.file, option="FILE", parents=True)
     if args.file.exists() and not args.force:
         raise ConfigurationError("exists", where=str(args.file), hint="name a different file, or pass --force")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_choices(suite: NewSuite) -> None:
-    """Raise if a run could not use the suite's rows, model or recipient."""
+    """Raise if the chosen data, model or recipient is unusable."""
     from plumbline.data.datasets.spec import checkpoint_folder
 
     if "@" not in suite.model:  # a Hub model is asked for when it is needed
@@ -123,7 +123,7 @@ def _check_rows(suite: NewSuite) -> None:
 
 
 def _write_checked(file: Path, text: str) -> None:
-    """Write the suite, if it is valid as a file; otherwise leave what was there, and raise."""
+    """Validate and write the suite file; keep the old one if invalid."""
     file.parent.mkdir(parents=True, exist_ok=True)
     written = file.with_name(f".{file.name}.new")
     try:
@@ -163,7 +163,7 @@ def _ask(args: argparse.Namespace) -> None:
 
 
 class _ModuleOutputs(Model):
-    """The modules' output `suite`."""
+    """Terraform module's output `suite`."""
 
     store: str
     platforms: dict[str, NewPlatform] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Command line: finds and runs commands, and converts errors to one line and an exit code.
+"""Command line entry point: runs commands, converts errors to exit codes.
 
 A command is a module with `register(subparsers)` and `run(args) -> int`. The core's commands are in this package; those
 that need Prefect are found by their entry points, so that the core never imports them.
@@ -48,14 +48,14 @@ def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
 
 
 def _commands(argv: Sequence[str]) -> list[ModuleType]:
-    """Return the module of the requested command only, else all modules."""
+    """Load only the requested command's module, or all modules."""
     loaders = _loaders()
     asked = next((word for word in argv if not word.startswith("-")), "")
     return (_load([loaders[asked]]) if asked in loaders else []) or all_commands()
 
 
 def all_commands() -> list[ModuleType]:
-    """Return the modules of all commands, without those whose packages are not installed."""
+    """Load all commands' modules, except those with missing packages."""
     loaders = _loaders()
     found = []
     for load in loaders.values():
@@ -91,7 +91,7 @@ def build_parser(
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Command that failed before it had a verdict."""
+    """Failed command without a verdict: message and exit code."""
 
     line: str
     code: ExitCode
@@ -100,7 +100,7 @@ class _Failure:
     hint: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Return the document of `--json`, with a judgement's keys."""
+        """Return the `--json` document, with the keys of a judgement."""
         verdict = {ExitCode.INCONCLUSIVE: "inconclusive", ExitCode.INVALID: "invalid"}.get(self.code)
         error = {"message": self.line, "where": self.where, "key": self.key, "hint": self.hint}
         empty: dict[str, object] = {"findings": [], "first_divergence": None, "causes": []}
@@ -115,7 +115,7 @@ def _say(failure: _Failure, *, as_json: bool) -> int:
 
 
 def _failure(error: Exception) -> _Failure:
-    """Convert an error to a line and an exit code, never drift's."""
+    """Convert an error to a message and an exit code, never drift's."""
     if isinstance(error, ImportError):
         error = missing_package(error) or error
     if isinstance(error, PlumblineError):
@@ -162,7 +162,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Return the exit code."""
+    """Run one command, and return the exit code."""
     text = sys.argv[1:] if argv is None else list(argv)
     clean_variables()
     if isinstance(sys.stdout, io.TextIOWrapper):

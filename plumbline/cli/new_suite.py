@@ -11,7 +11,7 @@ from plumbline.schema.base import Model
 
 
 class NewPlatform(Model):
-    """A platform: its work pool, its stores and its GPU."""
+    """Platform of a new suite: work pool, stores and GPU."""
 
     work_pool: str
     data: str
@@ -22,14 +22,14 @@ class NewPlatform(Model):
 
     @classmethod
     def of_bucket(cls, name: str, bucket: str, accelerator: str = "", *, kind: str = "gpu") -> Self:
-        """Return the platform whose data and records have a prefix each below one store URL."""
+        """Return a platform that stores data and records below one URL."""
         url = bucket.rstrip("/")
         return cls(work_pool=f"{name}-{kind}", data=f"{url}/data", outbox=f"{url}/outbox", accelerator=accelerator)
 
 
 @dataclass(frozen=True, slots=True)
 class NewSuite:
-    """Choices of a new suite; empty texts take the default."""
+    """User's choices for a new suite; empty texts mean the default."""
 
     name: str
     platforms: Mapping[str, NewPlatform]
@@ -51,7 +51,7 @@ class NewSuite:
 
     @property
     def places(self) -> Mapping[str, NewPlatform]:
-        """Return the platforms, at least one."""
+        """Return the chosen platforms, or the local default."""
         return self.platforms or _HERE
 
 
@@ -153,7 +153,7 @@ def _gates(suite: NewSuite) -> Iterator[str]:
 
 
 def bucket_commands(suite: NewSuite) -> list[str]:
-    """Return the commands that create the buckets, by each cloud's own tool."""
+    """Return each cloud's commands to create the buckets."""
     urls = [url for platform in suite.platforms.values() for url in (platform.data, platform.outbox)]
     urls += [suite.store] * bool(suite.store)
     commands = []

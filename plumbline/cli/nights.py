@@ -1,4 +1,4 @@
-"""Nights of a suite, from its series, or from its rounds where a rebuilt series has no verdicts."""
+"""Reader of a suite's nights, from series files or stored rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Night(Model):
 
 
 def open_central(url: str) -> CentralStore:
-    """Return the central store of a command that only reads. Raise if its relative folder does not exist.
+    """Open the central store read-only. Raise if its relative folder does not exist.
 
     An empty answer would pass for the suite's: a relative URL means a different folder in each working directory.
     """
@@ -47,7 +47,7 @@ def open_central(url: str) -> CentralStore:
 
 
 def read_round(central: CentralStore, suite: str | None, wanted: str, where: str) -> RoundVerdict:
-    """Return the round of this id, of the suite if given. Raise `ConfigurationError` if absent or ambiguous."""
+    """Return the round with this id, of the suite if given. Raise `ConfigurationError` if absent or ambiguous."""
     check_round_id(wanted, where=where)
     suites = [of for of, name in central.list_rounds(suite) if name == wanted]
     if len(suites) > 1:
@@ -60,7 +60,7 @@ def read_round(central: CentralStore, suite: str | None, wanted: str, where: str
 
 
 def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | None:
-    """Return the newest round of one suite, or of all. `None` without a round.
+    """Return the newest round of one suite or of all, or `None`.
 
     An unreadable one raises `InvalidInputError`: an older verdict would pass for it.
     """
@@ -74,7 +74,7 @@ def latest_round(central: CentralStore, suite: str | None) -> RoundVerdict | Non
 
 
 def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdict]:
-    """Return the suite's last rounds, oldest first. Report and skip unreadable ones."""
+    """Return the suite's last rounds, oldest first; report and skip unreadable ones."""
     rounds: list[RoundVerdict] = []
     for name in sorted(central.list_rounds(suite), key=lambda name: by_time(name[1]), reverse=True):
         if len(rounds) == last:
@@ -87,14 +87,14 @@ def read_rounds(central: CentralStore, suite: str, last: int) -> list[RoundVerdi
 
 
 def read_all_series(central: CentralStore, suite: Suite, platforms: Sequence[str]) -> dict[str, SeriesFile]:
-    """Return the series of each platform. Raise `InvalidInputError` if damaged."""
+    """Return each platform's series file; raise `InvalidInputError` if damaged."""
     return {name: read_series(central, suite.name, name) for name in platforms}
 
 
 def read_nights(
     central: CentralStore, suite: Suite, series: Mapping[str, SeriesFile], last: int
 ) -> dict[str, tuple[Night, ...]]:
-    """Return each platform's last nights by time, from rounds if no series has a verdict."""
+    """Return each platform's last nights, from rounds if series have no verdicts."""
     if any(history.judged for history in series.values()):
         return {name: _nights(one, last) for name, one in series.items()}
     rounds = read_rounds(central, suite.name, last)
@@ -140,7 +140,7 @@ def _night(verdict: RoundVerdict, platform: str) -> Night:
 def read_lines(
     series: SeriesFile, nights: Sequence[Night], accepted: Mapping[str, Sequence[datetime]]
 ) -> tuple[MetricHistory, ...]:
-    """Return a platform's lines, from its series or from its rounds."""
+    """Return a platform's metric histories, from its series or rounds."""
     if len(series):
         return lines_of(series, METRICS, accepted)
     lines = []

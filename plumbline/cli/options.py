@@ -1,4 +1,4 @@
-"""Options of commands, checked before any work starts, and lines of their output."""
+"""Command options, validated before work starts, and output of lines."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ QUIET = "PLUMBLINE_QUIET"
 
 
 def is_quiet() -> bool:
-    """Return whether no progress is to be shown."""
+    """Return whether progress output is suppressed."""
     return bool(variable(QUIET))
 
 
 def at_least(option: str, value: int, least: int) -> int:
-    """Return the value. Raise `ConfigurationError` if below `least`."""
+    """Return the value; raise `ConfigurationError` if below `least`."""
     if value < least:
         raise ConfigurationError(f"{value} is less than {least}", where=option)
     return value
 
 
 def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> None:
-    """Raise unless a file can be written at `path`. With `parents`, create its folders."""
+    """Raise unless a file can be written at `path`, creating its `parents`."""
     if path.is_dir():
         raise _refusal(path, option, "is a folder", "name a file")
     if path.exists():
@@ -40,7 +40,7 @@ def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> N
 
 
 def check_folder(path: Path, *, option: str = "--out") -> None:
-    """Raise unless `path` is, or can become, a writable folder."""
+    """Raise unless `path` is a writable folder or can become one."""
     folder = path.absolute()
     there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if not there.is_dir():
@@ -50,7 +50,7 @@ def check_folder(path: Path, *, option: str = "--out") -> None:
 
 
 def say(line: str, *, to_stderr: bool = False) -> None:
-    """Print one line, whose text may come from a record or a worker."""
+    """Print one line, escaping untrusted text."""
     print(one_line(line), file=sys.stderr if to_stderr else sys.stdout)
 
 

@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 def add(commands: Any) -> None:
-    """Add `store prune`."""
+    """Add the command `store prune`."""
     parser = commands.add_parser("prune", help="remove old rounds from the store", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument(
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the removable rounds, and reasons for others. With --apply, remove them."""
+    """List removable rounds, and why others stay; with --apply, remove them."""
     if not args.keep_days >= 1:
         raise ConfigurationError(f"{args.keep_days:g} is less than 1", where="--keep-days")
     suite = read_suite(args.suite)

@@ -34,7 +34,7 @@ _NIGHTS = 90
 
 
 def register(subparsers: Any) -> None:
-    """Add `report`."""
+    """Add the command `report` to the parser."""
     parser = subparsers.add_parser("report", help="render the report of a round again", description=__doc__)
     parser.add_argument("round", help="the round's id, or `latest`")
     where = parser.add_mutually_exclusive_group(required=True)
@@ -55,7 +55,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Render the report, write or print it, and return 0."""
+    """Render the report, then write or print it."""
     if args.out:
         check_file(args.out)
     suite = read_suite(args.suite) if args.suite else None
@@ -146,7 +146,7 @@ def _records(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict[s
 
 
 def _baselines(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict[str, dict[str, LoadedRecord]]:
-    """Return the baselines that the round compared with, which later acceptances do not change."""
+    """Return the baselines that the round was compared with at the time."""
     records: dict[str, dict[str, LoadedRecord]] = {}
     for platform, result in verdict.platforms.items():
         against = (finding.against.partition(" ") for finding in result.findings)
@@ -156,7 +156,7 @@ def _baselines(central: CentralStore, verdict: RoundVerdict, into: Path) -> dict
 
 
 def _loaded(central: CentralStore, names: Iterable[str], into: Path) -> Iterator[LoadedRecord]:
-    """Yield the records of these ids. Report and skip a missing or damaged one."""
+    """Load these records; report and skip missing or damaged ones."""
     for name in names:
         try:
             yield central.get_record(name, into)
@@ -167,7 +167,7 @@ def _loaded(central: CentralStore, names: Iterable[str], into: Path) -> Iterator
 
 
 def _reference(verdict: RoundVerdict) -> str:
-    """Return the reference platform, from the findings."""
+    """Return the name of the reference platform, from the findings."""
     for result in verdict.platforms.values():
         for finding in result.findings:
             kind, _, name = finding.against.partition(" ")

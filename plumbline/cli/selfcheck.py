@@ -21,7 +21,7 @@ _LINES = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the check in a trainer process. Return the verdict's exit code."""
+    """Run the self-check in a trainer process; return the verdict's exit code."""
     command = [sys.executable, "-m", "plumbline.train.selfcheck", *(["--device", args.device] if args.device else [])]
     timeout = _SECONDS if args.timeout is None else args.timeout
     try:

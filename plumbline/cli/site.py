@@ -33,7 +33,7 @@ _PUBLIC = ("site", "rounds", "records")
 
 
 def add(commands: Any) -> None:
-    """Add `store site`."""
+    """Add the command `store site`."""
     parser = commands.add_parser("site", help="write or serve the pages over all rounds", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--serve", action="store_true", help="serve the pages on this machine until Ctrl-C")
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the suite's pages, print their address, and serve them if asked."""
+    """Write the suite's pages, print their address, and serve them on request."""
     suite = read_suite(args.suite)
     central = open_central(suite.store)
     key = write_site(central, suite)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def page_server(central: CentralStore, report_url: str, port: int) -> PageServer:
-    """Return the server of the pages. At `report_url`, if it is an address of this machine and no port is given."""
+    """Return a server for the pages, by default at a local `report_url`."""
     parts = urlsplit(report_url)
     is_here = parts.scheme == "http" and parts.hostname in _OWN_NAMES and not port
     try:
@@ -78,7 +78,7 @@ def page_server(central: CentralStore, report_url: str, port: int) -> PageServer
 
 
 class PageServer(ThreadingHTTPServer):
-    """Server of the store's pages on the loopback address, below a secret path."""
+    """HTTP server for the store's pages on localhost, below a secret path."""
 
     def __init__(self, central: CentralStore, port: int = 0, root: str | None = None) -> None:
         self.central = central
@@ -87,11 +87,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return the address of the store's root."""
+        """Return the URL of the store's root."""
         return f"http://127.0.0.1:{self.server_address[1]}/{self.root}".rstrip("/")
 
     def page(self, path: str) -> tuple[str, bytes] | None:
-        """Return type and content of a page. `None` if it does not exist or is not public."""
+        """Return type and content of a public page, or `None`."""
         wanted, root = unquote(urlsplit(path).path).lstrip("/"), f"{self.root}/".lstrip("/")
         key = wanted[len(root) :]
         folder, _, name = key.partition("/")
@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
 
     def do_GET(self) -> None:
-        """Answer with a page of the store."""
+        """Respond with a page of the store."""
         try:
             # A stranger's page may have a name of its own that leads here: its scripts get nothing.
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
@@ -136,4 +136,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Stay quiet."""
+        """Suppress the request log."""

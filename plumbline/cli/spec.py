@@ -21,7 +21,7 @@ from plumbline.schema.suite import Workloads, read_workloads
 
 
 def register(subparsers: Any) -> None:
-    """Add `spec`."""
+    """Add the command `spec` to the parser."""
     parser = subparsers.add_parser("spec", help="write the RunSpec of a workload", description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("workload", help="name of a workload of the suite")

@@ -8,7 +8,7 @@ from plumbline.cli import cost, export, import_, prune, site
 
 
 def register(subparsers: Any) -> None:
-    """Add `store` and its own commands."""
+    """Add the command `store` and its subcommands."""
     parser = subparsers.add_parser("store", help="import, export, show and remove stored rounds", description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (import_, export, site, cost, prune):

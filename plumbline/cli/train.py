@@ -20,7 +20,7 @@ _LINE_SECONDS = 10.0
 
 
 def register(subparsers: Any) -> None:
-    """Add the command's parser."""
+    """Add the command `train` to the parser."""
     parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
     parser.add_argument("spec", type=Path, nargs="?", help="RunSpec file, written by `plumbline spec`")
     parser.add_argument("--out", type=Path, help="folder for the record")
@@ -52,7 +52,7 @@ def register(subparsers: Any) -> None:
 
 
 class _Progress:
-    """Progress on stderr: a line that changes on a terminal, else a line for each part and every ten seconds."""
+    """Progress on stderr: a changing line on a terminal, else periodic lines."""
 
     def __init__(self) -> None:
         self._is_terminal, self._part, self._written_at = sys.stderr.isatty(), "", 0.0
@@ -86,7 +86,7 @@ def _summary(record: RunRecord, folder: Path) -> dict[str, Any]:
 
 
 def _summary_of(out: Path, code: int) -> dict[str, Any]:
-    """Return the record's summary. A training that failed early may have no record."""
+    """Return the record's summary, if a record exists."""
     try:
         return _summary(read_record(out), out)
     except InvalidInputError:
@@ -96,7 +96,7 @@ def _summary_of(out: Path, code: int) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train. Return the trainer's exit code."""
+    """Run the training; return the trainer's exit code."""
     if args.processes < 1:
         raise ConfigurationError("must be at least 1", key="--processes")
     if args.timeout is not None and not args.timeout > 0:  # NaN is above nothing

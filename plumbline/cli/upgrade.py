@@ -21,7 +21,7 @@ _REPORTS = ("html", "junit", "summary", "comment")
 
 
 def register(subparsers: Any) -> None:
-    """Add the command's parser."""
+    """Add the command `upgrade` to the parser."""
     parser = subparsers.add_parser(
         "upgrade", help="train under two locks, and name the packages that make a difference", description=__doc__
     )
@@ -70,7 +70,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge the candidate, write the reports. The verdict's exit code."""
+    """Judge the candidate, write the reports, and return the exit code."""
     from plumbline.environments.installed import base_of
     from plumbline.environments.package_store import claimed
     from plumbline.upgrade.campaign import UpgradeOptions
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _locks(args: argparse.Namespace, base: Base) -> Locks:
-    """Read both locks, before anything is trained."""
+    """Read both locks before any training."""
     from plumbline.environments.locks import read_lock
     from plumbline.upgrade.session import Locks
 

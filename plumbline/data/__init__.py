@@ -1,1 +1,1 @@
-"""Verified data: datasets are built and published, stores keep them, staging brings them to a local disk."""
+"""Verified data: build and publish datasets, store objects, stage files locally."""

@@ -1,1 +1,1 @@
-"""Environment of one training: locks, interpreters, packages, and the start of its process."""
+"""Environment of one training: locks, interpreters, packages, trainer start."""

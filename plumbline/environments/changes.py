@@ -1,4 +1,4 @@
-"""Packages that two locks pin differently, the releases in between, and the changes that need each other.
+"""Package differences between two locks, releases in between, and dependencies among changes.
 
 Changes that need each other, by the packages' metadata, are never tried apart.
 """
@@ -19,7 +19,7 @@ from plumbline.schema.base import Model
 
 
 class PackageChange(Model):
-    """One package that two locks pin differently.
+    """One package with different pins in two locks.
 
     A side is `None` if that lock does not contain the package.
     """
@@ -53,7 +53,7 @@ def _shown(pin: Pin | None) -> str:
 
 
 def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) -> tuple[PackageChange, ...]:
-    """Return the changed, added and removed packages, by name.
+    """Return the changed, added and removed packages between locks.
 
     A package has changed if its version or source differs.
     """
@@ -66,7 +66,7 @@ def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) ->
 
 
 def has_releases(change: PackageChange) -> bool:
-    """Return whether both pins are releases of an index."""
+    """Return whether both pins are releases from a package index."""
     pins = (change.current, change.candidate)
     return all(pin is not None and pin.version and not pin.url for pin in pins)
 
@@ -106,7 +106,7 @@ Packages = Mapping[str, Installed]
 def needed_changes(
     changes: Mapping[str, PackageChange], current: Packages, candidate: Packages
 ) -> dict[str, frozenset[str]]:
-    """Return for each change the other changes that it needs.
+    """Map each package change to the other changes that it requires.
 
     Without them it breaks a requirement that holds with all changes. `current` is what is installed now, `candidate`
     the changed packages as the candidate lock has them.
@@ -124,7 +124,7 @@ def needed_changes(
 def _mixed(
     changes: Mapping[str, PackageChange], current: Packages, candidate: Packages, after: Packages
 ) -> Iterator[tuple[str, str]]:
-    """Yield each change with another change that it needs."""
+    """Yield pairs of changes where the first requires the second."""
     for name in changes:
         new = candidate.get(name)
         for requirement in _active(new):
@@ -143,7 +143,7 @@ def _mixed(
 
 
 def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
-    """Yield (package, reason) for each newly broken requirement.
+    """Yield (package, reason) for each requirement that the changes break.
 
     The candidate breaks it, and the current environment meets it. The package is the one that changed: the required
     package, if the one that requires it is unchanged.
@@ -164,7 +164,7 @@ def conflicts(current: Packages, after: Packages) -> Iterator[tuple[str, str]]:
 
 
 def _was_broken(current: Packages, owner: str, target: str) -> bool:
-    """Return whether the requirement was broken before.
+    """Return whether the requirement was already broken before the change.
 
     It is any requirement of `owner` on `target` in the current environment.
     """

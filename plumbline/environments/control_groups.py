@@ -1,4 +1,4 @@
-"""Control groups of this process: CPU quotas, memory limits, throttling and kills."""
+"""cgroups of this process: CPU quotas, memory limits, throttling and kills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNLIMITED = 2.0**60
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """Tightest quota and throttled time. `None` where the kernel does not say."""
+    """Tightest CPU quota, and throttled time; `None` if unknown."""
 
     cores: float | None = None
     """`None` without a quota, too."""
@@ -22,7 +22,7 @@ class QuotaUse:
 
 
 def quota_use(process: Path = _SELF) -> QuotaUse:
-    """Return the quota of this process's control groups, from its own up to the mount's root.
+    """Return the CPU quota of this process's cgroups, including parents.
 
     A quota of any of these groups holds the process back. `process` is a folder of `/proc`.
     """
@@ -35,7 +35,7 @@ def quota_use(process: Path = _SELF) -> QuotaUse:
 
 
 def memory_kills(process: Path = _SELF) -> int | None:
-    """Return how many processes of this process's own group were killed for memory. `None` if unknown.
+    """Return how many processes the kernel killed for memory in this cgroup. `None` if unknown.
 
     The kernel counts a process at its own group, whichever limit was reached: the group's, one above, or the machine's.
     """
@@ -46,7 +46,7 @@ def memory_kills(process: Path = _SELF) -> int | None:
 
 
 def memory_limit(process: Path = _SELF) -> int | None:
-    """Return the tightest memory limit of this process's groups in bytes. `None` if there is none."""
+    """Return the tightest cgroup memory limit in bytes, or `None`."""
     files = [folder / name for folder in _groups(process, "memory") for name in ("memory.max", "memory.limit_in_bytes")]
     limits = [int(number) for file in files if (number := _number(file)) is not None and number < _UNLIMITED]
     return min(limits, default=None)
@@ -60,7 +60,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path, key: str = "") -> float | None:
-    """Return the number that follows `key` in a file, or the file's first number if `key` is empty."""
+    """Return the number after `key` in a file, or its first number."""
     rows = (line.split() for line in _text(path).splitlines())
     fields = next((row[1:] if key else row for row in rows if row and (not key or row[0] == key)), [])
     try:
@@ -70,7 +70,7 @@ def _number(path: Path, key: str = "") -> float | None:
 
 
 def _groups(process: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the groups that have a controller, such as `cpu`, the process's own first."""
+    """Yield the cgroup folders with a controller, such as `cpu`, innermost first."""
     rows = [line.split(":", 2) for line in _text(process / "cgroup").splitlines()]
     paths = {name: row[2] for row in rows if len(row) == 3 for name in row[1].split(",")}
     version = "cgroup" if controller in paths else "cgroup2"
@@ -90,7 +90,7 @@ def _groups(process: Path, controller: str) -> Iterator[Path]:
 
 
 def _mounts(process: Path, version: str, controller: str) -> Iterator[tuple[str, Path]]:
-    """Yield (root, mount point) of each mounted hierarchy that has the controller."""
+    """Yield (root, mount point) of each mounted cgroup hierarchy with the controller."""
     for line in _text(process / "mountinfo").splitlines():
         fields, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(), "", "", ""][:3]
@@ -100,7 +100,7 @@ def _mounts(process: Path, version: str, controller: str) -> Iterator[tuple[str,
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a group's quota in cores. `None` if it has none."""
+    """Return a cgroup's CPU quota in cores, or `None`."""
     limit = _text(folder / "cpu.max").split()
     if not limit:
         microseconds, period = (_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -112,7 +112,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _throttled(folder: Path) -> float | None:
-    """Return the seconds of throttling by a group's quota; 0 without one."""
+    """Return the seconds that a cgroup's quota throttled its processes."""
     microseconds = _number(folder / "cpu.stat", "throttled_usec")
     if microseconds is not None:
         return microseconds / 1e6

@@ -1,4 +1,4 @@
-"""Interpreter whose packages an upgrade changes, with its packages and locks."""
+"""Interpreter with the packages that an upgrade changes, and their locks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(json.dumps({"version": platform.python_version(), "abi": abi, "paths": sys
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Interpreter of the environment that is compared with its upgrade."""
+    """Python interpreter of the environment to be upgraded."""
 
     python: Path
     version: str
@@ -55,19 +55,19 @@ class Base:
 
     @property
     def minor(self) -> str:
-        """Return its version as `3.12`."""
+        """Return the interpreter's version as `3.12`."""
         return ".".join(self.version.split(".")[:2])
 
     @property
     def markers(self) -> dict[str, str]:
-        """Return the marker environment of this interpreter, for its locks."""
+        """Return the PEP 508 marker values of this interpreter."""
         return {
             "python_version": self.minor, "python_full_version": self.version, "implementation_version": self.version,
         }  # fmt: skip
 
 
 def this_base() -> Base:
-    """Return this process's own interpreter."""
+    """Return the current process's interpreter."""
     abi = str(sysconfig.get_config_var("SOABI") or "unknown")
     lock = variable("PLUMBLINE_LOCK")
     return Base(
@@ -76,7 +76,7 @@ def this_base() -> Base:
 
 
 def base_of(given: str) -> Base:
-    """Return the interpreter of a team's environment. Of "", this process's own.
+    """Return the interpreter of a team's environment; "" means this process's.
 
     Raise `ConfigurationError` for one that cannot train.
     """
@@ -87,7 +87,7 @@ def base_of(given: str) -> Base:
 
 
 def team_base(given: str) -> Base:
-    """Return the interpreter of a team's environment, by its path or its environment's folder.
+    """Return a team environment's interpreter, from its path or folder.
 
     Raise `ConfigurationError` for an environment that cannot train.
     """
@@ -124,14 +124,14 @@ class Installed:
 
     @property
     def pin(self) -> Pin:
-        """Return the pin that a lock would have for it."""
+        """Return the pin that a lock would contain for this distribution."""
         return Pin(name=self.name, version=self.version)
 
 
 def installed_packages(
     paths: Iterable[str] | None = None, markers: Mapping[str, str] | None = None
 ) -> dict[str, Installed]:
-    """Return the installed distributions by name, as an interpreter with these markers needs them.
+    """Return the installed distributions by name, with requirements for these markers.
 
     Of two with the same name, return the first on the path: it is the one that is imported.
     """
@@ -163,7 +163,7 @@ def read_distribution(distribution: Distribution, markers: Mapping[str, str] | N
 
 
 def _file_names(distribution: Distribution, markers: Mapping[str, str]) -> list[str]:
-    """Return the file names of a distribution, with the bytecode of the interpreter that `markers` describe.
+    """Return a distribution's file names, including bytecode files for this interpreter.
 
     RECORD is read as text: creating an object for each path takes seconds.
     """
@@ -194,7 +194,7 @@ def _mark(root: Path, names: Iterable[str]) -> str:
 
 
 def _requirements(lines: Iterable[str], markers: Mapping[str, str]) -> Iterable[Requirement]:
-    """Yield the requirements that hold for an interpreter with these markers."""
+    """Yield the requirements that apply under these markers."""
     for line in lines:
         try:
             requirement = Requirement(line)
@@ -215,7 +215,7 @@ def _links(urls: Iterable[str], homepage: str | None) -> dict[str, str]:
 
 
 def keep_lock(root: Path, path: Path) -> None:
-    """Keep a lock and its included files below `root`, for A/Bs.
+    """Store a lock and its included files below `root`, for later A/Bs.
 
     A record names the baseline's packages and versions. Their hashes are in the lock of that night only.
 
@@ -232,7 +232,7 @@ def keep_lock(root: Path, path: Path) -> None:
 
 
 def hashed_pins(root: Path) -> dict[tuple[str, str], Pin]:
-    """Return the pins with hashes of all kept locks by (name, canonical version). A newer lock's pin counts.
+    """Return hashed pins of all stored locks by (name, version).
 
     A lock that can no longer be read is skipped.
     """

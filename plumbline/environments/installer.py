@@ -1,4 +1,4 @@
-"""Installation of pins into a folder, by uv or pip.
+"""Installer of pinned packages into a folder, by uv or pip.
 
 uv is used if it is installed and would ask the same indexes as pip.
 """
@@ -46,7 +46,7 @@ _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
 class Installer:
-    """Wrapper around pip or uv.
+    """Wrapper around uv or pip.
 
     `arguments` are the user's own, such as `--find-links=FOLDER`.
     """
@@ -58,16 +58,16 @@ class Installer:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return everything that decides which archive a pin means.
+        """Return all settings that decide which archive a pin selects.
 
-        It is the installer, its arguments, and its variables of indexes.
+        These are the installer, its arguments, and its index variables.
         """
         prefixes = ("PIP_", "UV_")
         ours = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(prefixes)]
         return (self._kind, *self._arguments, *(line for line in ours if "INDEX" in line or "FIND_LINKS" in line))
 
     def install(self, pins: Sequence[Pin], target: Path) -> str | None:
-        """Install exactly these pins into `target`. All of them have hashes, or none.
+        """Install exactly these pins into `target`; all or none have hashes.
 
         Return `None`, or the installer's message if it fails.
         """
@@ -90,7 +90,7 @@ class Installer:
         return [*pip, "install", "--quiet", "--no-cache-dir", "--no-deps", *checked, *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
-        """Raise `UnavailableError` if no index answers.
+        """Raise `UnavailableError` if no package index responds.
 
         The indexes are asked for pip's versions; if they list none, for this package's. A download would build.
         """
@@ -124,7 +124,7 @@ class Installer:
 
 
 def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return an installer's environment variables, without credentials.
+    """Return an environment for the installer, without credentials.
 
     `home` is an empty folder, in which no tool finds a profile. The installer keeps its own settings.
     """
@@ -137,7 +137,7 @@ def build_environment(given: Mapping[str, str], home: Path) -> dict[str, str]:
 
 
 def choose_installer(arguments: Sequence[str] = (), python: Path | None = None) -> Installer:
-    """Return uv's installer for `python` if it acts like pip's; else pip's.
+    """Return uv as installer if it would act like pip; else pip.
 
     uv has to be on the path, and neither arguments nor pip's settings decide what is installed.
     """
@@ -146,7 +146,7 @@ def choose_installer(arguments: Sequence[str] = (), python: Path | None = None) 
 
 
 def _has_pip_settings() -> bool:
-    """Return whether pip has settings of its own, such as an index.
+    """Return whether pip has its own settings, such as an index.
 
     For example an index, a certificate or a constraint, in a variable or in a file.
     """
@@ -169,7 +169,7 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _last_cause(lines: Sequence[str]) -> str:
-    """Return the last line of build output in uv's message.
+    """Return the last line of build output in uv's error message.
 
     Empty if no build failed.
     """

@@ -1,4 +1,4 @@
-"""Interpreter of the trainer: the worker's own, or one of a team's environment.
+"""Interpreter for the trainer: the worker's, or a team environment's.
 
 The training environment needs neither Plumbline nor any package of the worker. It imports this worker's Plumbline from
 a folder that contains nothing else.
@@ -60,7 +60,7 @@ print(json.dumps(found))
 
 
 class UnfitLibraryError(ConfigurationError):
-    """A library that is missing, out of the trainer's range, or built for another machine."""
+    """Library that is missing, unsupported, or built for another machine."""
 
     library = ""
 
@@ -72,12 +72,12 @@ def _unfit(name: str, what: str, *, where: str, key: str = "", hint: str) -> Unf
 
 
 def tested_range(name: str) -> str:
-    """Return the lowest and the highest tested version of a library, as text."""
+    """Return the lowest and highest tested version of a library."""
     return " to ".join(map(_dotted, SUPPORTED[name]))
 
 
 def is_tested(name: str, installed: str) -> bool:
-    """Return whether a library's version, such as `2.6.0+cu124`, is in the tested range."""
+    """Return whether a library version, such as `2.6.0+cu124`, is tested."""
     minor = _minor(installed)
     return minor is not None and SUPPORTED[name][0] <= minor <= SUPPORTED[name][1]
 
@@ -88,7 +88,7 @@ def _minor(installed: str) -> tuple[int, int] | None:
 
 
 def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
-    """Return a note for each library that is newer than tested. `found` has versions by name, "" for a missing one.
+    """Return a note for each untested newer library. `found` has versions by name, "" for a missing one.
 
     Raise `UnfitLibraryError` for a library that is missing or older: it may lack what the trainer calls, or compute
     something else. By default this process is checked, and whether its libraries were built for this machine.
@@ -129,7 +129,7 @@ def _version(name: str) -> str:
 
 
 def _other_machine(name: str) -> str:
-    """Return the machine that a library's wheel was built for, if that is not this one; else ""."""
+    """Return the other machine type that a wheel targets, else ""."""
     about = distribution(name).read_text("WHEEL") or ""
     places = [line.rpartition("-")[2] for line in about.splitlines() if line.startswith("Tag:")]
     if any(place.endswith(platform.machine()) for place in places):
@@ -138,7 +138,7 @@ def _other_machine(name: str) -> str:
 
 
 def refuse_crash(code: int, python: str | Path, variables: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` if a signal ended a trainer, and ends the import of a library alone as well.
+    """Raise `ConfigurationError` if importing a single library also crashes the interpreter.
 
     A file that is cut off, or code for another processor, ends a process without an exception.
     """
@@ -162,7 +162,7 @@ def _dotted(minor: tuple[int, int]) -> str:
 
 
 def find_python(given: str | Path, key: str = "python") -> Path:
-    """Return the interpreter at a path, or of an environment's folder.
+    """Find the interpreter at a path, or in an environment's folder.
 
     The path is not resolved: an environment's interpreter is a link, and finds its packages by its own place.
     """
@@ -177,7 +177,7 @@ def find_python(given: str | Path, key: str = "python") -> Path:
 
 
 def _ask(python: Path) -> dict[str, str]:
-    """Return the versions that an interpreter has, from its own answer."""
+    """Run an interpreter to ask for its library versions."""
     command = [str(python), "-c", _ASK, *(name for name in SUPPORTED if name != "python")]
     hint = "name an interpreter that runs on this machine"
     try:
@@ -199,13 +199,13 @@ def _ask(python: Path) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's variables without those that point Python to this process's packages."""
+    """Return the environment without variables that expose this process's packages."""
     return {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
 
 
 @dataclass(frozen=True)
 class TrainerPython:
-    """Interpreter of a team's environment, with the folder of this process's Plumbline."""
+    """Interpreter of a team's environment, which imports this process's Plumbline."""
 
     python: Path
     versions: dict[str, str]
@@ -214,7 +214,7 @@ class TrainerPython:
     """Its working directory, from which Python imports before anything else."""
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of its process: this Plumbline and nothing else of this process, and its own lock."""
+        """Return environment variables for the trainer process: Plumbline's path, and the lock."""
         return {
             "PYTHONPATH": str(self.folder), "PYTHONHOME": "",
             "PLUMBLINE_LOCK": str(lock_of(self.python) or ""), "VIRTUAL_ENV": str(self.python.parent.parent),
@@ -222,7 +222,7 @@ class TrainerPython:
 
 
 def lock_of(python: Path) -> Path | None:
-    """Return the lock in an environment's folder, or beside it."""
+    """Return the lock file in or next to an environment's folder."""
     folder = python.parent.parent
     files = (place / name for place in (folder, folder.parent) for name in LOCK_NAMES)
     return next((file for file in files if file.is_file()), None)
@@ -230,7 +230,7 @@ def lock_of(python: Path) -> Path | None:
 
 @contextmanager
 def trainer_python(given: str) -> Iterator[TrainerPython]:
-    """Yield the checked interpreter of a team's environment, by its path or its environment's folder."""
+    """Yield a team environment's interpreter, checked, by path or folder."""
     python = find_python(given)
     found = _ask(python)
     for note in check_libraries(found, where=found.get("prefix", str(python))):

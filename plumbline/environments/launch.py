@@ -1,4 +1,4 @@
-"""Start of the trainer: its own process and session, with the determinism environment.
+"""Start of the trainer in its own process, with deterministic settings.
 
 The module does not need torch: the controller starts trainings without torch.
 """
@@ -56,12 +56,12 @@ _GRACE_SECONDS = 10.0
 
 
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process's environment for the trainer, updated by `extra`."""
+    """Return the trainer's environment variables: this process's, updated by `extra`."""
     return {**os.environ, **DETERMINISM, **(extra or {})}
 
 
 def module_command(python: str | Path, module: str) -> list[str]:
-    """Return a command like `python -m MODULE` that imports nothing from the working directory.
+    """Return `python -m MODULE`, importing nothing from the working directory.
 
     Python 3.10 does not know PYTHONSAFEPATH.
     """
@@ -70,7 +70,7 @@ def module_command(python: str | Path, module: str) -> list[str]:
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Return parent and start time of every process; empty without /proc."""
+    """Return every process's parent and start time; empty without /proc."""
     processes: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -82,7 +82,7 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def _descendants(pid: int) -> dict[int, str]:
-    """Return all descendants of `pid` with their start times."""
+    """Return all descendant processes of `pid` with their start times."""
     processes = _processes()
     family: set[int] = {pid}
     descendants: dict[int, str] = {}
@@ -93,7 +93,7 @@ def _descendants(pid: int) -> dict[int, str]:
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Stop the child and its descendants: SIGTERM, then SIGKILL.
+    """Stop a child and its descendants: SIGTERM, then SIGKILL.
 
     The session outlives its leader, so the signal goes to the session; torchrun gives each worker its own session.
     """
@@ -116,7 +116,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 def started_child(
     command: list[str], environment: Mapping[str, str], folder: Path | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a child in a session of its own. End it with all of its processes."""
+    """Yield a child process in a new session; terminate its descendants afterwards."""
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -144,7 +144,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _relay(stream: IO[str], on_progress: Callable[[dict[str, Any]], None] | None, *, echo: bool) -> None:
-    """Pass progress events and other lines on. `echo` writes the other lines to stderr, too."""
+    """Forward progress events and other output lines; with `echo`, also to stderr."""
     for line in stream:
         event = _event(line)
         if event is not None and on_progress:
@@ -178,7 +178,7 @@ def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], 
 
 
 def _outcome(code: int, out: Path) -> int:
-    """Return the exit code. After a crash or torchrun, derive it from the record."""
+    """Return the trainer's exit code, after a crash from its record."""
     if code != ExitCode.DRIFT and code in {int(record) for record in ExitCode}:
         return code
     try:
@@ -197,7 +197,7 @@ def run_training(
     attempt: int = 0, nonce: str = "", expected: Expected | None = None, python: Path | None = None, echo: bool = True,
     trainer: str = "", nodes: Nodes = ONE_NODE,
 ) -> int:  # fmt: skip
-    """Run one training in its own process, under torchrun if several. Return its exit code.
+    """Run a training in its own process; return the exit code.
 
     A trainer killed by a signal gives 3: training was not judged; 4 if the kernel says that it was for memory, as every
     repetition would end so. One line then says in which part. A library whose import a signal ends is a
@@ -243,14 +243,14 @@ def run_training(
 
 
 class _Last:
-    """Last place that a training reported, passed on to the listener."""
+    """Last progress that a training reported, forwarded to the listener."""
 
     def __init__(self, listener: Callable[[dict[str, Any]], None] | None) -> None:
         self._listener = listener
         self.part, self.place = "", "trainer"
 
     def on_progress(self, event: dict[str, Any]) -> None:
-        """Keep the place of a progress event, and pass the event on."""
+        """Remember a progress event's step, and forward the event."""
         if event["event"] == "progress":
             self.part = str(event.get("part", ""))
             self.place = f"trainer: {self.part} step {event.get('step')}"
@@ -259,7 +259,7 @@ class _Last:
 
 
 def _death(code: int, num_kills: int, last: _Last) -> PlumblineError | None:
-    """Return the error of a trainer that was killed, by a signal or for memory. Torchrun's exit code hides a signal."""
+    """Return the error of a trainer killed by a signal or lack of memory. Torchrun's exit code hides a signal."""
     hint = f"{memory_hint(last.part)}, or raise the memory limit of the pod, container or job"
     if num_kills > 0 and code not in {int(known) for known in ExitCode if known is not ExitCode.DRIFT}:
         limit = memory_limit()
@@ -276,7 +276,7 @@ def _death(code: int, num_kills: int, last: _Last) -> PlumblineError | None:
 
 
 def _absolute(data: str | None) -> str | None:
-    """Return a store's URL for a process with a different working directory."""
+    """Return a store URL that is valid from any working directory."""
     kind, _, folder = (data or "").partition("://")
     return f"file://{Path(folder).absolute()}" if kind == "file" and not folder.startswith("~") else data
 
@@ -298,7 +298,7 @@ def _followed(
     child: subprocess.Popen[str], on_progress: Callable[[dict[str, Any]], None] | None, deadline: float | None,
     should_stop: Callable[[], bool], *, echo: bool,
 ) -> int:  # fmt: skip
-    """Relay the output of a trainer until its end. Return its exit code."""
+    """Relay a trainer's output until its end; return the exit code."""
     streams = [stream for stream in (child.stdout, child.stderr) if stream is not None]
     readers = [
         threading.Thread(target=_relay, args=(stream, on_progress), kwargs={"echo": echo}, daemon=True)
@@ -310,7 +310,7 @@ def _followed(
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
-    """Make a model's initial weights in a trainer process. Return their SHA-256."""
+    """Generate a model's initial weights in a trainer process; return their SHA-256."""
     for module in ("torch", "transformers"):
         require(module)
     with scratch_folder() as folder:

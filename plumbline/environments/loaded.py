@@ -1,4 +1,4 @@
-"""Record of the packages that a process loaded code or opened files from, for upgrades.
+"""Record of the packages that a process actually loaded, for upgrades.
 
 The parent names a folder in `LOADED`. Each process that ends leaves one JSON file there: the modules it imported, the
 files that Python opened and the shared libraries that it mapped, as the first two parts of their path below
@@ -26,7 +26,7 @@ _METADATA = (".dist-info", ".egg-info")
 
 
 class BrokenLibrary(Model):
-    """A library that could not be loaded."""
+    """Library that could not be loaded."""
 
     name: str = Field(max_length=200)
     """Its module or folder below `site-packages`."""
@@ -36,14 +36,14 @@ class BrokenLibrary(Model):
 
 
 class LoadedFiles(Model):
-    """Places from which one process loaded code, such as `torch/nn` or `nvidia/cublas`."""
+    """Package folders that a process loaded code from, such as `torch/nn`."""
 
     places: tuple[str, ...] = Field(max_length=200_000)
     broken: BrokenLibrary | None = None
 
 
 def place_of(path: str) -> str:
-    """Return the first two parts of a path below `site-packages`."""
+    """Return the first two path components below `site-packages`."""
     return "/".join(PurePosixPath(path).parts[:_PARTS])
 
 
@@ -69,7 +69,7 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
 
 
 def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = None) -> None:
-    """Write this process's opened places and its fatal library for the parent.
+    """Write which package folders this process loaded, and any library that failed.
 
     Leave nothing where the parent named no folder.
     """
@@ -83,11 +83,11 @@ def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = 
 
 
 def loaded_places(folder: Path) -> frozenset[str]:
-    """Return the places that the processes of one training wrote into `folder`."""
+    """Return all package folders that a training's processes reported in `folder`."""
     return frozenset(place for path in folder.glob("*.json") for place in read_model(LoadedFiles, path).places)
 
 
 def broken_library(folder: Path) -> BrokenLibrary | None:
-    """Return the library that the processes of one training could not load. `None` where all were loaded."""
+    """Return the library that a training's processes failed to load, or `None`."""
     files = (read_model(LoadedFiles, path) for path in sorted(folder.glob("*.json")))
     return next((file.broken for file in files if file.broken is not None), None)

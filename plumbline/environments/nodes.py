@@ -1,4 +1,4 @@
-"""Machines of one training, which a job of Kubernetes starts together."""
+"""Machines of one multi-node training, started by a Kubernetes job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Machines of one training, and which of them this is."""
+    """Number of machines of one training, and this machine's rank."""
 
     count: int = 1
     rank: int = 0
@@ -24,7 +24,7 @@ class Nodes:
     """Address of the first machine, where all meet, as `HOST:PORT`."""
 
     def launcher(self, num_processes: int) -> list[str]:
-        """Return torchrun's command for so many processes on this machine. None for a single process."""
+        """Return torchrun's command for `num_processes` local processes; empty for one."""
         if num_processes * self.count == 1:
             return []
         place = {"nnodes": self.count, "node-rank": self.rank, "rdzv-endpoint": self.first}
@@ -36,7 +36,7 @@ ONE_NODE = Nodes()
 
 
 def own_node(count: int) -> Nodes:
-    """Return this machine's place among `count`, from the variables of its pod."""
+    """Return this machine's rank among `count`, from its pod's environment."""
     if count == 1:
         return ONE_NODE
     first = variable(_FIRST)

@@ -1,4 +1,4 @@
-"""Files that this process opens, noted from Python's start on.
+"""Recorder of the files that this process opens, from Python's start.
 
 An environment of an upgrade imports this module before the start-up hooks of its packages. Standard library alone.
 """

@@ -1,4 +1,4 @@
-"""Store of changed packages, and of other folders that are either complete or absent.
+"""Store of installed packages by pin; folders are complete or absent.
 
 Each package is installed once, alone, in a folder whose name has everything that decides its content. One process at a
 time builds a folder under a different name, then renames it.
@@ -34,7 +34,7 @@ _COPY_INSTEAD = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTS
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file beside `path`.
+    """Hold an exclusive lock on the lock file next to `path`.
 
     The lock ends with its process, also if the process is killed.
     """
@@ -45,7 +45,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
-    """Return `folder`. If it is missing, build it first.
+    """Return `folder`, building it first if missing.
 
     `build(PART)` fills a folder that is then renamed. A part left by a killed process is removed.
     """
@@ -67,7 +67,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def link_files(source: Path, target: Path, names: Iterable[str]) -> None:
-    """Hard-link files from `source` into `target`, or copy them.
+    """Hard-link files from `source` into `target`, copying if impossible.
 
     A file that no longer exists is skipped.
     """
@@ -103,7 +103,7 @@ _HINT = "wait for it, or choose a different folder with --work"
 
 @contextmanager
 def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Use the folder exclusively until the block ends.
+    """Lock a work folder for exclusive use inside the context.
 
     Raise `ConfigurationError` if a different upgrade uses it, or if it cannot be a work folder. The lock is a `flock`:
     it ends with its process, however that ends.
@@ -132,7 +132,7 @@ def _lock(lock: IO[bytes], work: Path, deadline: float) -> None:
 
 
 class PackageStore:
-    """Packages below `root`, by pin, interpreter and installer.
+    """Installed packages below `root`, by pin, interpreter and installer.
 
     The pin includes source and hashes; the installer includes its arguments.
     """
@@ -146,7 +146,7 @@ class PackageStore:
         self._base = base or this_base()
 
     def folder(self, pin: Pin) -> Path:
-        """Return the folder of a pin's package.
+        """Return the folder of one pinned package.
 
         Only a complete package has this name.
         """
@@ -155,7 +155,7 @@ class PackageStore:
         return self._root / f"{pin.name}-{pin.version or 'url'}-{key[:24]}"
 
     def add(self, pins: Iterable[Pin]) -> tuple[Failure, ...]:
-        """Install missing packages. Return a failure for each failed one.
+        """Install the missing packages; return the failures.
 
         Raise `UnavailableError` if the index does not answer: then nothing is known of the packages. Raise
         `ConfigurationError` for a missing package without a hash, unless the store allows it.
@@ -175,7 +175,7 @@ class PackageStore:
         return failures
 
     def _check_hashes(self, pins: Sequence[Pin]) -> None:
-        """Raise `ConfigurationError` for packages that an index alone would decide.
+        """Raise `ConfigurationError` for packages without hashes, which an index could change.
 
         A public index may serve a private package's name, and a build runs its code.
         """
@@ -186,7 +186,7 @@ class PackageStore:
             raise ConfigurationError(what, where="packages", hint=hint)
 
     def releases(self, change: PackageChange) -> tuple[Pin, ...]:
-        """Return the releases in the index between both pins."""
+        """Return the index's releases between both pins."""
         return pins_between(change, self._installer.versions(change.package))
 
     def _install(self, pins: Sequence[Pin]) -> list[Failure]:
@@ -212,7 +212,7 @@ class PackageStore:
             build_once(self.folder(pin), partial(_link_package, staging, installed[pin.name].files))
 
     def read(self, pin: Pin) -> Installed:
-        """Return the package of a pin that was added."""
+        """Return the installed package of a pin."""
         return _distributions(self.folder(pin) / _ROOT_NAME, self._base.markers)[pin.name]
 
 
@@ -229,7 +229,7 @@ def _distributions(folder: Path, markers: Mapping[str, str] | None = None) -> Ma
 
 @contextmanager
 def _full_disk(where: Path) -> Iterator[None]:
-    """Convert a full disk's error to `DiskFullError`."""
+    """Convert a disk-full error to `DiskFullError`."""
     try:
         yield
     except OSError as error:

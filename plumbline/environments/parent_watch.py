@@ -1,4 +1,4 @@
-"""Watch of a parent process: the child ends when the parent dies, also by `kill -9`.
+"""Watch that ends a child process when its parent dies.
 
 The parent starts the child with a pipe as its stdin and `PARENT_WATCH` in its environment, and writes no data.
 """
@@ -16,7 +16,7 @@ _GRACE_SECONDS = 10.0
 
 
 def watch_parent(environment: Mapping[str, str]) -> None:
-    """End this process (SIGTERM, then SIGKILL) once its parent's pipe closes."""
+    """Terminate this process (SIGTERM, then SIGKILL) when its parent's pipe closes."""
     if environment.get(PARENT_WATCH) == "stdin":
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), name="parent-watch", daemon=True).start()
 

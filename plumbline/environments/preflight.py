@@ -1,4 +1,4 @@
-"""Checks before a training: names, store URL, and the contents of its folder.
+"""Checks before a training: names, store URL, contents of the output folder.
 
 The module is outside of `plumbline.train`, as two callers use it: the command line, which has no torch, and the
 trainer, which `torchrun` may start without the command line.
@@ -32,7 +32,7 @@ def check_training(
     spec: RunSpec, out: Path, *, data: str | None, cache: Path, platform: str, record_id: str,
     experiment: Path | None = None,
 ) -> None:  # fmt: skip
-    """Create the folder. Raise for problems that would appear only after training."""
+    """Create the output folder, and check everything that the training needs."""
     _check_name(platform, option="--platform")
     _check_name(record_id, option="--record-id")
     if data is not None:
@@ -62,7 +62,7 @@ def _check_name(name: str, *, option: str) -> None:
 
 
 def _check_url(url: str) -> None:
-    """Parse the URL like the trainer, without network access."""
+    """Validate the store URL as the trainer will, without network access."""
     try:
         open_store(url)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Selfcheck of a training environment: its interpreter trains the first step of the shipped training."""
+"""Self-check of a training environment: train one bundled step, compare bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS = 90.0
 
 
 def installed_torch() -> str:
-    """Return the version of this interpreter's torch. "" without torch."""
+    """Return this interpreter's torch version, or ""."""
     try:
         return version("torch")
     except PackageNotFoundError:
@@ -26,7 +26,7 @@ def installed_torch() -> str:
 
 
 def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]:
-    """Return torch's version, the selfcheck, and why the training environment cannot train.
+    """Return torch's version, the self-check's result, and why training is impossible.
 
     `python` is a platform's key: the interpreter of its trainings, or its environment's folder.
     """
@@ -45,7 +45,7 @@ def check_trainer(python: str = "") -> tuple[str, SelfcheckEvidence | None, str]
 def _check_stack(
     python: Path, variables: dict[str, str], folder: Path | None = None
 ) -> tuple[SelfcheckEvidence | None, str]:
-    """Train the first step of the shipped training. A trainer that ends without an answer cannot train."""
+    """Train one bundled step; report failure if the trainer gives no result."""
     command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Virtual environments in which only the upgrade's packages differ.
+"""Virtual environments that differ only in the upgraded packages.
 
 The current environment's packages are hard-linked from where they are installed, changed ones from the store. So a
 package that is removed is absent, a namespace package has one version of each part, and a new CUDA library is found by
@@ -42,12 +42,12 @@ class Environment:
 
     @property
     def python(self) -> Path:
-        """Return the path of its Python interpreter."""
+        """Return the path of the environment's Python interpreter."""
         return self.folder / "bin" / "python"
 
 
 class Environments:
-    """Builder of environments below `root`.
+    """Builder of virtual environments below `root`.
 
     An environment's folder is named by the digest of its content.
     """
@@ -63,7 +63,7 @@ class Environments:
         self.current = dict(installed)
 
     def packages(self, changes: Sequence[PackageChange]) -> dict[str, Installed]:
-        """Return the packages of an environment with these changes.
+        """Return all packages of an environment with these changes.
 
         The changed packages have to be in the store.
         """
@@ -76,7 +76,7 @@ class Environments:
         return packages
 
     def build(self, changes: Sequence[PackageChange]) -> Environment:
-        """Return the environment with these changes. Build it if missing."""
+        """Return the environment with these changes, building it if missing."""
         packages = self.packages(changes)
         sha256 = digest_json([
             self.base.abi, self.base.minor, str(_CODE), plumbline.__version__,
@@ -94,7 +94,7 @@ class Environments:
         shutil.rmtree(environment.folder, ignore_errors=True)
 
     def prune(self, keep: int = 4) -> None:
-        """Delete all environments except the newest.
+        """Delete all environments except the newest ones.
 
         The store keeps their packages.
         """
@@ -130,9 +130,9 @@ def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
 
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:
-    """Check that this interpreter has the current lock's packages.
+    """Raise `ConfigurationError` unless this interpreter has the current lock's versions.
 
-    Only changed packages count. Raise `ConfigurationError` for a different version, or for a package on PYTHONPATH.
+    Only changed packages are checked. A package on PYTHONPATH is an error as well.
     """
     for change in changes:
         installed = current.get(change.package)
@@ -151,7 +151,7 @@ def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping
 
 
 def is_on_python_path(package: Installed) -> bool:
-    """Return whether the package lies on PYTHONPATH.
+    """Return whether the package is imported from PYTHONPATH.
 
     Every environment imports from there first.
     """
@@ -160,7 +160,7 @@ def is_on_python_path(package: Installed) -> bool:
 
 
 def _is_same(change: PackageChange, installed: Installed | None) -> bool:
-    """Return whether the installed version is the pinned one.
+    """Return whether the installed version equals the pinned one.
 
     Most locks do not pin a build's local label, such as `+cpu`.
     """

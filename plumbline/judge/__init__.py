@@ -1,4 +1,4 @@
-"""Pure decisions on records: judge two, or all platforms of a round."""
+"""Verdicts from run records, without I/O: two records, or whole rounds."""
 
 from plumbline.judge.compared import Comparisons as Comparisons
 from plumbline.judge.comparison import compare as compare

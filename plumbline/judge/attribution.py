@@ -1,4 +1,4 @@
-"""Attribution: the causes of one drift that experiments settled."""
+"""Causes of one drift that experiments have confirmed or ruled out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contentio
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Settled causes, in the order in which they were settled."""
+    """Resolved causes, in the order in which experiments resolved each."""
 
     causes: tuple[Cause, ...] = ()
     places: tuple[tuple[str, ...], ...] = ()
     """The modules or parameters of each of these causes."""
 
     def confirmed(self, cause: Cause, names: tuple[str, ...]) -> Attribution:
-        """Add a cause that an experiment confirmed at these modules or parameters."""
+        """Add a cause that an experiment confirmed for these modules or parameters."""
         return self._without_consequences(cause.code, names).settled(cause, names)
 
     def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
@@ -30,7 +30,7 @@ class Attribution:
         return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
 
     def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
-        """Drop gradient causes that a different forward output of their module explains."""
+        """Drop gradient causes that the confirmed module's different output explains."""
         if code != "operator" or not names:
             return self
         prefixes = tuple(f"{name}." for name in names)
@@ -43,7 +43,7 @@ class Attribution:
 
 
 def unsteady(parting: Mismatch) -> Cause:
-    """Return the cause where the candidate differs from its own unchanged rerun."""
+    """Return `nondeterminism` for a candidate that differs from its unchanged rerun."""
     place = (
         fact("place.at-step", stage=parting.at.stage, step=parting.at.step)
         if parting.at.step is not None
@@ -54,7 +54,7 @@ def unsteady(parting: Mismatch) -> Cause:
 
 
 def nondeterminism(why: Statement, evidence: tuple[Statement, ...] = ()) -> Cause:
-    """Return the cause of a side that differs from its unchanged rerun."""
+    """Build the `nondeterminism` cause for a run that its rerun contradicts."""
     tried = (fact("rerun.different-bits"),)
     return Cause(code="nondeterminism", sure="confirmed", why=why, evidence=evidence, tried=tried)
 
@@ -64,15 +64,15 @@ _REFUTED_FOR_GOOD = frozenset({"kernel", "precision"})
 
 
 def still_likely(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
-    """Return the likeliest cause of different bits that no experiment confirmed.
+    """Return the most likely cause when no experiment confirmed any.
 
-    The place of the cause is certain there. A value that could not be restored exactly does not clear its suspect.
+    The place of such a mismatch is certain. A value that could not be restored exactly does not clear its suspect.
     """
     possible = [each for each in mismatch.suspicions if each.code not in _REFUTED_FOR_GOOD]
     return cause_of(mismatch, suspects, (possible or list(mismatch.suspicions))[0]).replace(tried=tried)
 
 
 def unattributed(mismatch: Mismatch, suspects: tuple[str, ...], tried: tuple[Statement, ...]) -> Cause:
-    """Return the cause of a mismatch that no restored value explains."""
+    """Return cause `unattributed`: no restored value removed the mismatch."""
     why = fact("attribution.unattributed", stage=mismatch.at.stage)
     return cause_of(mismatch, suspects).replace(code="unattributed", sure="unattributed", why=why, tried=tried)

@@ -1,4 +1,4 @@
-"""Canary: small known faults that the judge must find."""
+"""Canary: inject small known faults to test that the judge detects each."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ Judge = Callable[..., Judgement]
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """Verdict on a copy with one fault."""
+    """Verdict on a record copy with one injected fault."""
 
     fault: str
     verdict: Outcome
 
     @property
     def is_found(self) -> bool:
-        """Return whether the judge found the fault; `inconclusive` is not found."""
+        """Return whether the judge detected the fault; `inconclusive` does not count."""
         return self.verdict == "drift"
 
 
 class ProbeProofs:
-    """Cache of canary results, as machines of one kind leave equal probes."""
+    """Cache of canary results, shared by records with equal evidence."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, list[tuple[Evidence, tuple[CanaryResult, ...]]]] = {}
 
     def find(self, record: RunRecord, gates: Gates) -> tuple[CanaryResult, ...] | None:
-        """Return the cached results of an equal record; speed may differ."""
+        """Return the cached results of a record with equal probe evidence."""
         for evidence, results in self._known.get(_kind(record, gates), ()):
             if all(getattr(evidence, name) == getattr(record.evidence, name) for name in ("data", "model", "probe")):
                 return results
@@ -63,7 +63,7 @@ def _kind(record: RunRecord, gates: Gates) -> Hashable:
 def prove(
     record: LoadedRecord, gates: Gates, judge: Judge = compare, known: ProbeProofs | None = None
 ) -> tuple[CanaryResult, ...]:
-    """Plant each known fault in a copy of `record`, and judge it."""
+    """Inject each known fault into a copy of `record`, and judge it."""
     if not stands_alone(record) or different_precision(record) is not None:
         return ()
     known = known or ProbeProofs()
@@ -82,7 +82,7 @@ def prove(
 
 
 def canary_findings(results: tuple[CanaryResult, ...]) -> tuple[Finding, ...]:
-    """Return a finding for each planted fault that the judge missed."""
+    """Return a finding for each injected fault that the judge missed."""
     undecided = fact("canary.too-noisy")
     missed = fact("canary.missed")
     return tuple(
@@ -104,7 +104,7 @@ Copy = tuple[str, LoadedRecord, LoadedRecord, SpeedEvidence | None]
 
 
 def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
-    """Yield a copy of the record with lower throughput, if it measured any."""
+    """Yield a copy of the record with lower throughput, if measured."""
     evidence = record.record.evidence
     if evidence.speed is not None and evidence.speed.samples_per_second:
         # Other load would excuse the copy's drop: the canary is about the judge, not about tonight's machine.
@@ -115,7 +115,7 @@ def _slower_copies(record: LoadedRecord, gates: Gates) -> Iterator[Copy]:
 
 
 def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
-    """Yield copies of the record, each with one fault in its probe."""
+    """Yield record copies, each with one fault in its probe."""
     evidence = record.record.evidence
     probe = evidence.probe
     if probe is None:
@@ -139,14 +139,14 @@ def _probe(evidence: Evidence, **changes: object) -> Evidence:
 
 
 def _drop(speed: SpeedEvidence, gates: Gates) -> float:
-    """Return a throughput drop that the gate must find."""
+    """Return a throughput drop that the throughput gate must detect."""
     spread = gates.throughput_standard_errors * math.hypot(noise_of(speed), noise_of(speed))
     least = max(gates.throughput_drop, spread) if spread < 1 else gates.throughput_drop
     return min(limits.CANARY_DROP * least, (1 + least) / 2)
 
 
 def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
-    """Multiply every rate by `factor`, and divide every time by it."""
+    """Multiply every rate by `factor`, and divide every duration by `factor`."""
     names = ("samples_per_second", "tokens_per_second", "real_tokens_per_second")
     rates = {name: getattr(speed, name) for name in names}
     times = {
@@ -184,7 +184,7 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
 
 
 def _other_eps(record: LoadedRecord, leg: PortableEvidence, norms: set[str]) -> LoadedRecord:
-    """Imitate a different LayerNorm epsilon in the portable leg's outputs."""
+    """Imitate a different LayerNorm epsilon in the record's portable outputs."""
     steps = []
     for step in leg.steps:
         outputs = [(name, digest_json(["canary", bits])[:16] if name in norms else bits) for name, bits in step.outputs]

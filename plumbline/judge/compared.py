@@ -1,4 +1,4 @@
-"""Table of a round's comparisons, one for each pair of records. Pure."""
+"""Cache of a round's record comparisons, one for each pair. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHER_TASK = fact("compared.one-spec")
 
 @dataclass(frozen=True)
 class Compared:
-    """Evidence of one candidate beside one reference; each part is compared on first use, and once.
+    """Comparison of a candidate with a reference, computed on first use.
 
     Every part raises `InvalidInputError` if a file of a record is malformed.
     """
@@ -36,7 +36,7 @@ class Compared:
 
     @cached_property
     def problems(self) -> tuple[Finding, ...]:
-        """Return the reasons against judging the pair."""
+        """Return the reasons why this pair cannot be judged."""
         left, right = self.reference.record, self.candidate.record
         if left.spec_sha256 != right.spec_sha256:
             other = Finding(
@@ -52,7 +52,7 @@ class Compared:
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Return which side lacks evidence that the other has, or `either`."""
+        """Return the sides that lack evidence: `reference`, `candidate` or `either`."""
         return frozenset(side for side, _ in self._unequal)
 
     @cached_property
@@ -61,22 +61,22 @@ class Compared:
 
     @cached_property
     def suspects(self) -> tuple[str, ...]:
-        """Return the differences of the fingerprints."""
+        """Return the differences between the two environment fingerprints."""
         return differences(self.reference.record.fingerprint, self.candidate.record.fingerprint)
 
     @cached_property
     def pair(self) -> Pair:
-        """Return the pair, with the errors of its tensors."""
+        """Return the pair of records with its tensor errors."""
         return Pair(self.reference, self.candidate)
 
     @cached_property
     def walk(self) -> Walk | None:
-        """Return the comparison of the probes; `None` without both."""
+        """Return the comparison of the probe runs; `None` if either is missing."""
         return walk(self.pair) if self.pair.probes is not None else None
 
     @cached_property
     def curve(self) -> tuple[Mismatch, ...]:
-        """Return the mismatches of the learning curves and of their evaluations."""
+        """Return the mismatches of the learning curves and their evaluations."""
         is_explained = self.walk is not None and bool(self.walk.mismatches)
         bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
         apart = bits if is_explained or bits else logged(self.pair)
@@ -89,7 +89,7 @@ class Compared:
 
 
 def curve_formula(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of the learning curves that rounding cannot explain."""
+    """Return a learning-curve mismatch that rounding cannot explain."""
     formula = own_state(pair) or other_format(pair, "learn") or window_mismatch(pair, "learn")
     return formula or own_state(pair, parted=True)
 
@@ -106,7 +106,7 @@ class Comparisons:
         return len(self._pairs)
 
     def of(self, reference: LoadedRecord, candidate: LoadedRecord) -> Compared:
-        """Return the comparison of two records."""
+        """Return the cached comparison of two records."""
         left, right = self.whole(reference), self.whole(candidate)
         key = (id(left), id(right))
         found = self._pairs.pop(key) if key in self._pairs else Compared(left, right)
@@ -116,7 +116,7 @@ class Comparisons:
         return found
 
     def whole(self, record: LoadedRecord) -> WholeRecord:
-        """Return the record with its completeness."""
+        """Return the record with cached completeness checks."""
         if isinstance(record, WholeRecord):
             return record
         return self._whole.setdefault(id(record), (record, whole(record)))[1]

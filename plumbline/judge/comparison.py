@@ -1,4 +1,4 @@
-"""Comparison of one candidate with one reference."""
+"""Judgement of one candidate record against one reference record."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
 
 
 def _with_guess(causes: list[Cause], guesses: list[Cause]) -> list[Cause]:
-    """Add a guess to the causes if none of them is named."""
+    """Append one guessed cause if no cause is known."""
     if any(cause.code != "unattributed" for cause in causes):
         return causes
     return causes + [guess for guess in guesses if not causes or guess.code != "unattributed"][:1]
@@ -119,7 +119,7 @@ def _sure_of(cause: Cause) -> Cause:
 
 
 def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
-    """Convert a mismatch's suspected cause, by default the likeliest, to a `Cause`."""
+    """Convert a mismatch's suspected cause (default: the likeliest) to a `Cause`."""
     chosen = suspicion or mismatch.suspicions[0]
     return Cause(
         code=chosen.code,
@@ -146,7 +146,7 @@ def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
 
 
 def _lost_curve(pair: Pair) -> list[Finding]:
-    """Return a finding if learning curves of different kernels have no common windows."""
+    """Return a finding if curves from different kernels lack portable comparisons."""
     why = lost_windows(pair, "learn")
     if not why or pair.candidate.record.experiment is not None or not other_kernels(pair, "learn"):
         return []
@@ -155,7 +155,7 @@ def _lost_curve(pair: Pair) -> list[Finding]:
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return a finding if different bits lack the evidence to excuse them."""
+    """Return `inconclusive` if bits differ without portable runs to compare."""
     is_experiment = pair.candidate.record.experiment is not None
     if walk.equal or walk.mismatches or is_experiment or portable_legs(pair) is not None:
         return []

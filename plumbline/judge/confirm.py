@@ -1,4 +1,4 @@
-"""Confirmation by experiment: a pure state machine that requests reruns and evaluates their records.
+"""Confirmation of causes by reruns: a pure state machine.
 
 Its states: the candidate runs again unchanged (`rerun`), which shows whether it agrees with itself. Both sides record
 the window in which a learning curve separates after an equal probe (`trace`, see `curves`). Each suspicion is tested
@@ -43,7 +43,7 @@ _NAMES = {"experiment_id": "x", "suspect": ""}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One experiment to run, its platform, and the record parts that it reads."""
+    """Request for one experiment: its platform, settings and required record parts."""
 
     runs_on: Side
     experiment: Experiment
@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Immutable state of the experiments on one drift; each step returns a new state."""
+    """Immutable state of one drift's experiments; each step returns a new state."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
@@ -93,7 +93,7 @@ class Confirmation:
         budget: int,
         table: Comparisons | None = None,
     ) -> Confirmation:
-        """Return the state before the first of at most `budget` reruns; `table` has the comparison of the two."""
+        """Create the initial state, for at most `budget` reruns; `table` caches the comparison of the two records."""
         beside = tuple(cause for cause in judgement.causes if cause.code in SPEED)
         start = cls(reference, candidate, judgement, budget, candidate.record.record_id, beside=beside)
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
@@ -106,7 +106,7 @@ class Confirmation:
         return replace(start, state="rerun" if mismatches else "ended", pending=mismatches)
 
     def next(self) -> Request | None:
-        """Return the next experiment; `None` at the end or without budget left."""
+        """Return the next experiment; `None` when finished or out of budget."""
         if self.state == "ended" or not self.has_budget:
             return None
         if self.state == "rerun":
@@ -121,7 +121,7 @@ class Confirmation:
         return suspicions.requested(self)
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = _NO_RECORD) -> Confirmation:
-        """Evaluate an experiment's record; `None` means lost, for the reason `why`.
+        """Update the state with an experiment's record; `None`: lost, see `why`.
 
         A record that does not answer the request is lost, too. One lost experiment is repeated, without charge.
         """
@@ -142,7 +142,7 @@ class Confirmation:
 
     @property
     def judgement(self) -> Judgement:
-        """Return the judgement with its causes as certain as the experiments show."""
+        """Return the judgement, with causes as certain as the experiments show."""
         if self.reference_cause is not None:
             why = fact("doubt.reference-differs", why=self.reference_cause.why)
             return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
@@ -155,24 +155,24 @@ class Confirmation:
 
     @property
     def has_budget(self) -> bool:
-        """Return whether another experiment may run."""
+        """Return whether the budget allows another experiment."""
         return self.spent - self.lost < self.budget
 
     @property
     def sought(self) -> Window | None:
-        """Return the window of a learning curve that is not recorded yet."""
+        """Return the learning-curve steps that still need to be traced."""
         return None if self.reference.record.evidence.trace is not None else self.window
 
     @property
     def num_steps(self) -> int:
-        """Return the number of steps of the window or the whole probe: chance may agree over a few."""
+        """Return the number of compared steps in window or probe."""
         if self.window is not None:
             return self.window.until - self.window.first
         probe = self.reference.record.evidence.probe
         return len(probe.steps) if probe else 1
 
     def ended(self, text: Statement = "") -> Confirmation:
-        """Return the last state; `text` says why nothing more is tested."""
+        """Return the final state; `text` says why no more tests follow."""
         return replace(self, state="ended", tried=(*self.tried, text) if text else self.tried)
 
     def cause(self, mismatch: Mismatch, suspicion: Suspicion | None = None) -> Cause:
@@ -185,20 +185,20 @@ class Confirmation:
         return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
 
     def placed(self, cause: Cause) -> Cause:
-        """Return a cause with the first step of its window, from which its steps are counted."""
+        """Return the cause, with the first traced step for orientation."""
         if self.window is None or self.sought:
             return cause
         counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
         return cause.replace(why=fact("curve.cause", counted=counted, why=cause.why))
 
     def _open(self) -> Iterator[Cause]:
-        """Yield the causes that are not fully tested, with their former certainty."""
+        """Yield the causes of the mismatches that still await tests."""
         for place, mismatch in enumerate(self.pending):
             cause = self.cause(mismatch, self.tests[0][0] if place == 0 and self.tests else None)
             yield cause.replace(tried=self.tried) if place == 0 and self.tried else cause
 
     def _unanswered(self, request: Request, record: LoadedRecord) -> Statement:
-        """Return why a record does not answer a request; empty if it does, or if its training failed.
+        """Return why a record is no valid result of a request; empty if valid, or if its training failed.
 
         A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by
         its order; what it ran is compared here. A window of a curve must have the evidence of a trace.
@@ -217,14 +217,14 @@ class Confirmation:
             return fact("experiment.unreadable", error=error)
 
     def _failed(self, text: Statement) -> Confirmation:
-        """Record a failed experiment, which refutes nothing: the next way tests the same suspicion."""
+        """Record a failed experiment, then try another test of the same suspicion."""
         others = [way for suspicion, way in self.tests[1:] if suspicion == self.tests[0][0]]
         if self.state != "test" or not others or any(way.captures for way in self.kept):
             return self.ended(text)
         return suspicions.following(replace(self, tried=(*self.tried, text)))
 
     def _reran(self, record: LoadedRecord) -> Confirmation:
-        """Evaluate the unchanged rerun: confirm or exclude `nondeterminism`."""
+        """Evaluate the unchanged rerun: confirm or rule out `nondeterminism`."""
         window, probe = self.window, record.record.evidence.probe
         parting = None if window else disagreement(self.candidate, record, len(probe.steps) if probe else 0)
         if curves.has_equal_bits(self.candidate, record, window.until) if window else parting is None:
@@ -238,7 +238,7 @@ class Confirmation:
         return curves.unsteady_curve(self, window, record) if window else self
 
     def steady(self, rerun: LoadedRecord, mismatches: tuple[Mismatch, ...]) -> Confirmation:
-        """Start the tests of a candidate that agrees with its rerun."""
+        """Start testing causes for a candidate that its rerun reproduced."""
         pending = tuple(without("nondeterminism", mismatch) for mismatch in mismatches)
         return suspicions.opened(replace(self, rerun=rerun, pending=pending))
 
@@ -258,7 +258,7 @@ class Confirmation:
     def request(
         self, side: Side, description: str, steps: int, sources: tuple[Source, ...] = (), **parts: Any
     ) -> Request:
-        """Return a request of the first steps of the probe or the window."""
+        """Build an experiment request for the first probe or curve steps."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
         if self.window is not None:

@@ -1,4 +1,4 @@
-"""Choice of the round's reference, and of the platforms that it accuses."""
+"""Choice of a round's reference platform, and of the platforms that drifted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Doubt:
 
 
 def exonerate(judged: J, doubt: Doubt, against: str) -> J:
-    """Return a judgement without the drift against the platform `against`."""
+    """Return the judgement without the drift against platform `against`."""
     findings = [
         finding.replace(outcome=doubt.outcome) if _accuses(finding, against) else finding
         for finding in judged.findings
@@ -63,7 +63,7 @@ Records = Mapping[str, LoadedRecord]
 
 @dataclass(frozen=True, slots=True)
 class TrustedReference:
-    """Platform that the others are judged against."""
+    """Platform that all other platforms are judged against."""
 
     name: str
     doubts: Mapping[str, Doubt] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def trusted_reference(
 
 @dataclass(frozen=True)
 class _Evidence:
-    """Evidence of each platform on itself, and comparisons of two platforms."""
+    """Comparisons between platforms, and of each platform with its own baseline."""
 
     records: Records
     """The reference's first."""
@@ -120,16 +120,16 @@ class _Evidence:
     table: Comparisons
 
     def choose(self, reference: str) -> str:
-        """Choose the first platform that agrees with its own baseline as reference.
+        """Choose as reference the first platform that agrees with its own baseline.
 
-        Without any, `reference`; if that is wrong by itself, the first that is not and that left no baseline.
+        Without any, `reference`; if its own checks fail, the first platform that passes its own and left no baseline.
         """
         sound = [name for name in self.records if self.steady[name] is not False and name not in self.wrong]
         steady = [name for name in sound if self.steady[name]]
         return next(iter(steady or (sound if reference in self.wrong else ())), reference)
 
     def doubt(self, name: str, chosen: str) -> Doubt | None:
-        """Return why `name`, which differs from the reference, is not accused."""
+        """Return why platform `name` is not blamed for a difference, if so."""
         if self.steady[name]:
             return self._between_steady(name, chosen)
         if chosen in self.wrong or self.steady[chosen] is False:
@@ -142,17 +142,17 @@ class _Evidence:
         return left != right and self._judged(self.records[left], self.records[right], right).verdict == "drift"
 
     def can_agree(self, left: str, right: str) -> bool:
-        """Return whether two platforms show no drift between them."""
+        """Return whether two platforms agree within the gates."""
         return self._judged(self.records[left], self.records[right], right).verdict not in ("drift", "invalid")
 
     @cached_property
     def steady(self) -> Mapping[str, bool | None]:
-        """Return whether each platform agrees with its own baseline; `None` if not comparable."""
+        """Map each platform to whether its own baseline agrees; `None`: not comparable."""
         return {name: self._is_steady(name) for name in self.records}
 
     @cached_property
     def wrong(self) -> Mapping[str, Statement]:
-        """Return why platforms are wrong by themselves, unless all are."""
+        """Map platforms to the self-check that failed, unless all platforms fail."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [
@@ -174,14 +174,14 @@ class _Evidence:
         return {"pass": True, "drift": False}.get(verdict)
 
     def _judged(self, reference: LoadedRecord, candidate: LoadedRecord, name: str) -> Judgement:
-        """Judge a pair by the gates of the platform `name`, without its speed."""
+        """Judge two records by platform `name`'s gates, ignoring throughput."""
         gates = self.gates.get(name, Gates())
         return compare(reference, candidate, gates, throughput=False, table=self.table)
 
     def _between_steady(self, name: str, chosen: str) -> Doubt:
-        """Return why two platforms that each equal their baseline differ.
+        """Return why two platforms differ although each equals its own baseline.
 
-        Who is wrong by itself is not steady: beside a steady platform a steady one was chosen.
+        A platform whose own checks fail is not steady: beside a steady platform a steady one was chosen.
         """
         accepted = self._judged(self.baselines[chosen], self.baselines[name], name)
         if accepted.verdict == "drift":

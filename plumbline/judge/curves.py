@@ -1,4 +1,4 @@
-"""The learning curve that separates after an equal probe: where, and what its reruns and traces show. Pure.
+"""Learning curves that diverge after equal probes: first step, reruns, traces. Pure.
 
 The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
 evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
@@ -40,7 +40,7 @@ Side = Literal["reference", "candidate"]
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
-    """Compare two curves over the first steps; over all steps, also weights and evaluations."""
+    """Return whether two learning curves have equal bits over `steps` steps."""
     if not _has_equal_losses(side, rerun, steps):
         return False
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
@@ -51,7 +51,7 @@ def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
 
 
 def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
-    """Compare a learning curve with its rerun, whose evaluations round differently."""
+    """Return whether a rerun's curve is equal, and its evaluations within rounding."""
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or not _has_equal_losses(side, rerun, learn.steps):
         return False
@@ -69,7 +69,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
 
 
 def was_interrupted(side: LoadedRecord, step: int | None) -> bool:
-    """Return whether a training resumed before `step`; `None` means its end."""
+    """Return whether a training resumed before `step`; `None`: at any step."""
     learn = side.record.evidence.learn
     return learn is not None and any(at <= (learn.steps if step is None else step) for at in learn.resumed_at)
 
@@ -83,7 +83,7 @@ def _has_equal_losses(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps of the curve from `first` to before `until`."""
+    """Steps of a learning curve from `first` to before `until`."""
 
     first: int
     until: int
@@ -93,12 +93,12 @@ class Window:
 
 
 def _window(first: int, steps: int) -> Window:
-    """Return the steps just before, at and after a difference."""
+    """Return the window of steps around a difference: before, at, and after."""
     return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
 
 
 def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:
-    """Return the steps around the first difference that the records of two curves show.
+    """Return the window around the first difference that the curve records show.
 
     The update of the step before is included: its gradients or its weights may differ, and its loss not. Without any
     difference of the losses, the last steps.
@@ -109,7 +109,7 @@ def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:
 
 
 def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRecord) -> Window | None:
-    """Return the steps around the first weights that differ, if they differ before `window`.
+    """Return the window around the first different weights, if before `window`.
 
     Losses in fp32 can agree for some steps after the weights have separated.
     """
@@ -136,7 +136,7 @@ def trace_problem(record: LoadedRecord, window: Window) -> Statement:
 
 
 def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | None:
-    """Return the mismatch of a curve's bits, and its window.
+    """Return the mismatch of two curves' bits, and the window to trace.
 
     `None` if the bits are equal, or if no trace can name more.
     """
@@ -152,12 +152,12 @@ def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | Non
 
 
 def is_compiled(side: LoadedRecord) -> bool:
-    """Return whether the curve is compiled."""
+    """Return whether the learning curve ran under torch.compile."""
     return side.record.spec.learn is not None and side.record.spec.learn.compile
 
 
 def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
-    """Return the causes beside the curve's, a repeated evaluation confirmed."""
+    """Confirm the evaluation cause if the rerun repeats its difference."""
     if evaluating(Pair(state.reference, rerun)) is None:
         return state.beside
     again = {"sure": "confirmed", "tried": (fact("rerun.same-evaluation"),)}
@@ -165,7 +165,7 @@ def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
 
 
 def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> Confirmation:
-    """Evaluate an unchanged rerun without the candidate's bits."""
+    """Evaluate an unchanged rerun that did not reproduce the candidate's bits."""
     mismatch, until = state.pending[0], window.until
     was_cut = was_interrupted(state.candidate, mismatch.at.step)
     is_reference = has_equal_bits(state.reference, rerun, until)
@@ -183,7 +183,7 @@ def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> 
 
 
 def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
-    """Evaluate a curve whose suspect is restored by its definition."""
+    """Evaluate a curve that recomputed the suspect value by its definition."""
     if suspicion.code == "evaluation":
         restored = has_equal_evaluations(state.reference, record)
     else:
@@ -192,7 +192,7 @@ def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: L
 
 
 def traceable(state: Confirmation, window: Window) -> Confirmation:
-    """Begin to record the window, or end if that names nothing more."""
+    """Start tracing the window, or end if a trace would not help."""
     if state.pending[0].suspicions[0].code == "evaluation" or state.rerun is None:
         return state.ended()
     problem = trace_problem(state.rerun, window)
@@ -202,7 +202,7 @@ def traceable(state: Confirmation, window: Window) -> Confirmation:
 
 
 def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord) -> Confirmation:
-    """Compare both traces, or ask for the window where the weights separate."""
+    """Compare both traces, or request an earlier window if weights differ before."""
     if side == "reference" and not has_equal_bits(state.reference, record, window.until):
         return _in_reference(state, window, record)
     traces = replace(state, prepared=record) if side == "reference" else replace(state, rerun=record)
@@ -223,7 +223,7 @@ def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord
 
 
 def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> Confirmation:
-    """Name the cause in a reference whose trace has different bits."""
+    """End the tests if the reference's trace does not reproduce its bits."""
     step, until = state.pending[0].at.step, window.until
     if kernels := rounds_differently(state.reference.record, record.record, "learn"):
         return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))
@@ -238,7 +238,7 @@ def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> 
 
 
 def _unusable(state: Confirmation, window: Window, own: LoadedRecord, other: LoadedRecord) -> Statement:
-    """Return why the traces of both sides are not compared, or ""."""
+    """Return why the two traces cannot be compared, or ""."""
     for side, trace, trained in (("candidate", own, state.candidate), ("reference", other, state.reference)):
         if problem := trace_problem(trace, window):
             return _incomplete(side, problem)
@@ -252,5 +252,5 @@ def _incomplete(side: str, problem: Statement) -> Statement:
 
 
 def _unsteady(side: Side, until: int) -> Cause:
-    """Return the cause of a side that differs from its unchanged rerun."""
+    """Return the `nondeterminism` cause of a side that differs from its rerun."""
     return nondeterminism(fact("curve.unsteady", side=side, differs=fact("curve.rerun-differs", step=until)))

@@ -1,4 +1,4 @@
-"""Experiments for each suspicion: interventions by code and rung, cheapest first."""
+"""Experiments for each suspected cause, cheapest first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def interventions(
 def _ways(
     mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, probe: ProbeEvidence
 ) -> tuple[Intervention, ...]:
-    """Return the ways to restore the value of a rung."""
+    """Return the ways to restore the reference's value for one evidence kind."""
     steps = steps_of(mismatch, len(probe.steps))
     match mismatch.rung:
         case "data" | "batch":
@@ -79,12 +79,12 @@ _OF_CURVE = frozenset({"schedule", "rng", "evaluation"})
 
 
 def curve_interventions(suspicion: Suspicion, steps: int) -> tuple[Intervention, ...]:
-    """Return the ways to test a suspicion of a learning curve."""
+    """Return the experiments that test a suspected cause of different learning curves."""
     return (_defined(suspicion.code, steps),) if suspicion.code in _OF_CURVE else ()
 
 
 def _defined(name: str, steps: int) -> Intervention:
-    """Compute a value by its definition: exact rates, others up to rounding."""
+    """Return an experiment that recomputes a value by its mathematical definition."""
     rung, description = _DEFINITIONS[name]
     return Intervention(description, steps, replays=(Replay(rung=rung),), by_definition=rung != "schedule")
 
@@ -94,7 +94,7 @@ _KEPT = frozenset({"batch", "schedule", "rng"})
 
 
 def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
-    """Extend an experiment to the whole probe, if it needs no captures.
+    """Extend an experiment to the whole probe, unless captures limit it.
 
     The evaluation reads its own rows: neither an order of batches, a generator's state nor a learning rate reaches it,
     but wrong texts, tokens and labels may.
@@ -107,12 +107,12 @@ def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
-    """Return how many steps an experiment on a mismatch trains."""
+    """Return how many steps an experiment on this mismatch must train."""
     return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
 
 
 def _unread(mismatch: Mismatch) -> bool:
-    """Return whether a difference of datasets is in no batch of the probe."""
+    """Return whether no batch of the probe read the different dataset rows."""
     return mismatch.rung == "data" and mismatch.at.step is None and mismatch.at.at != "tokenizer"
 
 
@@ -143,9 +143,9 @@ def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, st
 def _captured(
     description: str, rung: ReplayRung, at: Iterable[int], steps: int, *imposed: str
 ) -> tuple[Intervention, ...]:
-    """Impose the reference's tensors of a rung at the steps `at`.
+    """Return an experiment that imposes the reference's captured tensors at steps `at`.
 
-    Afterwards the rungs of `imposed` are no evidence.
+    The rungs in `imposed` are no evidence afterwards.
     """
     way = Intervention(
         description,

@@ -1,4 +1,4 @@
-"""Required items that a record lacks."""
+"""Evidence that a record should contain and lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Role = Literal["reference", "candidate"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One item that a record should have and lacks."""
+    """One item that a record should contain and lacks."""
 
     check: str
     metric: Statement
@@ -26,7 +26,7 @@ class Gap:
     """Role in a comparison in which the record needs the item; `None` for both."""
 
     def finding(self, side: str) -> Finding:
-        """Return the finding on the record called `side`, such as `reference` or `rerun`."""
+        """Convert the gap to a finding on record `side`."""
         detail = fact("gap.of-side", side=side, what=self.text)
         return Finding(
             check=self.check, outcome=self.outcome, metric=self.metric, observed=self.observed, limit=self.limit,
@@ -35,6 +35,6 @@ class Gap:
 
 
 def counts(check: str, metric: Statement, observed: int, wanted: int, role: Role | None = None) -> Gap:
-    """Return an invalid gap: a wrong number of items."""
+    """Return a gap of outcome `invalid` for a wrong number of items."""
     text = fact("gap.count", observed=observed, what=metric, required=wanted)
     return Gap(check, metric, text, "invalid", observed, wanted, role)

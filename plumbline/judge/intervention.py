@@ -1,4 +1,4 @@
-"""Intervention of an experiment: the reference's values to restore, and where from."""
+"""Experiment settings: which reference values to restore, and their source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Method = Literal["replay", "exact", "observed"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A part of a record that a bundle contains under the name `key`."""
+    """Part of a record that an experiment bundle contains under `key`."""
 
     key: str
     record_id: str
@@ -26,7 +26,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Intervention:
-    """One way to restore a suspect's value for the first `steps`."""
+    """One way to restore a suspect's value for the first `steps` steps."""
 
     description: str
     steps: int
@@ -43,20 +43,20 @@ class Intervention:
     """Class of the modules whose outputs are imposed."""
 
     def captured_in(self, record_id: str) -> Intervention:
-        """Return the intervention on tensors that a record captured."""
+        """Return the intervention that reads tensors captured in a record."""
         key = f"capture-{record_id}.safetensors"
         replays = tuple(replay.replace(source=key) if replay.source == CAPTURED else replay for replay in self.replays)
         return replace(self, replays=replays, sources=(*self.sources, Source(key, record_id, CAPTURED)), captures=())
 
     def reaching(self, taps: tuple[Tap, ...], steps: int) -> Intervention:
-        """Extend imposed outputs to `steps` steps, with a new capture."""
+        """Extend imposed module outputs to `steps` steps; requires a new capture."""
         if not self.kind or self.steps >= steps:
             return self
         return forward_of(taps, min(replay.step or 0 for replay in self.replays), self.kind, until=steps)
 
 
 def forward_of(taps: tuple[Tap, ...], step: int, kind: str, *, until: int | None = None) -> Intervention:
-    """Impose the outputs and gradients of all modules of the class `kind`.
+    """Impose the outputs and gradients of all modules of class `kind`.
 
     At `step` alone, or at all steps from `step` to before `until`.
     """
@@ -78,12 +78,12 @@ def forward_of(taps: tuple[Tap, ...], step: int, kind: str, *, until: int | None
 
 
 def _same_kind(taps: tuple[Tap, ...], step: int, kind: str) -> tuple[str, ...]:
-    """Return the modules of this class that were tapped at `step`."""
+    """Return the modules of this class with a recorded output at `step`."""
     return tuple(tap.name for tap in taps if tap.step == step and tap.stage == "forward" and tap.kind == kind)
 
 
 def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRecord) -> Intervention:
-    """Limit imposed gradients to the parameters that both sides train."""
+    """Limit imposed gradients to parameters that both sides train."""
     names = tuple(sorted(trained))
     taps = reference.record.evidence.probe.taps if reference.record.evidence.probe else ()
     if way.kind and {tap.name for tap in taps if tap.stage == "gradient"} - trained:

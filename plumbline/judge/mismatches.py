@@ -1,4 +1,4 @@
-"""A rung's result: the place where two runs differ, and its possible causes."""
+"""Mismatch: first difference between two runs, and its possible causes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ definition of the record's own step, which an unchanged rerun of equal bits shar
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Possible cause of a mismatch, with its evidence and the values to restore."""
+    """Possible cause of a mismatch, with evidence and the values to restore."""
 
     code: CauseCode
     why: Statement
@@ -29,7 +29,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Difference of two runs at one rung, beyond rounding."""
+    """Difference between two runs in one kind of evidence, beyond rounding."""
 
     rung: str
     at: Divergence
@@ -42,13 +42,13 @@ class Mismatch:
 
 
 def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:
-    """Drop a cause that other evidence excludes, unless it is the last."""
+    """Drop a cause that other evidence rules out, unless none would remain."""
     left = tuple(each for each in mismatch.suspicions if each.code != code)
     return replace(mismatch, suspicions=left) if left else mismatch
 
 
 def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
-    """Return whether a rounding and a later mismatch share rung and module.
+    """Return whether two mismatches share evidence kind and module.
 
     Other code for an update or a module also rounds differently where its formula gives an equal result.
     """
@@ -56,14 +56,14 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
 
 
 def is_trace_of_gradient(later: Mismatch) -> bool:
-    """Return whether an output's rounding follows from different gradient code."""
+    """Return whether an output difference is rounding caused by earlier gradients."""
     error = later.findings[0].observed if later.findings else None
     is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
     return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding
 
 
 def with_kernel_last(mismatch: Mismatch) -> Mismatch:
-    """Move the cause `kernel` behind all other suspicions of a mismatch."""
+    """Move the cause `kernel` behind all others of a mismatch."""
     kernel = tuple(each for each in mismatch.suspicions if each.code == "kernel")
     others = tuple(each for each in mismatch.suspicions if each.code != "kernel")
     return replace(mismatch, suspicions=(*others, *kernel))

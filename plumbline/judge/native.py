@@ -1,4 +1,4 @@
-"""Decide by measured operations whether two runs may round differently.
+"""Whether two runs may round differently, decided by measured operations.
 
 Equal digests of all operations: equal bits are due, whatever else differs. Different ones of nearly equal numbers: the
 difference of the training's bits is excused, and its size decides. An operation whose numbers differ by more than
@@ -34,14 +34,14 @@ _NUM_NAMED = 3
 
 
 def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
-    """Return whether both sides' autocast keeps the same operations in fp32."""
+    """Return whether autocast keeps the same operations in fp32 on both sides."""
     sides = [side.fingerprint for side in (left, right)]
     packages = [{name: side.packages.get(name) for name in SOFTWARE} for side in sides]
     return packages[0] == packages[1] and bool(sides[0].gpus) == bool(sides[1].gpus)
 
 
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:
-    """Return the reasons for different bits of a part; empty where equal bits are due."""
+    """Return why a training part's bits may differ; empty if never."""
     lines = [line for line in differences(left.fingerprint, right.fingerprint) if _counts(line)]
     software = [line for line in lines if _name(line) in {f"packages.{name}" for name in SOFTWARE}]
     ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))
@@ -67,7 +67,7 @@ def _name(line: str) -> str:
 
 
 def _counts(line: str) -> bool:
-    """Return whether a fingerprint difference can explain rounding."""
+    """Return whether a fingerprint difference can explain different rounding."""
     name, _, values = line.partition(": ")
     if name.startswith("mantissa_bits."):
         return False  # a number format is a cause of its own, and excuses nothing
@@ -86,7 +86,7 @@ def _precision(spec: RunSpec, part: str) -> Precision:
 
 
 def _is_compiled(record: RunRecord, part: str) -> bool:
-    """Return whether a part ran through torch.compile."""
+    """Return whether a training part ran through torch.compile."""
     by_spec = getattr(_part_of(record.spec, part), "compile", False)
     return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))
 
@@ -94,7 +94,7 @@ def _is_compiled(record: RunRecord, part: str) -> bool:
 def _changed(
     ours: tuple[NativeOperation, ...], theirs: tuple[NativeOperation, ...], precision: Precision
 ) -> Iterator[str]:
-    """Yield the operations that both sides round differently."""
+    """Yield the operations that round differently on the two sides."""
     known = {operation.name: operation for operation in theirs}
     for operation in ours:
         other = known.get(operation.name, operation)

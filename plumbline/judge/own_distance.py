@@ -1,4 +1,4 @@
-"""Distance of a run's tensors from its own portable run, to measure rounding.
+"""Distance of a run's tensors from its portable rerun, measuring rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """
@@ -20,24 +20,24 @@ from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 @dataclass(frozen=True)
 class OwnDistances:
-    """Relative errors of a run's tensors against its own portable run."""
+    """Relative errors of a run's tensors against its own portable rerun."""
 
     loaded: LoadedRecord
 
     def tap(self, index: int) -> Tap:
-        """Return the tensor's description."""
+        """Return the description of one recorded tensor."""
         assert self._probe is not None  # noqa: S101 - only reached with a probe
         return self._probe.taps[index]
 
     def share(self, index: int) -> float | None:
-        """Return a gradient's norm relative to the step's largest."""
+        """Return a gradient's norm relative to the largest of its step."""
         tap = self.tap(index)
         largest = self._largest[tap.step]
         return None if tap.norm is None else (tap.norm / largest if largest else 0.0)
 
     @cached_property
     def _largest(self) -> dict[int, float]:
-        """Return the largest norm of a gradient by step."""
+        """Return the largest gradient norm of each step."""
         found: dict[int, float] = {}
         for tap in self._probe.taps if self._probe is not None else ():
             if tap.stage == "gradient":
@@ -50,7 +50,7 @@ class OwnDistances:
 
     @cached_property
     def _leg(self) -> dict[tuple[int, str], tuple[float, ...]]:
-        """Return the sketches of the portable steps that sum all slices."""
+        """Return the tensor sketches of portable steps that summed all slices."""
         leg = self._probe.portable if self._probe is not None else None
         found: dict[tuple[int, str], tuple[float, ...]] = {}
         for step in leg.steps if leg is not None and not leg.unportable else ():
@@ -60,7 +60,7 @@ class OwnDistances:
         return found
 
     def distance(self, index: int) -> float | None:
-        """Return a tensor's distance from the portable run, or `None`."""
+        """Return a tensor's distance from the portable rerun, or `None`."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
@@ -73,11 +73,11 @@ class OwnDistances:
 def without_signal(
     sides: tuple[OwnDistances, OwnDistances], places: Sequence[tuple[int, int]], precision: Precision
 ) -> frozenset[tuple[str, str]]:
-    """Return (stage, name) of tensors that hold only rounding in both runs.
+    """Return (stage, name) of tensors with nothing but rounding in both runs.
 
-    Every run is far from its own leg there, at some step and so at every step; experiments have no leg. A gradient that
-    no leg shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only too, as AdamW
-    divides a gradient by its own size.
+    Every run is far from its own portable rerun there, at some step and so at every step; experiments have no rerun. A
+    gradient that no rerun shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only
+    too, as AdamW divides a gradient by its own size.
     """
     shown: dict[tuple[str, str], bool] = {}
     tiny: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""Two records side by side, and the numbers that several rungs need."""
+"""Two records under comparison, and numbers that several checks share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plumbline.schema.tolerance import limit, relative
 
 @dataclass(frozen=True, slots=True)
 class TapError:
-    """Relative error of one tensor between two runs, and its rounding limit."""
+    """Relative error of one tensor between two runs, with its rounding limit."""
 
     reference: Tap
     candidate: Tap
@@ -50,7 +50,7 @@ class TapError:
 
 @dataclass(frozen=True)
 class Pair:
-    """Reference and candidate; `steps` limits the comparison to the probe's first steps."""
+    """Reference and candidate records; `steps` limits the comparison to the first steps."""
 
     reference: LoadedRecord
     candidate: LoadedRecord
@@ -67,20 +67,20 @@ class Pair:
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
-        """Return both probes, or `None` if a record has none."""
+        """Return both probe runs, or `None` if a record has none."""
         left, right = self.reference.record.evidence.probe, self.candidate.record.evidence.probe
         return (left, right) if left is not None and right is not None else None
 
     @property
     def precision(self) -> Precision:
-        """Return the precision of the compared part in the spec."""
+        """Return the compared training part's precision in the spec."""
         spec, experiment = self.reference.record.spec, self.reference.record.experiment
         part = spec.learn if experiment is not None and experiment.part == "learn" else spec.probe
         return part.precision if part else "fp32"
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
-        """Return the steps of both runs, pairwise."""
+        """Return the steps that both runs have, in pairs."""
         if self.probes is None:
             return ()
         pairs = tuple(zip(self.probes[0].steps, self.probes[1].steps, strict=False))
@@ -92,14 +92,14 @@ class Pair:
 
     @cached_property
     def _finite(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return for each record which of its sketches are finite."""
+        """Return masks of the finite tensor sketches of each record."""
         sides = (self.reference.sketches, self.candidate.sketches)
         left, right = (np.isfinite(side.get("sketch", np.zeros((0, 1)))).all(axis=1) for side in sides)
         return np.atleast_1d(left), np.atleast_1d(right)
 
     @cached_property
     def tap_steps(self) -> frozenset[int]:
-        """Return the steps at which both runs have sketches."""
+        """Return the steps with tensor sketches in both runs."""
         if self.probes is None:
             return frozenset()
         left, right = ({tap.step for tap in probe.taps} for probe in self.probes)
@@ -117,7 +117,7 @@ class Pair:
         return {key: tuple(errors) for key, errors in grouped.items()}
 
     def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
-        """Return the error of each tensor sketched by both, in execution order."""
+        """Return the error of each tensor sketched in both runs."""
         return self._errors.get((step, stage), ())
 
     def _error(self, left: int, right: int) -> TapError:
@@ -135,12 +135,12 @@ class Pair:
         )
 
     def _is_finite(self, side: int, index: int) -> bool:
-        """Return whether a tap's norm and sketch are finite; a record without sketches is judged by its norms."""
+        """Return whether a tensor's norm and sketch are finite."""
         tap, finite = (self.probes or ())[side].taps[index], self._finite[side]
         return tap.norm is not None and (index >= len(finite) or bool(finite[index]))
 
     def sketch(self, side: int, index: int) -> NDArray[np.float64] | None:
-        """Return one tensor's sketch in the reference (0) or candidate (1)."""
+        """Return one tensor's sketch of the reference (0) or candidate (1)."""
         arrays = (self.reference, self.candidate)[side].sketches
         return arrays["sketch"][index] if "sketch" in arrays else None
 
@@ -167,7 +167,7 @@ class Pair:
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:
-        """Return the tensors that hold only rounding by the runs' own evidence."""
+        """Return the tensors that contain only rounding, by the runs' portable reruns."""
         taps = self.probes[0].taps if self.probes else ()
         matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
         return without_signal(
@@ -176,7 +176,7 @@ class Pair:
 
     @property
     def rounding_only(self) -> frozenset[tuple[str, str]]:
-        """Return the tensors that hold only rounding, and so have no limit."""
+        """Return the tensors that contain only rounding, and are not limited."""
         taps = (tap for errors in self._errors.values() for tap in errors)
         return frozenset((tap.reference.stage, tap.reference.name) for tap in taps if math.isinf(tap.limit))
 

@@ -1,4 +1,4 @@
-"""Table of the evidence that a record must have. Pure."""
+"""Table of the evidence that a record must contain. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
 
 
 def _precision(record: RunRecord) -> Precision:
-    """Return the precision of the steps that a record's probe contains."""
+    """Return the precision of the recorded probe steps."""
     experiment = record.experiment
     part = record.spec.learn if experiment is not None and experiment.part == "learn" else record.spec.probe
     own = experiment.precision if experiment is not None else None
@@ -69,7 +69,7 @@ def _precision(record: RunRecord) -> Precision:
 
 
 def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
-    """Return the name of the missing part of a step's evidence, or ""."""
+    """Return the name of a step's first missing evidence, or ""."""
     if set(step.batch) != set(BATCH_FIELDS):
         return fact("gap.batch-digests")
     if not generators <= step.rng.keys() or not all(map(_GENERATOR.fullmatch, step.rng)):
@@ -91,7 +91,7 @@ def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec
 
 
 def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield a gap if a requested portable leg is missing or incomplete.
+    """Yield a gap if the requested portable rerun is missing or incomplete.
 
     If it was lost because memory ran out, equal bits may still decide: see `comparison`.
     """
@@ -110,7 +110,7 @@ def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec)
 
 
 def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield wrong rows, steps or numbers; of a candidate, only a wrong step is no drift."""
+    """Yield gaps of the probe's evaluation: step, rows and numbers."""
     evaluation, asked = probe.evaluation, num_steps(loaded.record, spec)
     if evaluation is None:
         yield Gap("probe.evaluation", "evaluation", fact("gap.evaluation"))
@@ -144,7 +144,7 @@ def _data_rows(loaded: LoadedRecord, data: DataEvidence, _spec: None) -> Iterato
 
 
 def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> Iterator[Gap]:
-    """Yield a gap if the arrays of the probe's evaluation are missing, or are not those of its digests."""
+    """Yield a gap if evaluation arrays are missing or contradict digests."""
     probe = loaded.record.evidence.probe
     evaluation = probe.evaluation if probe is not None else None
     if evaluation is None:
@@ -159,7 +159,7 @@ def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> I
 
 
 def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
-    """Return how many different rows all parts of the spec read; `None` if the shards do not show it."""
+    """Return how many distinct rows a training reads; `None` if unknown."""
     available = _num_evaluation_rows(data)
     if available is None:
         return None
@@ -171,7 +171,7 @@ def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
 
 
 def _num_evaluation_rows(data: DataEvidence) -> int | None:
-    """Return the number of rows of the evaluation split; `None` if the record does not name all of its shards."""
+    """Return the number of rows in the evaluation split; `None` if unknown."""
     if len(data.shards) >= _MAX_SHARDS_KEPT:
         return None
     sizes = [shard.num_rows for shard in data.shards if shard.key.startswith(_EVALUATION)]
@@ -181,7 +181,7 @@ def _num_evaluation_rows(data: DataEvidence) -> int | None:
 def _evaluated_rows(
     record: RunRecord, evaluation: EvaluationEvidence, spec: ProbeSpec | LearnSpec, part: str
 ) -> Iterator[Gap]:
-    """Yield a gap unless a reference's evaluation has the rows that its spec asks for, or all of a smaller split."""
+    """Yield a gap if the reference evaluated too few rows."""
     data = record.evidence.data
     available = _num_evaluation_rows(data) if data is not None else None
     if available is None and data is not None and len(data.shards) < _MAX_SHARDS_KEPT:
@@ -254,14 +254,14 @@ def _speed_checks(loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -
 
 
 def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
-    """Return whether all checks of these settings ran; shards have no kernels of a compiler, or of flash-attn."""
+    """Return whether all checks of these settings ran; FSDP shards cannot check compiled or flash-attn kernels."""
     is_closed = spec.compile or spec.attention == "flash_attention_2"
     has_kernels = bool(checks.kernels) or not is_closed or spec.distributed == "fsdp"
     return bool(checks.formula) and checks.repeated is not None and has_kernels
 
 
 def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for the first list of the trail without one entry a step; the gate compares what both have."""
+    """Yield a gap for a log without one entry per step."""
     marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
     lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
     for name, values in lists.items():
@@ -310,7 +310,7 @@ def _is_due(record: RunRecord, part: str, when: When) -> bool:
 
 
 def gaps(loaded: LoadedRecord) -> Iterator[Gap]:
-    """Yield every required item that a record lacks, in the order of the table."""
+    """Yield all required evidence that a record lacks, in table order."""
     record = loaded.record
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:

@@ -32,7 +32,7 @@ class RestoredOutcome:
 
 
 def _evidence(reference: LoadedRecord, steps: int, imposed: frozenset[str]) -> frozenset[str]:
-    """Return the rungs that are no evidence; before the probe's end its evaluation is none either."""
+    """Return the evidence kinds to ignore; includes evaluation before the probe's end."""
     probe = reference.record.evidence.probe
     is_whole = probe is not None and steps >= len(probe.steps)
     return imposed if is_whole else imposed | {"evaluation"}
@@ -47,7 +47,7 @@ def disagreement(candidate: LoadedRecord, rerun: LoadedRecord, steps: int) -> Mi
 def check_restored(
     before: Pair, after: LoadedRecord, *, mismatch: Mismatch, ways: tuple[Intervention, ...], known: frozenset[str]
 ) -> RestoredOutcome:
-    """Decide whether `after`, with the last of `ways` in force, removes the mismatch.
+    """Decide whether the run `after`, with a restored value, lacks the mismatch.
 
     `before` is the reference and the candidate without it: its noise, its limits and its reasons for different rounding
     hold here, too. `known` are the codes of other causes that are still in force.
@@ -77,7 +77,7 @@ def check_restored(
 
 
 def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
-    """Return whether restoring a value shrank the differences clearly."""
+    """Return whether restoring a value clearly shrank the largest difference."""
     sides = (before, pair.candidate)
     was, now = (_distances(Pair(pair.reference, side, steps, noise=pair.noise, scale=pair.scale)) for side in sides)
     common = was.keys() & now.keys()
@@ -88,7 +88,7 @@ def _came_closer(pair: Pair, before: LoadedRecord, steps: int) -> bool:
 
 
 def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
-    """Return all numeric differences of two runs, divided by their limits."""
+    """Return all numeric differences between two runs, divided by their limits."""
     distances: dict[tuple[int, str, str], float] = {}
     for step, (left, right) in enumerate(pair.common):
         distances[step, "loss", ""] = relative(left.loss, right.loss) / pair.loss_limit(step)
@@ -103,7 +103,7 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 
 
 def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> RestoredOutcome:
-    """Return whether two fp64 runs agree where lower precision did not."""
+    """Return whether two runs agree in fp64 that differed in lower precision."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > limits.VANISHED * min(was, 1.0):
         return RestoredOutcome(restored=False, text=fact("restored.differ", now=now))
@@ -125,7 +125,7 @@ _STAGES: dict[str, TapStage] = {"forward": "forward", "gradient": "gradient", "o
 
 
 def _gap(mismatch: Mismatch, pair: Pair) -> float:
-    """Return the distance of two runs at a mismatch: worst tensor, or scalars."""
+    """Return how far two runs differ at a mismatch."""
     step = mismatch.at.step or 0
     stage = _STAGES.get(mismatch.rung)
     errors = [tap.error for tap in pair.errors(step, stage) if not math.isinf(tap.limit)] if stage else []

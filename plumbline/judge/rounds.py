@@ -1,4 +1,4 @@
-"""Judgement of a round: platforms against the reference and their baselines."""
+"""Judgement of a round: each platform against the reference and its baseline."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _platform(
 
 
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
-    """Remove the causes of a judgement whose differences have another explanation."""
+    """Remove a judgement's causes if its differences are not this platform's fault."""
     place = part.first_divergence
     doubt = Doubt(
         doubt.outcome,
@@ -115,7 +115,7 @@ def _place(divergence: Divergence) -> str:
 
 
 def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
-    """Judge a record without any comparison: complete and finite."""
+    """Judge a record without a reference: is the record complete and finite?"""
     judgement = compare(record, record, gates, table=table)
     if judgement.verdict != "pass":
         return judgement
@@ -125,7 +125,7 @@ def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
 
 
 def merge(parts: list[Judgement]) -> Judgement:
-    """Merge judgements on one candidate; keep the surest cause of each code."""
+    """Merge judgements on one candidate, with the most certain causes."""
     causes: dict[str, Cause] = {}
     order = {"confirmed": 0, "likely": 1, "unattributed": 2}
     for cause in (cause for part in parts for cause in part.causes):
@@ -148,7 +148,7 @@ def _who_is_off(
     wanted: str,
     trusted: TrustedReference,
 ) -> tuple[Note, ...]:
-    """Note which single platform differs from all others."""
+    """Add a note if a single platform differs from all others."""
     reference, against = trusted.name, f"platform {trusted.name}"
     off = [
         name
@@ -166,7 +166,7 @@ def _who_is_off(
 
 
 def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:
-    """Return why a rerun of `record` neither confirms nor refutes a drop; empty if it may."""
+    """Return why a rerun cannot decide about a throughput drop, or ""."""
     own, other = (side.record.fingerprint.hardware_class for side in (record, rerun))
     if other != own:
         return fact("rerun.ran-on", machine=other, training=own)

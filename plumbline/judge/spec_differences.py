@@ -1,4 +1,4 @@
-"""Differences of two specs: the keys, and of different datasets the classes and rows. Pure."""
+"""Differences between two specs: keys, and dataset classes and rows. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KNOWN_OTHERWISE = ("data.class_names", "data.manifest_sha256")
 
 
 def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
-    """Return a finding for each key that differs, with both values."""
+    """Return a finding for each spec key that differs, with both values."""
     left, right = (dict(_leaves(side.record.spec.model_dump(mode="json"))) for side in (reference, candidate))
     keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key) != right.get(key)]
     findings = [_finding("record.spec", key, left.get(key), right.get(key)) for key in keys[:_MAX_KEYS]]
@@ -38,7 +38,7 @@ def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Find
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its dotted key."""
+    """Yield each leaf value with its dotted key."""
     for name, value in content.items():
         if isinstance(value, dict) and prefix + name not in ("probe", "speed", "learn"):
             yield from _leaves(value, f"{prefix}{name}.")
@@ -60,7 +60,7 @@ def _text(value: Any) -> str:
 
 
 def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Finding]:
-    """Yield the differences of two datasets that both records show."""
+    """Yield the differences between two datasets, as far as recorded."""
     left, right = reference.record.evidence.data, candidate.record.evidence.data
     if left is None or right is None:
         side = "reference" if left is None else "candidate"
@@ -87,7 +87,7 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
 
 
 def label_names(spec: RunSpec) -> dict[int, str]:
-    """Return the name of each label by its value in `rows.parquet`.
+    """Map each label value in `rows.parquet` to its name.
 
     The value is the first 8 bytes of a digest.
     """
@@ -103,7 +103,7 @@ Names = Mapping[int, str]
 
 
 def _classes(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> Iterator[Finding]:
-    """Yield the classes of which the runs read different numbers of rows."""
+    """Yield findings for classes with different row counts."""
     counts = [
         Counter({_name(own, value): int(count) for value, count in zip(*_counted(side["label"]), strict=True)})
         for side, own in zip(rows, names, strict=True)
@@ -126,7 +126,7 @@ def _name(names: Names, value: int) -> str:
 
 
 def _texts(rows: tuple[DatasetRows, DatasetRows]) -> Iterator[Finding]:
-    """Yield how many texts only one side has read."""
+    """Yield how many texts only one side read."""
     for mine, other, side in ((*rows, "reference"), (*rows[::-1], "candidate")):
         only = ~np.isin(mine["text"], other["text"])
         if only.any():
@@ -142,7 +142,7 @@ def _numbers(row_ids: NDArray[Any]) -> str:
 
 
 def _labels(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> Iterator[Finding]:
-    """Yield texts that both sides label, with different class names."""
+    """Yield findings for texts labelled with different classes."""
     changed, num_shared = _label_changes(rows, names)
     if not changed:
         return
@@ -160,7 +160,7 @@ def _labels(rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]) -> 
 def _label_changes(
     rows: tuple[DatasetRows, DatasetRows], names: tuple[Names, ...]
 ) -> tuple[list[tuple[int, int, str, str]], int]:
-    """Return (reference's row, candidate's row, both classes), and the number of texts compared."""
+    """Return (reference row, candidate row, both classes), and compared texts' number."""
     once = [side["text"][_once(side["text"])] for side in rows]
     shared = np.intersect1d(once[0], once[1], assume_unique=True)
     places = [_places(side["text"], shared) for side in rows]
@@ -175,7 +175,7 @@ def _label_changes(
 
 
 def named_rows(reference: LoadedRecord, candidate: LoadedRecord) -> tuple[int, ...]:
-    """Return the reference's rows that the findings on two datasets name."""
+    """Return the reference rows that the dataset findings mention."""
     rows = reference.rows, candidate.rows
     if not all(rows):
         return ()

@@ -22,7 +22,7 @@ _FACTORS = (*_PRODUCTS, "linear weights", "attention", "attention queries", "att
 
 
 def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
-    """Return (product, bits kept, bits of the spec) where they differ by a format, else `None`.
+    """Return (operation, measured bits, spec bits) if the formats differ, else `None`.
 
     TF32 is a permission: a device without it keeps the bits of fp32.
     """
@@ -39,7 +39,7 @@ def different_precision(loaded: LoadedRecord) -> tuple[str, int, int] | None:
 
 
 def precision_findings(pair: Pair) -> list[Finding]:
-    """Return an invalid finding if no side computed in the spec's precision.
+    """Return a finding if neither side computed in the spec's precision.
 
     A single side that did not differs from the other, and the walk names the cause.
     """
@@ -57,7 +57,7 @@ def precision_findings(pair: Pair) -> list[Finding]:
 
 
 def other_format(pair: Pair, part: str) -> Mismatch | None:
-    """Return an operator whose measured precision differs from the reference's.
+    """Return a mismatch if an operator's measured precision differs from the reference.
 
     TF32 is a permission here, too: a device without it keeps the bits of fp32. Which operations autocast leaves in fp32
     varies by device and by release of torch, but for products.
@@ -84,7 +84,7 @@ _TF32 = MANTISSA_BITS["tf32"]
 
 
 def _kept(record: RunRecord, part: str) -> dict[str, int]:
-    """Return the measured mantissa bits of each operator in a part."""
+    """Return the measured mantissa bits of each operator in a training part."""
     named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
     return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 

@@ -1,7 +1,7 @@
-"""Check a record against its spec and its own numbers.
+"""Consistency checks of one record against its spec and its own numbers.
 
-It needs no reference: platforms that share a fault agree with each other. Without it, 8 of 77 shared faults pass
-(ADR 0036).
+The checks need no reference: platforms that share a fault agree with each other. Without them, 8 of 77 shared faults
+pass (ADR 0036).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _losses(record: RunRecord) -> Iterator[GateResult]:
 
 
 def _dropout(record: RunRecord) -> Iterator[GateResult]:
-    """Yield a dropout rate of the built model that contradicts the spec."""
+    """Yield a built model's dropout rate that contradicts the spec."""
     speed, learn = record.evidence.speed, record.evidence.learn
     settings = speed.trail.settings if speed is not None and speed.trail is not None else {}
     rates = [float(rate) for rate in str(settings.get("dropout") or "").split(", ") if rate]
@@ -55,14 +55,14 @@ def _dropout(record: RunRecord) -> Iterator[GateResult]:
 
 
 def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
-    """Yield the first tensor that contradicts its definition in its own record."""
+    """Yield the first tensor that contradicts its own definition."""
     found = unproven_part(record, parts)
     if found is not None:
         yield found
 
 
 def _updates(record: RunRecord) -> Iterator[GateResult]:
-    """Yield an update that should change the weights and did not."""
+    """Yield optimizer steps that wrongly left the weights unchanged."""
     probe, speed = record.evidence.probe, record.evidence.speed
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:

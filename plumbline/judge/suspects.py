@@ -1,4 +1,4 @@
-"""Fingerprint differences that could explain a cause: suspects, never verdicts, and never an excuse."""
+"""Fingerprint differences that could explain a cause: hints, never verdicts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _EXPLAIN: Mapping[CauseCode, str] = {
 
 
 def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ...]:
-    """Return each different field as `path: reference → candidate`."""
+    """Return each different fingerprint field as `path: reference → candidate`."""
     left, right = _flat(reference), _flat(candidate)
     names = [*left, *(name for name in right if name not in left)]
     return tuple(
@@ -59,7 +59,7 @@ def differences(reference: Fingerprint, candidate: Fingerprint) -> tuple[str, ..
 
 
 def suspects_for(code: CauseCode, lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the differences that could explain a cause of this code."""
+    """Return the fingerprint differences that could explain this cause code."""
     pattern = re.compile(_EXPLAIN.get(code, ".*"))
     return tuple(line for line in lines if _matches(pattern, line.partition(": ")[0]))
 
@@ -71,7 +71,7 @@ def _matches(pattern: re.Pattern[str], name: str) -> bool:
 
 
 def _flat(fingerprint: Fingerprint) -> dict[str, str]:
-    """Return every field of a fingerprint by path, but for its digests of operations."""
+    """Flatten a fingerprint to {path: value}, without operation digests."""
     flat: dict[str, str] = {}
 
     def walk(path: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Tests of suspicions: which value is restored next, and what that shows. Pure."""
+"""Tests of suspected causes: which value to restore next. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def opened(state: Confirmation) -> Confirmation:
-    """Start with the first pending mismatch."""
+    """Start testing the first pending mismatch."""
     if not state.pending:
         return state.ended()
     wider = _reaching(state, state.pending[0])
@@ -39,7 +39,7 @@ def opened(state: Confirmation) -> Confirmation:
 
 
 def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
-    """Extend the restored values to a mismatch at a later step."""
+    """Extend already restored values to a mismatch at a later step."""
     probe, reach = state.reference.record.evidence.probe, _reach(state)
     if probe is None or reach is None:
         return state
@@ -52,7 +52,7 @@ def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
 
 
 def _ways(state: Confirmation) -> Iterator[tuple[Suspicion, Intervention]]:
-    """Yield each suspicion with each way to test it."""
+    """Yield each suspected cause with each experiment to test it."""
     mismatch, trained, reach = state.pending[0], _trained(state), _reach(state)
     for suspicion in mismatch.suspicions:
         if state.sought:
@@ -66,12 +66,12 @@ def _ways(state: Confirmation) -> Iterator[tuple[Suspicion, Intervention]]:
 
 
 def following(state: Confirmation) -> Confirmation:
-    """Go on with the next way to test a suspicion."""
+    """Return the state with the next test of a suspected cause."""
     return _settled(replace(state, tests=state.tests[1:], prepared=None))
 
 
 def _settled(state: Confirmation) -> Confirmation:
-    """Skip tests without an experiment; after the last one, go on."""
+    """Resolve tests that need no experiment; at the end, finish."""
     if not state.tests:
         return curves.traceable(state, state.sought) if state.sought else _unattributed(state)
     if state.tests[0][1].method != "observed":
@@ -90,7 +90,7 @@ def _reproduced(state: Confirmation, rerun: LoadedRecord) -> bool:
 
 
 def prepared(state: Confirmation, record: LoadedRecord) -> Confirmation:
-    """Keep the reference's record for the candidate's next experiment."""
+    """Store the reference's record for the candidate's next experiment."""
     (suspicion, way), name = state.tests[0], record.record.record_id
     lacking = next((kept for kept in state.kept if kept.captures), way)
     if not lacking.captures:
@@ -145,7 +145,7 @@ def _confirmed(state: Confirmation, way: Intervention, outcome: RestoredOutcome)
 
 
 def _unattributed(state: Confirmation) -> Confirmation:
-    """End the tests of a mismatch that no experiment restored."""
+    """End the tests of a mismatch that no restored value removed."""
     mismatch = state.pending[0]
     name = still_likely if mismatch.is_certain else unattributed
     cause = state.placed(name(mismatch, state.base.suspects, state.tried))
@@ -153,19 +153,19 @@ def _unattributed(state: Confirmation) -> Confirmation:
 
 
 def _reach(state: Confirmation) -> int | None:
-    """Return the number of steps covered by restored captures, if any."""
+    """Return how many steps the restored module outputs cover, if any."""
     return min((way.steps for way in state.kept if way.kind), default=None)
 
 
 def _trained(state: Confirmation) -> frozenset[str]:
-    """Return the parameters whose gradients both records contain."""
+    """Return the parameters with recorded gradients in both records."""
     probes = (state.reference.record.evidence.probe, state.candidate.record.evidence.probe)
     names = [{tap.name for tap in probe.taps if tap.stage == "gradient"} for probe in probes if probe]
     return frozenset[str]().union(*names).intersection(*names)
 
 
 def requested(state: Confirmation) -> Request:
-    """Return the next experiment: a capture, or a restored value."""
+    """Return the next experiment: capture tensors, or restore a value."""
     way = state.tests[0][1]
     held = (*state.kept, way)
     if (lacking := next((each for each in held if each.captures), None)) is not None:

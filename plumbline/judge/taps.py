@@ -1,4 +1,4 @@
-"""Completeness of a probe's sketched tensors: by a record itself, and beside another record. Pure."""
+"""Completeness of a probe's tensor sketches, alone and against another record. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NO_NAMES: dict[str, None] = {}
 
 @dataclass(frozen=True)
 class _Taps:
-    """Names of the sketched tensors of a probe, and what the model shows of them."""
+    """Names of a probe's sketched tensors, and of the model's modules."""
 
     probe: ProbeEvidence
     model: ModelEvidence | None
 
     @cached_property
     def names(self) -> Mapping[tuple[int, TapStage], dict[str, None]]:
-        """Return by (step, stage) the names in the order of execution; a further call (`#`) is no tensor of its own."""
+        """Map (step, stage) to tensor names in execution order."""
         found: dict[tuple[int, TapStage], dict[str, None]] = {}
         for tap in self.probe.taps:
             if "#" not in tap.name:
@@ -46,18 +46,18 @@ class _Taps:
 
     @cached_property
     def called(self) -> dict[str, None]:
-        """Return the modules with an output at any step."""
+        """Return the modules with a recorded output at any step."""
         return {name: None for (_, stage), names in self.names.items() if stage == "forward" for name in names}
 
     @cached_property
     def following(self) -> dict[tuple[int, str], str]:
-        """Return by (step, module) the module that is called next."""
+        """Map (step, module) to the module that runs next."""
         outputs = {step: names for (step, stage), names in self.names.items() if stage == "forward"}
         return {(step, name): after for step, names in outputs.items() for name, after in pairwise(names)}
 
     @cached_property
     def used(self) -> frozenset[tuple[int, str]]:
-        """Return (step, module) of the modules that contain a parameter with a gradient."""
+        """Return (step, module) for all modules around a parameter with a gradient."""
         return frozenset(
             (step, module)
             for (step, stage), names in self.names.items()
@@ -68,30 +68,30 @@ class _Taps:
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Return the class of each module, in the order of registration."""
+        """Map each module to its class, in registration order."""
         return {name or _ROOT: kind for name, kind in (self.model.modules if self.model else ())}
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """Return the parameters that the model trains under their own name."""
+        """Return the trained parameters, without those tied to another one."""
         return frozenset(p.name for p in (self.model.parameters if self.model else ()) if not p.tied_to)
 
     def known(self, stage: TapStage) -> Collection[str]:
-        """Return the names that the model has for tensors of a stage."""
+        """Return the model's names for tensors of a stage."""
         return self.modules if stage == "forward" else self.parameters
 
     @cached_property
     def owners(self) -> frozenset[str]:
-        """Return the modules of these parameters."""
+        """Return the modules that own the trained parameters."""
         return frozenset(map(_owner, self.parameters))
 
     @cached_property
     def successors(self) -> dict[str, str]:
-        """Return the module that is registered after each module."""
+        """Map each module to the next in registration order."""
         return dict(pairwise(self.modules))
 
     def parent(self, name: str) -> str | None:
-        """Return the nearest module around `name` that computes; `None` if the model names none."""
+        """Return the nearest parent module that computes something, or `None`."""
         while name and name != _ROOT:
             name = name.rpartition(".")[0] or _ROOT
             if name in self.modules and not self.modules[name].startswith(_CONTAINERS):
@@ -111,14 +111,14 @@ def _around(name: str) -> Iterator[str]:
 
 
 def num_steps(record: RunRecord, spec: ProbeSpec | None) -> int:
-    """Return the number of steps of a probe, or of a traced part of a learning curve."""
+    """Return the number of steps of a probe or trace."""
     if record.experiment is not None:
         return record.experiment.steps - (record.experiment.trace or 0)
     return spec.steps if spec else 0
 
 
 def missing_taps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | None) -> Iterator[Gap]:
-    """Yield gaps for tensors that a record should have sketched; at most one for their names and role."""
+    """Yield gaps for missing, unknown or non-finite tensor sketches."""
     taps = _Taps(probe, loaded.record.evidence.model)
     if probe.taps and "sketch" not in loaded.sketches:
         yield Gap("probe.sketches", "sketches", fact("gap.sketches", num=len(probe.taps)), "invalid")
@@ -137,7 +137,7 @@ def _lost(text: Statement, observed: int | None = None, wanted: int | None = Non
 
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
-    """Return the first tensor that is not finite, or ""; loss scaling skips steps with such gradients."""
+    """Return the first non-finite tensor that loss scaling does not skip."""
     skipped = {step.step for step in probe.steps if step.gradient_norm is None and step.loss_scale is not None}
     finite = np.isfinite(loaded.sketches.get("sketch", np.zeros((0, 1)))).all(axis=1)
     for tap, is_finite in zip(probe.taps, np.atleast_1d(finite), strict=False):
@@ -147,7 +147,7 @@ def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
 
 
 def _unknown(taps: _Taps) -> Statement:
-    """Return how the taps contradict the model: a tensor sketched twice, or of an unknown name."""
+    """Describe a duplicate or unknown tensor sketch, or return ""."""
     keys = [(tap.step, tap.stage, tap.name) for tap in taps.probe.taps]
     if len(set(keys)) != len(keys):
         return fact("gap.twice")
@@ -167,7 +167,7 @@ def _tapped_steps(record: RunRecord, spec: ProbeSpec | None) -> set[int]:
 
 
 def _at_steps(taps: _Taps, steps: Sequence[int]) -> Iterator[Gap]:
-    """Yield the first gap in the tensors of the tapped steps, of a reference and of a candidate."""
+    """Yield the first missing tensor at the sketched steps, for each role."""
     role: Role | None = None
     for step in steps:
         outputs, weights, own = taps.at(step, "forward"), taps.at(step, "weight"), taps.parameters
@@ -189,7 +189,7 @@ def _at_steps(taps: _Taps, steps: Sequence[int]) -> Iterator[Gap]:
 
 
 def _hidden(taps: _Taps, step: int) -> str | None:
-    """Return a module that was called without a sketch of its output.
+    """Return a module that ran without a sketch of its output.
 
     A parameter with a gradient was used. If its module was not called, the module around it read the parameter; the
     output of that module, or without one of the next module, shows the effect.
@@ -205,7 +205,7 @@ def _hidden(taps: _Taps, step: int) -> str | None:
 
 
 def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding]]:
-    """Yield (side, finding) if one record lacks taps of the other; at most one for each side.
+    """Yield (side, finding) if one record lacks sketches that the other has.
 
     Where the digests of all gradients differ, a parameter without a gradient is a drift, whose rung names it. A module
     that a run never calls is no lost tap if another output shows its effect. A module that is called again, as
@@ -233,7 +233,7 @@ def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding
 
 
 def _is_shown(name: str, step: int, held: _Taps, wanted: _Taps, *, same_logits: bool) -> bool:
-    """Return whether a module was never called, and another output of `held` shows the effect."""
+    """Return whether a module never ran, and another output shows the effect."""
     if name in held.called or (same_logits and name in held.owners):
         return False
     outputs = held.at(step, "forward")

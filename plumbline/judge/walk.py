@@ -1,4 +1,4 @@
-"""One walk over the evidence of two runs: each rung is classified once, in the order of consequence.
+"""Comparison of two runs' evidence, kind by kind, in computation order.
 
 Rungs that no other rung can change (data, batches, weights, settings) are causes of their own where they differ. Of the
 others, such as gradients, only the first that is `beyond` is a cause: later ones may follow from it.
@@ -45,7 +45,7 @@ tensors to measure it, or a difference beyond the limits. The limit is zero wher
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Class of one rung at one step."""
+    """Class of one evidence kind ("rung") at one step: equal, rounding, different."""
 
     rung: str
     step: int | None
@@ -57,13 +57,13 @@ class Standing:
 
     @property
     def position(self) -> tuple[float, int]:
-        """Return the sort key in the order of consequence, as of a mismatch."""
+        """Return the sort key (step, evidence kind) in computation order."""
         return (math.inf if self.step is None else self.step, RUNGS.index(self.rung))
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Result of comparing all rungs."""
+    """Result of comparing all evidence of two runs."""
 
     mismatches: tuple[Mismatch, ...]
     """One mismatch per separable cause, the first divergence first."""
@@ -76,12 +76,12 @@ class Walk:
 
     @property
     def equal(self) -> bool:
-        """Return whether every bit of the probe is the same."""
+        """Return whether all probe bits are equal."""
         return not self.mismatches and all(standing.likeness == "equal" for standing in self.standings)
 
 
 def walk(pair: Pair) -> Walk:
-    """Compare two probes rung by rung; skip the rungs in `pair.imposed`."""
+    """Compare two probe runs, one evidence kind at a time; skip `pair.imposed`."""
     rounding, proven = other_kernels(pair), proven_steps(pair)
     standings = tuple(_computed(pair, is_excused=bool(rounding), proven=proven))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
@@ -94,7 +94,7 @@ def walk(pair: Pair) -> Walk:
 
 
 def position(mismatch: Mismatch) -> tuple[float, int]:
-    """Return a mismatch's sort key in the order of consequence: step, then rung."""
+    """Return a mismatch's sort key in computation order: step, then evidence kind."""
     if mismatch.rung in ("architecture", "weights"):
         return (0, RUNGS.index(mismatch.rung))
     if mismatch.rung == "data":
@@ -133,7 +133,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
 
 
 def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:
-    """Yield the classes of the rungs that follow from one another, up to the first that is beyond.
+    """Classify computed evidence in order; stop at the first beyond its limit.
 
     Between kernels numbers have no limits: portable bits decide, and each run proves its own steps. An experiment asks
     what a change has left of a difference, and so for its size.
@@ -156,13 +156,13 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
 
 
 def _rounds(pair: Pair) -> bool:
-    """Return whether two trainings' kernels round differently; an experiment's differences count by their size."""
+    """Return whether the two runs' kernels round differently; always `False` for experiments."""
     left, right = pair.reference.record, pair.candidate.record
     return right.experiment is None and bool(rounds_differently(left, right, "probe"))
 
 
 def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
-    """Classify one rung at one step."""
+    """Classify one kind of evidence at one step."""
     number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
         found = _proven(_first_formula(pair, number, formula), step, proven)
@@ -179,9 +179,9 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
 
 
 def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Return the mismatch of a first different bit, named by the portable legs: what these show is no rounding.
+    """Attribute the first different bit to the formula that portable runs show.
 
-    The legs may show it at a later step, as they do not run all of them.
+    Portable runs may show it at a later step, as they skip steps.
     """
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different
@@ -189,7 +189,7 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
 
 
 def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
-    """Return a number beyond its limit, named by the portable legs where these differ in an earlier module.
+    """Attribute an excessive number to an earlier different formula, if any.
 
     What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
     """
@@ -215,7 +215,7 @@ def _place(pair: Pair, step: int, rung: str) -> str | None:
 
 
 def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
-    """Return the mismatch of a rung's numbers, if they are beyond their limits."""
+    """Return the mismatch of numbers beyond their limits, if any."""
     if rung == "rng":
         return rng(pair, step) if step else None
     if rung == "forward":
@@ -226,14 +226,14 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
 
 
 def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
-    """Strike out `schedule` where the portable bits are equal: a different rate in force would change them."""
+    """Drop the cause `schedule` if portable bits rule it out."""
     return without("schedule", mismatch) if step < proven and mismatch.rung == "optimizer" else mismatch
 
 
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:
-    """Return the first mismatch of the computation.
+    """Return the first computed mismatch.
 
-    If the runs part at a step whose tensors nobody measured, the difference there is the cause of a later one that is
+    If the runs separate at a step without measured tensors, that difference causes a later one that is
     beyond. A difference of portable bits needs no such guess, and kernels that round differently allow none.
     """
     beyond = standings[-1].mismatch if standings else None
@@ -244,7 +244,7 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
 
 
 def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatch]:
-    """Return the causes with the first mismatch of the computation, unless it follows from one of them."""
+    """Add the first computed mismatch, unless another cause explains it."""
     if number is None:
         return causes
     step, below = number.at.step, RUNGS.index(number.rung) >= RUNGS.index("loss")
@@ -268,7 +268,7 @@ def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatc
 
 
 def _is_at_or_before(mismatch: Mismatch, apart: Standing) -> bool:
-    """Return whether all evidence above `mismatch` is bitwise equal."""
+    """Return whether a mismatch occurs no later than the first different bit."""
     if position(mismatch) != apart.position:
         return position(mismatch) < apart.position
     # Within these rungs, tensors are in the order of execution.

@@ -1,4 +1,4 @@
-"""Completeness of a record: all evidence that its spec requires. Pure."""
+"""Completeness of a record: all evidence its spec requires. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from plumbline.schema.verdict import Finding, Outcome
 
 @dataclass(frozen=True)
 class WholeRecord(LoadedRecord):
-    """A record whose completeness is checked once, for each role that it may have in a comparison."""
+    """Record with cached completeness checks, for use as reference or candidate."""
 
     @cached_property
     def gaps(self) -> tuple[Gap, ...]:
-        """Return every required item that the record lacks; raise `InvalidInputError` for an unreadable part.
+        """Return all missing evidence; raise `InvalidInputError` for an unreadable part.
 
         A reference's numbers must be finite; a candidate's number that is not is a drift, whose rung names it.
         """
@@ -35,23 +35,23 @@ class WholeRecord(LoadedRecord):
 
     @cached_property
     def own(self) -> OwnDistances:
-        """Return the record's distances from its own portable leg, which all its comparisons share."""
+        """Return the record's distances from its portable rerun, cached."""
         return OwnDistances(self)
 
     def defects(self, side: str) -> list[Finding]:
-        """Return the reasons against judging the record as `side`, whatever it is compared with."""
+        """Return why the record cannot be judged as `side`."""
         if self.record.exit.status != "completed":
             return [_failed(self.record, side)]
         return [*self.missing(side), *_not_finite(self.record, side)]
 
     def missing(self, side: str) -> list[Finding]:
-        """Return a finding for each required item that the record lacks; every side but `reference` is a candidate."""
+        """Return a finding for each item missing in this role."""
         role = "reference" if side == "reference" else "candidate"
         return [gap.finding(side) for gap in self.gaps if gap.role in (None, role)]
 
 
 def whole(loaded: LoadedRecord) -> WholeRecord:
-    """Return the record with its completeness, which is checked on first use."""
+    """Wrap a record with completeness checks, run on first use."""
     if isinstance(loaded, WholeRecord):
         return loaded
     return WholeRecord(loaded.record, loaded.folder, loaded.arrays, loaded.sha256)
@@ -63,7 +63,7 @@ def missing_evidence(loaded: LoadedRecord, side: str) -> list[Finding]:
 
 
 def stands_alone(loaded: LoadedRecord) -> bool:
-    """Return whether a record is readable, complete, finite and of a completed training."""
+    """Return whether a record is readable, complete, finite and from completed training."""
     record = whole(loaded)
     try:
         return not record.defects("reference") and not record.defects("candidate")
@@ -97,7 +97,7 @@ def _failed(record: RunRecord, side: str) -> Finding:
 
 
 def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
-    """Yield (side, finding) for each item that only one of two records has.
+    """Yield (side, finding) for each item that one record lacks.
 
     The side that lacks it is `reference`, `candidate`, or `either` if the records do not show which one.
     """
@@ -108,7 +108,7 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 
 
 def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
-    """Yield legs, checks and proofs of `known` that `found` has no part of."""
+    """Yield gaps for portable runs, checks and proofs that only `known` has."""
     if known.learn and found.learn and _lacks_legs(known.learn, found.learn):
         yield Gap("learn.legs", fact("gap.legs"), fact("gap.no-legs", part="learn"))
     is_lost = found.speed is not None and found.speed.production is not None and bool(found.speed.production.lost)
@@ -125,7 +125,7 @@ def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
 
 
 def _named_checks(speed: SpeedEvidence | None) -> set[str]:
-    """Return what a record's own checks compare, whatever its software calls the modules between."""
+    """Return the names of a record's production checks, without inner modules."""
     checks = speed.production if speed is not None else None
     if checks is None:
         return set()
@@ -134,7 +134,7 @@ def _named_checks(speed: SpeedEvidence | None) -> set[str]:
 
 
 def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
-    """Return whether the candidate's curve lacks legs that the reference has, without a recorded reason."""
+    """Return whether only the reference has portable repetitions, without a recorded reason."""
     known, found = left.legs, right.legs
     if known is None:
         return False
@@ -147,7 +147,7 @@ def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
 
 
 def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:
-    """Yield (side, finding) if two records of one dataset contain different rows, or contradict their digests.
+    """Yield (side, finding) if records of one dataset contain different rows.
 
     Different batches explain different rows: their rung names the cause. The records do not show which one is wrong.
     """
@@ -171,7 +171,7 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
 
 
 def _reads_equal_rows(left: RunRecord, right: RunRecord) -> bool:
-    """Return whether the batches of two trainings contain the same rows, as far as the records show."""
+    """Return whether both trainings' batches contain the same rows."""
     probes, curves = ([side.evidence.probe for side in (left, right)], [side.evidence.learn for side in (left, right)])
     read = [[step.batch.get("row_ids") for step in probe.steps] for probe in probes if probe is not None]
     logged = [curve.batches for curve in curves if curve is not None]

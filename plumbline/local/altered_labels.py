@@ -1,4 +1,4 @@
-"""Change some labels of a published dataset, for a suite that shows a drift.
+"""Change some labels of a published dataset, to demonstrate drift.
 
 The changed dataset has a manifest that its bytes match; only a comparison with another platform shows the difference.
 `deployments/suites/local-drift.toml` runs this program before its round.
@@ -25,7 +25,7 @@ from plumbline.schema.manifest import Manifest
 
 
 def alter_labels(store: Store, dataset: str, *, share: float, seed: int) -> None:
-    """Publish the dataset again, with other labels on some training rows."""
+    """Publish the dataset again, with changed labels on some training rows."""
     manifest = read_model(Manifest, read_bytes(store, f"{dataset}/{MANIFEST_NAME}", max_bytes=64 << 20))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -50,7 +50,7 @@ def _read_rows(folder: Path, manifest: Manifest) -> list[Row]:
 
 
 def main() -> None:
-    """Alter the dataset that the arguments name."""
+    """Change labels in the dataset given on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="the platform's data URL")
     parser.add_argument("--dataset", required=True)

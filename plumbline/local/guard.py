@@ -1,4 +1,4 @@
-"""Guard process that ends the stack when its parent dies, also by `kill -9`, and removes the stack's folder.
+"""Guard process that stops the local stack when its parent dies.
 
 `python -m plumbline.local.guard MARK FOLDER` holds the reading end of a pipe from the command that started it. The
 pipe closes when that command ends, for any reason.
@@ -20,7 +20,7 @@ _GRACE_SECONDS = 3.0
 
 
 def start_guard(mark: str, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the guard of all processes with this mark. Closing its stdin ends them."""
+    """Start a guard that ends all marked processes when its stdin closes."""
     return subprocess.Popen(
         [sys.executable, "-m", "plumbline.local.guard", mark, str(folder)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Child processes with a mark in their environment, which descendants inherit.
+"""Child processes, marked by an environment variable that descendants inherit.
 
 Workers start flow runs, and flow runs start trainings, each in its own session, so a process group does not reach them.
 The mark does, also after an intermediate process has died.
@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass
 class Child:
-    """One started process, with its log."""
+    """Started child process, with its log file."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -38,14 +38,14 @@ class Child:
 
     @property
     def ending(self) -> str:
-        """Describe how the process ended."""
+        """Describe how the process ended: exit code or signal."""
         code = self.process.poll()
         if code is None:
             return "runs"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def last_lines(self, count: int = 2) -> str:
-        """Return the last lines of the log in one line: usually the reason of the end, and a remark on it."""
+        """Return the log's last lines, usually the reason of the end."""
         if self.log is None:
             return ""
         with self.log.open("rb") as file:
@@ -54,7 +54,7 @@ class Child:
         return " | ".join([line for line in lines if line][-count:])
 
     def interrupt(self, seconds: float) -> None:
-        """Send SIGINT, and wait up to `seconds`."""
+        """Send SIGINT, and wait up to `seconds` for the end."""
         _signal(self.process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
@@ -70,7 +70,7 @@ def start(
     core: int | None = None,
     user: str | None = None,
 ) -> Child:
-    """Start `command` in its own session, so that the terminal's Ctrl-C does not reach it.
+    """Start `command` in its own session, unaffected by the terminal's Ctrl-C.
 
     Output goes to `log`, or is inherited. Only this user can read what the process writes. With `core`, the process and
     its descendants stay on that core. Root may name the `user` that it runs as.
@@ -102,7 +102,7 @@ def start(
 
 
 def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
-    """Terminate the children, wait, kill the rest, and reap all."""
+    """Terminate the children, wait, kill survivors, and reap all."""
     running = [child for child in children if child.alive]
     for child in running:
         _signal(child.process.pid, signal.SIGTERM)
@@ -116,7 +116,7 @@ def stop(children: Iterable[Child], *, grace_seconds: float) -> None:
 
 
 def find_by_mark(mark: str) -> list[int]:
-    """Return all processes with this mark, except this one."""
+    """Return all processes with this mark, except the current one."""
     import psutil  # comes with the local stack; a controller has none
 
     processes = psutil.process_iter(["environ"])
@@ -125,7 +125,7 @@ def find_by_mark(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = lambda: None) -> list[int]:
-    """End every process with the mark. Return the survivors, normally none.
+    """End every process with this mark; return survivors, normally none.
 
     `reap` collects this process's own children, which would otherwise stay visible as zombies.
     """
@@ -149,7 +149,7 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(own: Iterable[int]) -> None:
-    """Reap adopted children that have ended, except `own`."""
+    """Reap adopted children that have ended, except those in `own`."""
     import psutil
 
     ours = set(own)

@@ -1,4 +1,4 @@
-"""Rehearsal of a suite on this machine: the same platforms, data and alerts, with small trainings. Pure."""
+"""Rehearsal of a suite on this machine, with small trainings. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZES = {"mini", "small", "medium", "base", "large"}
 
 
 def rehearsal(suite: Suite, state: Path, variables: Container[str]) -> Suite:
-    """Return the suite with small trainings on the local stack's stores. `state` keeps its central store.
+    """Return the suite with small trainings and local stores. `state` keeps its central store.
 
     Gates and data sources stay, and the recipients whose address is in one of the set `variables`. Named sizes become
     `tiny`; a checkpoint stays, as it has a size of its own.
@@ -53,7 +53,7 @@ def _small(workload: Workload) -> Workload:
 
 
 def _plain(speed: SpeedSpec) -> SpeedSpec:
-    """Return the settings without what needs a GPU, a compiler or several processes."""
+    """Return throughput settings that work without GPU, compiler or several processes."""
     attention = "sdpa" if speed.attention == "flash_attention_2" else speed.attention
     return speed.replace(
         steps=min(speed.steps, 20), precision="fp32", compile=False, compile_mode="default", attention=attention,
@@ -69,7 +69,7 @@ def _here(platform: Platform) -> Platform:
 
 
 def _local_url(url: str) -> str:
-    """Return the URL of the same place in a store that the local stack serves. There is none for Google's."""
+    """Convert a store URL to its local stack equivalent (not for Google's)."""
     address = parse_store_url(url)
     if address.scheme == "az":
         return "/".join(part for part in (f"az://{_ACCOUNT}", address.container, address.prefix) if part)
@@ -86,7 +86,7 @@ def _few_rows(source: DatasetSource) -> DatasetSource:
 
 
 def to_toml(content: dict[str, Any]) -> str:
-    """Return the JSON values as TOML, one line a key. Keys without a value are left out."""
+    """Format JSON values as TOML, one line per key, without empty keys."""
     return "".join(f"{_text(key)} = {_value(value)}\n" for key, value in content.items() if value is not None)
 
 

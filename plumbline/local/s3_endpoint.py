@@ -1,4 +1,4 @@
-"""S3 endpoint of the local stack, as a program: moto, for requests that name the stack's key alone.
+"""S3 server of the local stack: moto, restricted to one access key.
 
 `python -m plumbline.local.s3_endpoint PORT`. moto has no login of its own, and each user of a machine reaches its
 loopback ports. The key is in each signed request, and another user sees neither requests nor environments.
@@ -21,7 +21,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def guarded(application: Application, key: str) -> Application:
-    """Return `application` for requests with this access key. Every other is answered 403."""
+    """Restrict a WSGI `application` to requests with this access key."""
 
     def respond(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         given = _KEY.search(f"{environ.get('HTTP_AUTHORIZATION', '')} {environ.get('QUERY_STRING', '')}")
@@ -34,7 +34,7 @@ def guarded(application: Application, key: str) -> Application:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
+    """Serve requests until SIGTERM."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import run_simple
 

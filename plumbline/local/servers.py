@@ -28,7 +28,7 @@ atexit.register(_reserved.close)
 
 
 def reserve_port(wanted: int | None = None) -> int:
-    """Return a free loopback port, reserved for this process's children. Raise if the wanted port is in use.
+    """Reserve a free localhost port for child processes; raise if already used.
 
     A port that is only looked up may belong to an outgoing connection seconds later, when the server wants it. A bound
     socket that does not listen keeps it: Linux gives the port to no connection and to no request for any free port, yet
@@ -55,7 +55,7 @@ def reserve_port(wanted: int | None = None) -> int:
 
 
 class Servers:
-    """Ports, commands and processes of the servers, on loopback."""
+    """Ports, commands and processes of the local servers."""
 
     def __init__(self, suite: Suite, state: Path, port: int | None, folder: Path) -> None:
         self._suite = suite
@@ -78,27 +78,27 @@ class Servers:
 
     @property
     def login(self) -> str:
-        """Return the login of the Prefect server, as PREFECT_API_AUTH_STRING expects it."""
+        """Return the Prefect server's login, formatted for PREFECT_API_AUTH_STRING."""
         return self._endpoints.secrets.login
 
     @property
     def _endpoints(self) -> services.Endpoints:
-        """Return the stores' endpoints and the stack's secrets. They are made at the first use."""
+        """Return the object stores' endpoints and secrets, created on first use."""
         if self._stores is None:
             s3, blob = (f"http://127.0.0.1:{reserve_port()}" for _ in range(2))
             self._stores = services.Endpoints(s3, blob, StackSecrets(read_login(self._state)))
         return self._stores
 
     def log(self, name: str) -> Path:
-        """Return a child's log file."""
+        """Return the log file of a child process."""
         return self._state / "logs" / f"{name}.log"
 
     def credentials(self, *urls: str) -> dict[str, str]:
-        """Return the environment variables with credentials for these store URLs."""
+        """Return environment variables with credentials for these store URLs."""
         return {key: value for url in urls for key, value in services.cloud_environment(url, self._endpoints).items()}
 
     def start(self, base: Mapping[str, str]) -> None:
-        """Start all required servers: first the database, then the others in parallel.
+        """Start all required servers: the database first, others in parallel.
 
         Azurite, if it has to be installed, is installed before.
         """
@@ -131,7 +131,7 @@ class Servers:
         )
 
     def wait_for_stores(self) -> None:
-        """Wait until the endpoints answer and all buckets exist."""
+        """Wait until the store servers respond and all buckets exist."""
         for name, url in (("s3", self._endpoints.s3), ("blob", self._endpoints.blob)):
             if name in self.children:
                 self._wait_for(name, url)
@@ -140,7 +140,7 @@ class Servers:
                 services.create_bucket(url, self._endpoints)
 
     def wait_for_api(self) -> None:
-        """Wait until the Prefect server answers."""
+        """Wait until the Prefect server responds."""
         self._wait_for("prefect", f"{self.api_url}/health")
 
     def _wait_for(self, name: str, url: str) -> None:

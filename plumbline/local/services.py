@@ -1,4 +1,4 @@
-"""Servers' commands, environments, secrets and readiness checks."""
+"""Commands, environments, secrets and readiness checks of local servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ S3_KEY = "PLUMBLINE_S3_KEY"
 
 @dataclass(frozen=True, slots=True)
 class StackSecrets:
-    """Random secrets: every user of a machine reaches its loopback ports, so that each server asks for one of them.
+    """Random passwords and keys that protect the local servers.
 
     The login stays the same for one state folder, so that a browser can remember it.
     """
@@ -42,7 +42,7 @@ class StackSecrets:
 
 
 def read_login(state: Path) -> str:
-    """Return the login of the Prefect server in this state folder. Write it, for this user alone, at the first use."""
+    """Read or create the Prefect server's login in the state folder."""
     path = state / LOGIN_NAME
     if not path.is_file():
         path.touch(mode=0o600)
@@ -53,7 +53,7 @@ def read_login(state: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses of the object stores, and their keys."""
+    """Addresses and access keys of the local object stores."""
 
     s3: str
     blob: str
@@ -61,26 +61,26 @@ class Endpoints:
 
 
 def prefect_server_command(port: int) -> list[str]:
-    """Return the command of the stock Prefect server."""
+    """Return the command that starts the stock Prefect server."""
     require_version("prefect")
     return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:
-    """Return the command of the in-memory S3 endpoint. It takes its key from the variable `S3_KEY`."""
+    """Return the in-memory S3 server's command, with its key in `S3_KEY`."""
     require("moto")
     return [sys.executable, "-m", "plumbline.local.s3_endpoint", str(port)]
 
 
 def azurite_command(port: int) -> list[str]:
-    """Return the command of the in-memory Blob endpoint."""
+    """Return the command of the in-memory Azure Blob server."""
     options = ["--blobHost", _HOST, "--blobPort", str(port)]
     command = [node_binary("node"), str(install_azurite())]
     return [*command, *options, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
 
 
 def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
-    """Return the command of a stock process worker, for at most `limit` runs at a time.
+    """Return the command of a Prefect process worker with `limit` concurrent runs.
 
     A worker of controllers has no limit: with one, Prefect 3.8.8's worker ends with an error when a crashed run is
     scheduled again while its limiter still holds the slot; the deployment's own limit keeps rounds apart.
@@ -91,12 +91,12 @@ def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
 
 
 def store_secrets(secrets: StackSecrets) -> dict[str, str]:
-    """Return the variables by which the stores' servers learn their keys."""
+    """Return the environment variables with the store servers' keys."""
     return {S3_KEY: secrets.s3, "AZURITE_ACCOUNTS": f"{_ACCOUNT}:{secrets.blob}"}
 
 
 def prefect_environment(api_url: str, home: Path, login: str) -> dict[str, str]:
-    """Return the settings of the stack's Prefect processes."""
+    """Return the environment variables for the stack's Prefect processes."""
     return {
         "PREFECT_API_AUTH_STRING": login,
         "DO_NOT_TRACK": "1",
@@ -113,7 +113,7 @@ def prefect_environment(api_url: str, home: Path, login: str) -> dict[str, str]:
 
 
 def cloud_environment(url: str, endpoints: Endpoints) -> dict[str, str]:
-    """Return the credentials for the store at `url`, without other clouds'."""
+    """Return credentials for the store at `url`, excluding other clouds'."""
     scheme = urlsplit(url).scheme
     if scheme == "s3":
         return {
@@ -133,7 +133,7 @@ def cloud_environment(url: str, endpoints: Endpoints) -> dict[str, str]:
 
 
 def answers(url: str) -> bool:
-    """Return whether an HTTP server answers, with any status."""
+    """Return whether an HTTP server responds, with any status."""
     try:
         with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own http address
             return True
@@ -144,7 +144,7 @@ def answers(url: str) -> bool:
 
 
 def create_bucket(url: str, endpoints: Endpoints) -> None:
-    """Create the bucket or container of the store at `url`. Do nothing for files."""
+    """Create the bucket or container at `url`; do nothing for files."""
     parts = urlsplit(url)
     if parts.scheme == "s3":
         scope = f"{endpoints.secrets.s3}/20260101/us-east-1/s3/aws4_request"
@@ -167,7 +167,7 @@ def _put(url: str, headers: dict[str, str]) -> None:
 
 
 def _signed(container: str, key: str) -> dict[str, str]:
-    """Return the Shared Key headers of "create container", without an SDK."""
+    """Return Shared Key headers to create a container, without an SDK."""
     date = formatdate(usegmt=True)
     version = "2021-12-02"
     canonical = f"x-ms-date:{date}\nx-ms-version:{version}\n/{_ACCOUNT}/{_ACCOUNT}/{container}\nrestype:container"
@@ -181,6 +181,6 @@ def _signed(container: str, key: str) -> dict[str, str]:
 
 
 def inherited() -> dict[str, str]:
-    """Return this environment without variables of the user's servers or clouds."""
+    """Return this environment without variables for the user's servers or clouds."""
     private = ("PREFECT_", "AWS_", "AZURE_", "GOOGLE_")
     return {key: value for key, value in os.environ.items() if not key.startswith(private)}

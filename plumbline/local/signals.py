@@ -1,4 +1,4 @@
-"""Handling of terminating signals, by every command and at the end of a stack."""
+"""Handling of termination signals in commands and during clean-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Block terminating signals during a bounded clean-up."""
+    """Block termination signals during a short clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -26,7 +26,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def terminations_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP act like Ctrl-C. A signal that is ignored, as under `nohup`, stays ignored."""
+    """Make SIGTERM and SIGHUP act like Ctrl-C, unless ignored as under `nohup`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The local stack as a context manager: starts everything, and leaves no process."""
+"""Local stack as a context manager: start everything, leave no process behind."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def lock_in_use() -> Path:
-    """Return this environment's lock file. The GPU lock if torch has CUDA."""
+    """Return this environment's lock file, for CPU or GPU torch."""
     return resource("locks/trainer-cuda.txt" if cuda_of_torch() else "locks/all.txt")
 
 
 def is_local(suite: Suite) -> bool:
-    """Return whether all work pools of the suite end in `-local`."""
+    """Return whether all the suite's work pools end in `-local`."""
     return all(platform.work_pool.endswith("-local") for platform in suite.platforms.values())
 
 
 class Stack:
-    """Stock Prefect server, object stores, and a stock worker per platform, on loopback."""
+    """Local Prefect server, object stores, and one Prefect worker per platform."""
 
     def __init__(self, suite: Suite, state: Path, *, port: int | None = None, say: Callable[[str], None]) -> None:
         pools = [platform.work_pool for platform in suite.platforms.values()]
@@ -74,7 +74,7 @@ class Stack:
 
     @property
     def login(self) -> str:
-        """Return the login of Prefect's server: NAME:PASSWORD."""
+        """Return the Prefect server's login as NAME:PASSWORD."""
         return self.servers.login
 
     def __enter__(self) -> Self:
@@ -95,12 +95,12 @@ class Stack:
         self._end()
 
     def wait_until_ready(self) -> None:
-        """Wait until the stores and the Prefect server answer."""
+        """Wait until the stores and the Prefect server respond."""
         self.servers.wait_for_stores()
         self.servers.wait_for_api()
 
     def start_workers(self, names: Iterable[str] | None = None) -> None:
-        """Start workers for the platforms and the controllers. Their pools must exist."""
+        """Start workers for platforms and controllers; their work pools must exist."""
         for name in (*self.suite.platforms, CONTROLLERS) if names is None else names:
             self._start_worker(name)
 
@@ -114,18 +114,18 @@ class Stack:
         return child
 
     def environment(self) -> dict[str, str]:
-        """Return the controller's environment: Prefect server and store credentials."""
+        """Return the controller's environment: Prefect server address and store credentials."""
         urls = [url for platform in self.suite.platforms.values() for url in (platform.data, platform.outbox)]
         prefect = services.prefect_environment(self.api_url, self.state / "prefect", self.login)
         stores = self.servers.credentials(self.suite.store, *urls)
         return {**self._base, **prefect, **stores}
 
     def store_environment(self, platform: Platform) -> dict[str, str]:
-        """Return the credentials of one platform's stores."""
+        """Return the store credentials of one platform."""
         return self.servers.credentials(platform.data, platform.outbox)
 
     def check(self) -> None:
-        """Restart dead processes, like systemd. Raise `UnavailableError` after too many."""
+        """Restart dead processes, like systemd; raise `UnavailableError` after too many restarts."""
         reap_orphans(self._own_pids())
         for name, child in list(self.servers.children.items()):
             if not child.alive:
@@ -145,14 +145,14 @@ class Stack:
 
     @property
     def _base(self) -> dict[str, str]:
-        """Return the environment of every process of the stack.
+        """Return the environment shared by all processes of the stack.
 
         Prefect's workers share a folder in the temporary folder, which belongs to the first user of the machine.
         """
         return {**services.inherited(), MARK: self.mark, "TMPDIR": str(self._folder / "temporary")}
 
     def _make_folder(self) -> None:
-        """Make the stack's folder: root's PostgreSQL has a user of its own, which has to reach the database in it."""
+        """Create the stack's folder, accessible to PostgreSQL's user where that is needed."""
         self._folder.mkdir(mode=0o700)
         (self._folder / "temporary").mkdir(mode=0o700)
         self._folder.chmod(0o711)
@@ -222,7 +222,7 @@ class Stack:
         return [*guard, *(child.process.pid for child in self._children())]
 
     def _end(self) -> None:
-        """End all processes: clients first, then servers. Ignore a second Ctrl-C."""
+        """End all processes, clients before servers, ignoring further Ctrl-C."""
         with undisturbed():
             stop([*self._commands, *self._workers.values()], grace_seconds=_GRACE_SECONDS)
             # The database waits for its clients to leave.

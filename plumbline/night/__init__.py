@@ -1,1 +1,1 @@
-"""One round of a suite, from its plan to its published verdict, and what is kept between nights."""
+"""Nightly rounds of a suite: plan, run, judge, publish, and stored state."""

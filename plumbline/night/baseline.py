@@ -1,4 +1,4 @@
-"""Baselines: the accepted records of each platform, and the book in the central store that keeps them."""
+"""Baselines: accepted records of each platform, stored in the central store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_LOG = 400
 
 
 class Accepted(Model):
-    """One approved record, with its numbers for the noise floor."""
+    """One accepted record, with its numbers for the noise floor."""
 
     record_id: Name
     started_at: AwareDatetime
@@ -35,7 +35,7 @@ class Accepted(Model):
 
 
 class DecisionNote(Model):
-    """Author, time, reason and suite of a decision."""
+    """Author, time, reason and suite of a decision on a baseline."""
 
     who: str = ""
     when: AwareDatetime | None = None
@@ -56,7 +56,7 @@ class LogEntry(Model):
 
 
 class Baseline(Model):
-    """Approved records of a RunSpec on a platform, the newest last."""
+    """Accepted records of a RunSpec on a platform, newest last."""
 
     schema_version: Literal[1] = 1
     spec_sha256: Sha256
@@ -72,12 +72,12 @@ class Baseline(Model):
 
     @property
     def current(self) -> str | None:
-        """Return the reference for the next record: the last record accepted."""
+        """Return the reference for the next record: the last accepted record."""
         return self.records[-1].record_id if self.records else None
 
 
 def accepted(record: RunRecord, suite: str = "") -> Accepted:
-    """Return the entry of a record in a baseline."""
+    """Return a record's entry in a baseline."""
     speed, learn = record.evidence.speed, record.evidence.learn
     return Accepted(
         record_id=record.record_id,
@@ -91,7 +91,7 @@ def accepted(record: RunRecord, suite: str = "") -> Accepted:
 
 
 def with_record(baseline: Baseline, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
-    """Return the baseline with `record` accepted last."""
+    """Return the baseline with `record` appended as newest accepted record."""
     note = note or DecisionNote()
     entry = accepted(record, note.suite)
     kept = [entry for entry in baseline.records if entry.record_id != record.record_id]
@@ -102,7 +102,7 @@ def with_record(baseline: Baseline, record: RunRecord, note: DecisionNote | None
 
 
 def without_record(baseline: Baseline, record_id: str, note: DecisionNote | None = None) -> Baseline:
-    """Return the baseline without a record, which `restored` can add again."""
+    """Return the baseline without a record, which `restored` can undo."""
     gone = tuple(record for record in baseline.records if record.record_id == record_id)
     left = tuple(record for record in baseline.records if record.record_id != record_id)
     anchor = baseline.anchor
@@ -114,7 +114,7 @@ def without_record(baseline: Baseline, record_id: str, note: DecisionNote | None
 
 
 def restored(baseline: Baseline, record_id: str, note: DecisionNote | None = None) -> Baseline:
-    """Return the baseline with a rejected record back in order of time."""
+    """Return the baseline with a rejected record accepted again, sorted by time."""
     back = tuple(entry for entry in baseline.rejected if entry.record_id == record_id)
     left = tuple(entry for entry in baseline.rejected if entry.record_id != record_id)
     records = tuple(sorted((*baseline.records, *back), key=lambda entry: entry.started_at))[-MAX_ACCEPTED:]
@@ -156,19 +156,19 @@ class BaselineBook:
         self._central = central
 
     def read(self, spec_sha256: str, platform: str) -> Baseline | None:
-        """Return the baseline. `None` without accepted records."""
+        """Return a baseline, or `None` without accepted records."""
         key = baseline_key(spec_sha256, platform)
         data = self._central.read_document(key)
         baseline = self._parsed(key, data) if data is not None else None
         return baseline if baseline is not None and baseline.records else None
 
     def list(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return all baselines with accepted records, and the reasons of damaged ones by key."""
+        """Return all non-empty baselines, and reasons of damaged ones by key."""
         baselines, damaged = self.everything()
         return tuple(baseline for baseline in baselines if baseline.records), damaged
 
     def everything(self) -> tuple[tuple[Baseline, ...], dict[str, str]]:
-        """Return all baselines, also without accepted records, and the reasons of damaged ones by key."""
+        """Return all baselines, including empty ones, and reasons of damaged ones."""
         baselines: list[Baseline] = []
         damaged: dict[str, str] = {}
         for key in [info.key for info in self._central.store.list(f"{_FOLDER}/") if info.key.endswith(".json")]:
@@ -180,7 +180,7 @@ class BaselineBook:
         return tuple(baselines), damaged
 
     def accept(self, record: RunRecord, note: DecisionNote | None = None) -> Baseline:
-        """Approve a record. Raise `InvalidInputError` if it is unfit as a reference."""
+        """Accept a record; raise `InvalidInputError` if unfit as a reference."""
         problem = _unfit(record)
         if problem:
             raise InvalidInputError(problem, where=record.record_id, hint="accept a record of a completed training")
@@ -225,7 +225,7 @@ class BaselineBook:
         return read_model(Baseline, data, where=f"{self._central.store.url}/{key}")
 
     def _change(self, key: str, change: Callable[[Baseline | None], Baseline]) -> Baseline:
-        """Change a baseline; treat a damaged one as empty."""
+        """Update a stored baseline, treating a damaged one as empty."""
         changed: list[Baseline] = []
 
         def apply(data: bytes | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Noise floor of a metric between unchanged runs, and the throughput limit that it allows."""
+"""Noise floor: a metric's variation between unchanged runs, and the resulting limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoiseFloor(Model):
 
 
 def noise_floor(values: Sequence[float]) -> NoiseFloor:
-    """Return the robust noise floor of a metric, without values that are not finite and positive."""
+    """Return a metric's robust noise floor, ignoring non-finite and non-positive values."""
     kept = np.array([value for value in values if math.isfinite(value) and value > 0])
     if not len(kept):
         return NoiseFloor(runs=0)
@@ -46,7 +46,7 @@ def noise_floor(values: Sequence[float]) -> NoiseFloor:
 
 
 def widest_floor(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
-    """Return the noisiest workload's floor, over its current segment."""
+    """Return the noisiest workload's noise floor in its current segment."""
     floors = []
     for line in lines:
         starts = (boundary.index for boundary in line.boundaries if boundary.what in ("spec", "hardware"))
@@ -56,7 +56,7 @@ def widest_floor(lines: Sequence[MetricHistory], last: int) -> NoiseFloor:
 
 
 def recommended_drop(reference: Reference, allowed: Allowed) -> float:
-    """Return the relative drop between two unchanged runs that is as rare as a false detection.
+    """Return the drop limit that unchanged runs rarely exceed.
 
     z * sqrt(2) * SD: both runs vary. z is Student's, as the SD is estimated from few nights.
     """
@@ -65,14 +65,14 @@ def recommended_drop(reference: Reference, allowed: Allowed) -> float:
 
 
 def recommended_limit(floor: NoiseFloor, allowed: Allowed, runs: int | None = None) -> float | None:
-    """Return the limit that a number of nights (default: those measured) of this noise gives."""
+    """Return the recommended limit for this noise and nights' number."""
     if floor.relative_sd is None:
         return None
     return recommended_drop(Reference(0.0, floor.relative_sd, runs or floor.runs, floor.autocorrelation), allowed)
 
 
 def problem_of(floor: NoiseFloor, limit: float | None, allowed: Allowed) -> str:
-    """Return why no limit is recommended, with a hint; else ""."""
+    """Return why no limit is recommended, with a hint, or ""."""
     if limit is None:
         return f"{floor.runs} nights with a throughput; at least three are needed"
     if limit <= _MAX_DROP:

@@ -1,4 +1,4 @@
-"""Preparation of a suite: datasets, weights and specs, built and published.
+"""Preparation of a suite: build and publish datasets, weights and specs.
 
 Builds are named by the digest of their inputs, so that a second call finds and reuses them.
 """
@@ -31,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class _Built(NamedTuple):
-    """Build outputs of one workload."""
+    """Build results of one workload."""
 
     dataset: Path
     manifest: Manifest
@@ -40,7 +40,7 @@ class _Built(NamedTuple):
 
 
 def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
-    """Build and publish everything. Return each workload's RunSpec."""
+    """Build and publish everything; return each workload's RunSpec."""
     specs: dict[str, RunSpec] = {}
     built: dict[str, _Built] = {}
     for name, workload in suite.workloads.items():
@@ -94,12 +94,12 @@ def _weights(workload: Workload, manifest: Manifest, folder: Path, say: Callable
 
 
 def _digests(files: Iterable[Path]) -> list[str]:
-    """Return name and digest of each existing file."""
+    """Return (name, digest) of each existing file."""
     return [f"{file.name} {digest_file(file)}" for file in files if file.is_file()]
 
 
 def _publish(suite: Suite, platform: str, built: Mapping[str, _Built]) -> str:
-    """Publish what the platforms of one store train on."""
+    """Publish the data and weights for all platforms of one store."""
     url = suite.platforms[platform].data
     sharing = [name for name, place in suite.platforms.items() if place.data == url]
     wanted = [built[workload] for name in sharing for workload in suite.workloads_of(name)]
@@ -111,7 +111,7 @@ def _publish(suite: Suite, platform: str, built: Mapping[str, _Built]) -> str:
 
 
 def _run_command(suite: Suite, platform: str) -> None:
-    """Run a platform's own preparation command, for demonstrations of drift."""
+    """Run a platform's own preparation command, for drift demonstrations."""
     command = suite.local[platform].prepare
     if not command:
         return

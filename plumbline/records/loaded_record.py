@@ -1,4 +1,4 @@
-"""Record with arrays that are read and checked on first use."""
+"""Record with arrays that are loaded and checked on first use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROW_SCHEMA = pa.schema([("row_id", pa.int64()), ("text", pa.uint64()), ("label"
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """One record. `arrays` replaces the folder's parts for a record in memory. `sha256` is that of its file."""
+    """One training record. `arrays` replaces the folder's files for a record in memory. `sha256` is the file's."""
 
     record: RunRecord
     folder: Path
@@ -47,7 +47,7 @@ class LoadedRecord:
     if not TYPE_CHECKING:  # mypy would accept every name
 
         def __getattr__(self, name: str) -> RunRecord:
-            """Read a record again that memory had no room for. It must be the same, to the last byte."""
+            """Reload a record that was evicted from memory; raise if changed."""
             if name != "record" or "folder" not in self.__dict__:
                 raise AttributeError(name)
             record, path = read_record(self.folder), self.folder / RECORD_NAME
@@ -59,32 +59,32 @@ class LoadedRecord:
 
     @cached_property
     def batches(self) -> Arrays:
-        """Return each batch field as [steps, batch, ...]."""
+        """Return each batch field as an array [steps, batch, ...]."""
         return self._part("batches", _check_batches)
 
     @cached_property
     def sketches(self) -> Arrays:
-        """Return `sketch`, float64 [num_taps, 64]."""
+        """Return the tensor sketches, `sketch`, float64 [num_taps, 64]."""
         return self._part("sketches", _check_sketches)
 
     @cached_property
     def rows(self) -> Arrays:
-        """Return `row_id`, `text` and `label` of each row read, ordered by `row_id`."""
+        """Return `row_id`, `text` and `label` of all read rows, sorted."""
         return self._part("rows", _check_rows)
 
     @cached_property
     def state(self) -> Arrays:
-        """Return the generators' states by key `rng/{step}`."""
+        """Return random generator states by key `rng/{step}`."""
         return self._part("state", _no_check)
 
     @cached_property
     def evaluation(self) -> Arrays:
-        """Return `row_ids`, `predictions` and `logits` of the probe's evaluation, else of the learn part's last."""
+        """Return `row_ids`, `predictions` and `logits` of the probe's (else learning run's) evaluation."""
         return self._part("evaluation", _check_evaluation)
 
     @cached_property
     def answers(self) -> Arrays:
-        """Return `row_ids` and `right` (0 or 1) of the learn part's last evaluation. May be empty."""
+        """Return `row_ids` and `right` (0 or 1) of the last evaluation."""
         return self._part("answers", _check_answers)
 
     @cached_property
@@ -93,7 +93,7 @@ class LoadedRecord:
         return self._part("capture", _no_check)
 
     def read_parts(self) -> None:
-        """Read every part. Raise `CorruptDataError` for a malformed one, now instead of on first use.
+        """Read all arrays now; raise `CorruptDataError` for a malformed one.
 
         Of captured tensors, which may have gigabytes, only the header is read.
         """
@@ -116,7 +116,7 @@ class LoadedRecord:
         return content
 
     def _path(self, name: str) -> Path | None:
-        """Return the file of a part, of a size that the spec explains. `None` without that part."""
+        """Return the path of a record's file, size-checked; `None` if absent."""
         key = PART_FILES[name]
         part = next((part for part in self.record.parts if part.key == key), None)
         if part is None:
@@ -133,7 +133,7 @@ _in_memory: deque[weakref.ref[LoadedRecord]] = deque()
 
 
 def limit_memory(record: R) -> R:
-    """Return a record on disk, which may leave the memory once others are read, and is read again on its next use."""
+    """Track a record on disk, evicting the oldest from memory."""
     _in_memory.append(weakref.ref(record))
     while len(_in_memory) > _MAX_IN_MEMORY:
         oldest = _in_memory.popleft()()
@@ -144,13 +144,13 @@ def limit_memory(record: R) -> R:
 
 
 def load_record(folder: Path) -> LoadedRecord:
-    """Return the record in `folder`, its parts verified against their digests."""
+    """Load the record in `folder`, verifying its files' digests."""
     record = read_record(folder)
     return LoadedRecord(record, folder, sha256=digest_file(folder / RECORD_NAME))
 
 
 def _read_rows(path: Path, spec: RunSpec) -> Arrays:
-    """Return the columns of `rows.parquet`, after checks of the declared sizes."""
+    """Return the columns of `rows.parquet`, after checking declared sizes."""
     try:
         data = path.read_bytes()
         if int.from_bytes(data[-8:-4], "little") > _MAX_FOOTER_BYTES:
@@ -172,7 +172,7 @@ def _read_rows(path: Path, spec: RunSpec) -> Arrays:
 
 
 def _check_footer(file: pq.ParquetFile, spec: RunSpec, where: str) -> None:
-    """Raise `CorruptDataError` for other columns, or more rows, than the spec allows."""
+    """Raise `CorruptDataError` for more columns or rows than the spec allows."""
     metadata, most = file.metadata, max_rows(spec)
     if metadata.num_rows > most:
         raise CorruptDataError(f"declares {metadata.num_rows} rows, the spec reads at most {most}", where=where)
@@ -185,7 +185,7 @@ def _check_footer(file: pq.ParquetFile, spec: RunSpec, where: str) -> None:
 
 
 def _check_pages(metadata: pq.FileMetaData, data: bytes, where: str) -> None:
-    """Raise `CorruptDataError` if the pages unpack to more than rows of three integers can need."""
+    """Raise `CorruptDataError` if Parquet pages unpack to implausibly many bytes."""
     unpacked = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
@@ -204,7 +204,7 @@ def _no_check(_record: RunRecord, _content: Arrays) -> str:
 
 
 def _check_batches(record: RunRecord, content: Arrays) -> str:
-    """Return the problem of arrays that are not [steps, rows] and [steps, rows, length], with equal sizes.
+    """Return the problem of batch arrays with wrong dimensions, or "".
 
     Rows and length may differ from the spec's: the judge names the cause.
     """

@@ -1,4 +1,4 @@
-"""Names and maximum sizes of a record's parts, and the sizes that a Parquet file's pages declare. Pure.
+"""Names and maximum sizes of a record's files, including Parquet pages. Pure.
 
 A file's footer declares how much a column unpacks to, and nothing makes it true: what the reader allocates is the size
 in the header of each page (`PageHeader` of the Parquet format, in Thrift's compact protocol).
@@ -31,7 +31,7 @@ PART_FILES = {
 
 
 def check_parts(record: RunRecord, where: str) -> None:
-    """Raise `CorruptDataError` for a part that the spec does not ask for, or of a size that it does not explain.
+    """Raise `CorruptDataError` for files that the spec does not explain.
 
     Called before any part is downloaded.
     """
@@ -54,7 +54,7 @@ def max_rows(spec: RunSpec) -> int:
 
 
 def max_part_bytes(record: RunRecord, name: str) -> int:
-    """Return the maximum size of the part `name` of this record."""
+    """Return the maximum size of the file `name` in this record."""
     spec = record.spec
     if name == "rows":
         return MAX_ROW_BYTES * max_rows(spec) + _FOOTER
@@ -93,7 +93,7 @@ _MAX_VARINT_BYTES = 10
 
 
 def unpacked_bytes(data: bytes, start: int, end: int) -> int:
-    """Return the bytes that all pages in `data[start:end]` unpack to. Raise `ValueError` if malformed."""
+    """Return the unpacked size of all Parquet pages in `data[start:end]`. Raise `ValueError` if malformed."""
     if not 0 <= start <= end <= len(data):
         raise ValueError("a column is outside of the file")
     total, at = 0, start
@@ -127,7 +127,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _after_struct(data: bytes, at: int, depth: int = 0) -> int:
-    """Return the place after the remaining fields of a struct."""
+    """Return the offset after the remaining fields of a Thrift struct."""
     while at < len(data) and depth < _MAX_DEPTH:
         kind, step = data[at] & 0x0F, data[at] >> 4
         at += 1

@@ -1,4 +1,4 @@
-"""Reader of untrusted safetensors files. The library checks the header.
+"""Reader of untrusted safetensors files, which validates the header first.
 
 Its numpy reader does not support bfloat16: a captured bfloat16 tensor is widened to float32 exactly.
 """
@@ -39,7 +39,7 @@ _DTYPES: dict[str, str] = {
 
 
 def read_tensors(path: Path) -> Arrays:
-    """Return all tensors of a file. Raise `CorruptDataError` if malformed."""
+    """Return all tensors of a file; raise `CorruptDataError` if malformed."""
     with _malformed(path):
         data = path.read_bytes()
         _check_length(data[:_LENGTH_BYTES])
@@ -48,7 +48,7 @@ def read_tensors(path: Path) -> Arrays:
 
 
 def check_tensors(path: Path) -> None:
-    """Raise `CorruptDataError` for a malformed file. Read its header only."""
+    """Check a file's header only; raise `CorruptDataError` if malformed."""
     with _malformed(path):
         with path.open("rb") as file:
             _check_length(file.read(_LENGTH_BYTES))

@@ -1,1 +1,1 @@
-"""Outputs of a round: HTML, terminal, JUnit XML, Markdown."""
+"""Report formats of a round: HTML, terminal, JUnit XML, Markdown."""

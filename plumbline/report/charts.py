@@ -1,4 +1,4 @@
-"""Chart types, margins and axes, for the templates.
+"""Chart layout: types, margins and axes for the templates.
 
 Positions are plain numbers, in pixels. Up to six series share one chart and differ by colour, dash and shape. More
 series are drawn as small multiples: one panel per platform, beside the reference.
@@ -23,7 +23,7 @@ _CHAR = 7.0
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """Room around the plot, in pixels."""
+    """Margins around a plot, in pixels."""
 
     left: float
     right: float
@@ -62,7 +62,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """One point. `series` selects its shape and colour."""
+    """Point in a chart; `series` selects its shape and colour."""
 
     x: float
     y: float
@@ -73,7 +73,7 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Polyline, in the format of SVG points."""
+    """Polyline as an SVG points string."""
 
     points: str
     series: int
@@ -81,7 +81,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ChartLabel:
-    """Text in the plot."""
+    """Text label within the plot."""
 
     x: float
     y: float
@@ -92,7 +92,7 @@ class ChartLabel:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Vertical line with text beside its upper end."""
+    """Vertical line with a label at its upper end."""
 
     x: float
     y: float = 0.0
@@ -104,7 +104,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Entry of a legend."""
+    """Legend entry."""
 
     name: str
     index: int
@@ -112,7 +112,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Chart ready for drawing, or a set of `panels`.
+    """Complete chart, or a set of `panels`.
 
     `narrow` is the variant for phones.
     """
@@ -140,28 +140,28 @@ class Chart:
 
     @property
     def left(self) -> float:
-        """Return the plot's left edge."""
+        """Return the plot's left edge in pixels."""
         return self.margins.left
 
     @property
     def right(self) -> float:
-        """Return the plot's right edge."""
+        """Return the plot's right edge in pixels."""
         return self.width - self.margins.right
 
     @property
     def top(self) -> float:
-        """Return the plot's upper edge."""
+        """Return the plot's upper edge in pixels."""
         return self.margins.top
 
     @property
     def bottom(self) -> float:
-        """Return the plot's lower edge."""
+        """Return the plot's lower edge in pixels."""
         return self.height - self.margins.bottom
 
 
 @dataclass(frozen=True, slots=True)
 class LogAxis:
-    """Logarithmic axis with rows for zero and non-finite values."""
+    """Logarithmic axis, with extra rows for zero and non-finite values."""
 
     low: int
     high: int
@@ -169,7 +169,7 @@ class LogAxis:
     bottom: float
 
     def at(self, value: float | None) -> float:
-        """Return a value's position."""
+        """Return a value's position on the axis."""
         if value is None or not math.isfinite(value):
             return self.top
         if value <= 0:
@@ -180,7 +180,7 @@ class LogAxis:
         return round(min(max(position, self.top + 6), self.bottom - 6), 1)
 
     def ticks(self, *, zero: bool, missing: bool) -> tuple[Tick, ...]:
-        """Return at most eight ticks, plus the used extra rows.
+        """Return at most eight ticks, plus extra rows in use.
 
         Ticks are at least 18 pixels apart.
         """
@@ -195,7 +195,7 @@ class LogAxis:
 
 
 def log_axis(values: Sequence[float | None], top: float, bottom: float) -> LogAxis:
-    """Return an axis for all positive values."""
+    """Return a logarithmic axis that fits all positive values."""
     known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     low = math.floor(math.log10(min(known))) if known else -8
     high = math.ceil(math.log10(max(known))) if known else -4
@@ -203,7 +203,7 @@ def log_axis(values: Sequence[float | None], top: float, bottom: float) -> LogAx
 
 
 def nice(low: float, high: float, pieces: int = 4) -> tuple[float, float, float]:
-    """Return round bounds around the values, and the tick distance."""
+    """Return rounded axis bounds around the values, and the tick distance."""
     span = high - low or abs(high) * 0.1 or 1.0
     raw = span / pieces
     magnitude = 10.0 ** math.floor(math.log10(raw))
@@ -213,12 +213,12 @@ def nice(low: float, high: float, pieces: int = 4) -> tuple[float, float, float]
 
 
 def room_for(texts: Sequence[str]) -> float:
-    """Return the width of the longest text, in pixels."""
+    """Return the pixel width needed for the longest text."""
     return _CHAR * max(map(len, texts), default=0)
 
 
 def shortened(text: str, width: float, least: int = 7) -> str:
-    """Return `text`, cut in its middle to fit `width` pixels.
+    """Shorten `text` in its middle to fit `width` pixels.
 
     At least `least` characters remain.
     """
@@ -230,7 +230,7 @@ def shortened(text: str, width: float, least: int = 7) -> str:
 
 
 def end_anchor(at: float, text: str, right: float) -> str:
-    """Return the anchor that keeps a text left of `right`.
+    """Return the SVG text anchor that keeps a label left of `right`.
 
     `at` is the position of the text's middle.
     """

@@ -41,7 +41,7 @@ _BOLD = 1.15
 
 @dataclass(frozen=True, slots=True)
 class ChangeMark:
-    """Change of level to mark: its index and its series."""
+    """Marked level change: its index and its series."""
 
     index: int
     series: str
@@ -76,11 +76,11 @@ class Curves:
 
     @property
     def length(self) -> int:
-        """Return the number of points of the longest line."""
+        """Return the length of the longest line."""
         return max((len(line) for line in self.lines.values()), default=0)
 
     def only(self, *names: str) -> Curves:
-        """Return a copy with these lines only."""
+        """Return a copy restricted to these lines."""
         return replace(
             self,
             lines={name: self.lines[name] for name in names if name in self.lines},
@@ -90,7 +90,7 @@ class Curves:
 
 
 def curves(content: Curves) -> Chart | None:
-    """Draw lines on a linear scale, with gaps.
+    """Draw lines on a linear scale, with gaps for missing values.
 
     `None` without any line.
     """
@@ -108,7 +108,7 @@ def curves(content: Curves) -> Chart | None:
 
 
 def _panels(content: Curves, bounds: tuple[float, float]) -> Iterator[Chart]:
-    """Yield a panel for each platform except the reference.
+    """Yield one panel per platform, except the reference.
 
     Failed platforms come first.
     """
@@ -173,7 +173,7 @@ def _is_known(value: float | None) -> bool:
 
 
 def _last(line: Sequence[float | None]) -> tuple[int, float] | None:
-    """Return index and value of a line's last finite point."""
+    """Return index and value of the last finite point."""
     known = [(index, value) for index, value in enumerate(line) if value is not None and math.isfinite(value)]
     return known[-1] if known else None
 
@@ -198,7 +198,7 @@ def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[
 
 
 def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
-    """Yield a rule per change. Only the first have text."""
+    """Yield a vertical rule per level change; only the first have labels."""
     middle = (frame.left + frame.right) / 2
     for place, change in enumerate(content.changes):
         at = x(change.index)
@@ -209,7 +209,7 @@ def _rules(content: Curves, frame: Chart, x: Scale) -> Iterator[Rule]:
 
 
 def _change_text(change: ChangeMark, room: float) -> str:
-    """Return the text of a change of level.
+    """Return the label of a level change.
 
     Its name is shortened if necessary, its numbers never.
     """
@@ -233,7 +233,7 @@ def _x_ticks(content: Curves, size: ChartSize, x: Scale, width: float) -> Iterat
 def _end_labels(
     ends: Mapping[str, tuple[float, float]], frame: Chart, series: Callable[[str], int]
 ) -> tuple[ChartLabel, ...]:
-    """Return the names at the ends of lines, without overlap.
+    """Return line-end labels, moved apart to avoid overlap.
 
     Names are moved apart, inside the plot's height.
     """
@@ -256,7 +256,7 @@ def _end_labels(
 
 
 def _steps(last: int, count: int) -> range:
-    """Return about `count` round numbers from 0 to `last`."""
+    """Return about `count` round step numbers from 0 to `last`."""
     raw = max(1, last) / count
     magnitude = 10 ** math.floor(math.log10(raw)) if raw >= 1 else 1
     return range(0, last + 1, next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw))

@@ -1,4 +1,4 @@
-"""Sentences and findings of the decisions on a night's metrics. Pure."""
+"""Sentences and findings for decisions on nightly metrics. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def finding_of(judged: LineDecision) -> Finding:
 
 
 def sentence(judged: LineDecision) -> str:
-    """Describe a decision: since when, size, certainty and reason."""
+    """Describe a decision: start, size, certainty and reason."""
     history, decision = judged.line, judged.decision
     parts = [f"{history.workload}: {history.metric.name}"]
     if decision.size is not None and judged.reason not in ("quiet", "learning"):
@@ -87,7 +87,7 @@ def sentence(judged: LineDecision) -> str:
 
 
 def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
-    """Describe a decision that a round has kept."""
+    """Describe a decision stored by an earlier round."""
     parts = [f"{history.workload}: {history.metric.name}"]
     if entry.size is not None:
         parts.append(_interval(history.metric, entry.size, entry.low, entry.high))
@@ -111,7 +111,7 @@ def _interval(metric: Metric, size: float, low: float | None, high: float | None
 
 
 def shift_note(before: SpeedEvidence, after: SpeedEvidence) -> str:
-    """Describe the phases of a step that changed, the largest growth first, and the change in total."""
+    """Describe which step phases changed, largest growth first, and the total change."""
     names = [name for name in _PHASES if name in before.breakdown and name in after.breakdown]
     step = sum(before.breakdown[name] for name in names)
     changes = {name: after.breakdown[name] - before.breakdown[name] for name in names}

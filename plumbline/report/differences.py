@@ -1,4 +1,4 @@
-"""Differences between fingerprints: suspects, never verdicts."""
+"""Differences between fingerprints, shown as hints, never verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plumbline.schema.fingerprint import Fingerprint
 
 @dataclass(frozen=True, slots=True)
 class FingerprintDifference:
-    """One fingerprint key, with its value in each column."""
+    """One fingerprint key, with its value for each compared record."""
 
     group: str
     key: str
@@ -21,7 +21,7 @@ class FingerprintDifference:
 
 
 def described(fingerprint: Fingerprint) -> str:
-    """Return a short description of the machine."""
+    """Describe a machine in a few words."""
     if fingerprint.gpus:
         count = f"{len(fingerprint.gpus)} of " if len(fingerprint.gpus) > 1 else ""
         device = f"{count}{fingerprint.gpus[0].name}"
@@ -34,7 +34,7 @@ def described(fingerprint: Fingerprint) -> str:
 
 
 def _flat(fingerprint: Fingerprint) -> dict[tuple[str, str], str]:
-    """Return every key by (group, key), in display order."""
+    """Return fingerprint values by (group, key), in display order."""
     cpu = fingerprint.cpu
     gpus = fingerprint.gpus
     entries: dict[tuple[str, str], object] = {
@@ -73,7 +73,7 @@ _ORDER = ("settings", "bits of mantissa", "software", "packages", "hardware", "t
 
 
 def differences(columns: Sequence[Fingerprint]) -> tuple[FingerprintDifference, ...]:
-    """Return the keys whose values differ between the columns."""
+    """Return the keys with different values between the records."""
     flat = [_flat(fingerprint) for fingerprint in columns]
     keys = list(dict.fromkeys(key for column in flat for key in column))
     rows = []

@@ -1,4 +1,4 @@
-"""Earlier rounds of each platform, and one metric over the nights: charts, levels, changes and decisions. Pure."""
+"""History of each platform: earlier rounds, metric charts, decisions. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS = {"bytes": ("MiB", 1 / _MIB)}
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """Result of one platform in one round."""
+    """One platform's result in one round."""
 
     round: str
     when: str
@@ -38,7 +38,7 @@ Points = Mapping[str, Sequence[HistoryPoint]]
 
 
 def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[HistoryPoint]]:
-    """Return each platform's points, from rounds in order, each with its night."""
+    """Return each platform's results in round order, with night dates."""
     grouped: dict[str, list[HistoryPoint]] = {}
     for when, verdict in rounds:
         for name, result in verdict.platforms.items():
@@ -48,7 +48,7 @@ def points_of(rounds: Sequence[tuple[str, RoundVerdict]]) -> dict[str, list[Hist
 
 
 def history_chart(points: Points, order: Sequence[str], marked: frozenset[str] = frozenset()) -> Chart | None:
-    """Draw throughput per round, with failed rounds and changes of level."""
+    """Draw throughput per round, with failed rounds and level changes."""
     when = {point.round: point.when for line in points.values() for point in line}
     by_round = {name: {point.round: point for point in line} for name, line in points.items()}
     return curves(
@@ -66,7 +66,7 @@ def history_chart(points: Points, order: Sequence[str], marked: frozenset[str] =
 
 
 def changes_of(points: Points) -> list[ChangeMark]:
-    """Return the changes of level of each platform's throughput."""
+    """Return each platform's throughput level changes."""
     rounds = list(dict.fromkeys(point.round for line in points.values() for point in line))
     throughput = BY_NAME["throughput"]
     return [
@@ -80,7 +80,7 @@ def changes_of(points: Points) -> list[ChangeMark]:
 
 
 def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
-    """Describe since when a platform has this outcome.
+    """Describe since when a platform has had this outcome.
 
     The last point is this round.
     """
@@ -102,7 +102,7 @@ def since(points: Sequence[HistoryPoint], outcome: Outcome) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """Decision of one night that was more than quiet."""
+    """Table row on a noteworthy decision of one night."""
 
     round: str
     when: str
@@ -113,7 +113,7 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class MetricView:
-    """Chart of a metric, with what is known of its level."""
+    """Chart of one metric, with sentences about its level."""
 
     name: str
     level: str
@@ -125,7 +125,7 @@ class MetricView:
 
 
 def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> MetricView:
-    """Return the view of one metric's `last` nights."""
+    """Build the view of one metric's `last` nights."""
     unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
     return MetricView(
         name=clean(summary.metric, 80),
@@ -139,7 +139,7 @@ def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> Metr
 
 
 def level_sentence(summary: LineSummary) -> str:
-    """Describe the reference of a metric, its spread and its limit."""
+    """Describe a metric's reference, spread and limit."""
     if summary.reference is None:
         return sentence_of(fact("line.learning", nights=summary.nights))
     unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
@@ -176,7 +176,7 @@ def change_sentence(change: ChangeSummary) -> str:
 
 
 def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, factor: float) -> Chart | None:
-    """Draw the nights, their reference and their limit. `None` for fewer than two nights."""
+    """Draw the nights, reference and limit; `None` below two nights."""
     values = [None if value is None else value * factor for value in history.values[first:]]
     lines: dict[str, Sequence[float | None]] = {"measured": values}
     for name, level in {"reference": summary.reference, "limit": summary.limit}.items():
@@ -206,12 +206,12 @@ def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, 
 
 
 def _short(history: MetricHistory, sentence: str) -> str:
-    """Return a decision's sentence without the names that its section has."""
+    """Remove the workload and metric names from a decision's sentence."""
     return sentence.removeprefix(f"{history.workload}: {history.metric.name}; ")
 
 
 def _decisions(history: MetricHistory) -> tuple[DecisionRow, ...]:
-    """Return the newest decisions, the newest first."""
+    """Return the latest decisions, newest first."""
     return tuple(
         DecisionRow(
             round=history.rounds[place],

@@ -1,4 +1,4 @@
-"""Report as one self-contained HTML page, and the templates of all pages, compiled once.
+"""Self-contained HTML report, and compiled templates of all pages.
 
 It needs no script, font or external image.
 """
@@ -26,7 +26,7 @@ _EXPONENT = re.compile(r"(\d[\d.]*e-\d+)")
 
 
 def template(name: str) -> Template:
-    """Return a template from this package."""
+    """Return a compiled Jinja template of this package."""
     return _environment().get_template(name)
 
 
@@ -56,7 +56,7 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """Escape text, and format `backquoted` pieces as code."""
+    """Escape text for HTML, and format `backquoted` pieces as code."""
     from markupsafe import Markup, escape
 
     pieces = [escape(piece) for piece in text.split("`")]
@@ -66,7 +66,7 @@ def _coded(text: str) -> Markup:
 
 
 def _unbroken(text: str) -> Markup:
-    """Escape text. Keep numbers such as 3.0e-4 on one line.
+    """Escape text for HTML, keeping numbers such as 3.0e-4 on one line.
 
     Browsers break lines after a hyphen.
     """
@@ -80,7 +80,7 @@ def _unbroken(text: str) -> Markup:
 
 
 def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord) -> str:
-    """Render the page that compares two records, with a verdict on the candidate only."""
+    """Render the page that compares two records."""
     base, name = reference.record.record_id, candidate.record.record_id
     if base == name:
         base, name = f"{base} (reference)", f"{name} (candidate)"
@@ -99,16 +99,16 @@ def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: Loade
 
 
 def record_numbers(loaded: LoadedRecord) -> dict[str, float | None]:
-    """Return accuracy and throughput of a record."""
+    """Return a record's accuracy and throughput."""
     metrics = read_metrics(loaded.record)
     return {"accuracy": metrics["accuracy"], "samples_per_second": metrics["throughput"]}
 
 
 def render_page(view: ReportView) -> str:
-    """Render the page of a view."""
+    """Render the HTML page of a report view."""
     return rendered("report.html.j2", view=view)
 
 
 def rendered(file: str, **content: object) -> str:
-    """Render one of this package's pages."""
+    """Render one of this package's page templates."""
     return template(file).render(version=__version__, none_sign=NONE, **content)

@@ -1,4 +1,4 @@
-"""JUnit XML of a round, and of the judged series of a different tool.
+"""JUnit XML of a round, or of imported series.
 
 A round has one suite per platform, and one case per check, named `SUITE.WORKLOAD.PLATFORM` and by the check, so that a
 CI's history finds a night's case in every other night. A case has the seconds of the training's part that it checks.
@@ -20,7 +20,7 @@ _TAGS: dict[Outcome, str] = {"drift": "failure", "inconclusive": "error", "inval
 
 
 def junit_xml(verdict: RoundVerdict) -> str:
-    """Return the XML document."""
+    """Return a round as JUnit XML."""
     root = ET.Element("testsuites", name=f"plumbline {clean(verdict.suite, 63)}")
     for name, result in verdict.platforms.items():
         root.append(_suite(verdict, clean(name, 63), result))
@@ -30,7 +30,7 @@ def junit_xml(verdict: RoundVerdict) -> str:
 
 
 def series_junit(source: str, lines: Sequence[LineSummary]) -> str:
-    """Return the XML document of judged series: one suite per platform, one case per workload and metric."""
+    """Return imported series as JUnit XML: one suite per platform, one case per workload and metric."""
     root = ET.Element("testsuites", name=f"plumbline history {clean(source, 80)}")
     for platform in dict.fromkeys(line.platform for line in lines):
         name = clean(platform, 63)
@@ -48,7 +48,7 @@ def series_junit(source: str, lines: Sequence[LineSummary]) -> str:
 
 
 def junit_document(root: ET.Element) -> str:
-    """Return the XML of counted suites."""
+    """Return JUnit XML of test suites, with totals."""
     for key in ("tests", "failures", "errors"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
     ET.indent(root)
@@ -88,7 +88,7 @@ def _own_check(finding: Finding) -> str:
 
 
 def _case_name(finding: Finding) -> str:
-    """Return the check and the kind of comparison, without a record's id, which changes every night."""
+    """Return a stable test case name, without the record id."""
     kind, _, name = finding.against.partition(" ")
     against = {"platform": f" against platform {clean(name, 63)}", "baseline": " against the baseline"}.get(kind, "")
     return f"{_own_check(finding)}{against}"
@@ -100,7 +100,7 @@ def _part_seconds(finding: Finding, result: PlatformResult) -> float:
 
 
 def _total_seconds(result: PlatformResult) -> float:
-    """Return the seconds of a platform's trainings. Waiting for data is a share of their parts."""
+    """Return a platform's total training seconds. Waiting for data is a share of their parts."""
     if "total" in result.timings:
         return max(0.0, result.timings["total"])
     return sum(max(0.0, took) for name, took in result.timings.items() if not name.endswith("data_wait"))

@@ -1,4 +1,4 @@
-"""Markdown of a round, for CI summaries and Prefect, and of the judged series of a different tool."""
+"""Markdown of a round or imported series, for CI and Prefect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def safe(text: object, limit: int = 240) -> str:
 
 
 def _link(label: str, address: str) -> str:
-    """Return a whole web address as a link, and a path or any other address as code, which viewers do not link."""
+    """Format a web address as a link, anything else as code."""
     if address.startswith(("http://", "https://")):
         # A presigned address is a thousand characters long, and dead without its last one.
         return f"[{label}]({quote(address, safe=_IN_ADDRESS)})"
@@ -53,7 +53,7 @@ def _link(label: str, address: str) -> str:
 
 
 def step_summary(verdict: RoundVerdict) -> str:
-    """Return the Markdown summary of a round."""
+    """Return a round's Markdown summary."""
     lines = [
         f"## {SYMBOLS[verdict.verdict]} Plumbline: {verdict.verdict}",
         "",
@@ -81,7 +81,7 @@ def step_summary(verdict: RoundVerdict) -> str:
 
 
 def series_summary(source: str, verdict: Outcome, words: str, lines: Sequence[LineSummary]) -> str:
-    """Return the Markdown summary of judged series: those with a loss in a table, the rest as a number."""
+    """Return imported series' Markdown summary: a table of regressions, the rest counted."""
     lost = sorted((line for line in lines if line.verdict != "pass"), key=lambda line: line.verdict != "drift")
     text = [f"## {SYMBOLS[verdict]} Plumbline history: {verdict}", "", f"{safe(source)}: {safe(words)}."]
     if lost:
@@ -95,7 +95,7 @@ def series_summary(source: str, verdict: Outcome, words: str, lines: Sequence[Li
 
 
 def findings_table(verdict: RoundVerdict) -> str:
-    """Return all findings at full precision, failed ones first."""
+    """Return a table of all findings, failed ones first."""
     every = [(name, finding) for name, result in verdict.platforms.items() for finding in result.findings]
     every.sort(key=lambda pair: pair[1].outcome == "pass")
     lines = [
@@ -114,7 +114,7 @@ def findings_table(verdict: RoundVerdict) -> str:
 
 
 def figures_page(view: ReportView) -> str:
-    """Return Markdown with every chart, up to a maximum size."""
+    """Return a Markdown page of all charts, up to a maximum size."""
     lines, size, left_out = [], 0, 0
     for heading, chart in _charts(view):
         picture = base64.b64encode(template("figure.svg.j2").render(chart=chart).encode()).decode()

@@ -1,4 +1,4 @@
-"""Sentences of facts, and texts of verdicts, causes, places and numbers, which all outputs share.
+"""Sentences for facts, verdicts, causes and numbers, shared by all outputs.
 
 No other module turns a code of the judge into words.
 """
@@ -26,7 +26,7 @@ SYMBOLS: dict[Outcome, str] = {"pass": "✓", "drift": "✕", "inconclusive": "?
 
 
 def sentence_of(statement: Statement) -> str:
-    """Return the sentence of a statement. Words from elsewhere stay as they are.
+    """Format a statement as a sentence.
 
     A code that this release does not know, from a verdict of a later one, is shown with its values.
     """
@@ -42,17 +42,17 @@ def sentence_of(statement: Statement) -> str:
 
 
 def about(subject: str, name: str) -> str:
-    """Return the words of a code of a cause, or of a certainty, about a subject: `because`, `hint` or `sure`."""
+    """Return an explanatory text for a cause or certainty: `because`, `hint` or `sure`."""
     return templates()[f"{subject}.{name}"]
 
 
 def note_line(note: Note) -> str:
-    """Return a note's sentence, with its workload."""
+    """Return a note as a sentence, with its workload."""
     return f"{note.workload}: {sentence_of(note.text)}" if note.workload else sentence_of(note.text)
 
 
 def spoken(content: Any) -> Any:
-    """Return a document's JSON values with sentences in place of facts: the contract of `--json`."""
+    """Return a document's JSON values with facts formatted as sentences, for `--json`."""
     if isinstance(content, dict):
         if content.keys() == _KEYS:
             return sentence_of(Fact.model_validate(content))
@@ -62,7 +62,7 @@ def spoken(content: Any) -> Any:
 
 @cache
 def templates() -> dict[str, str]:
-    """Return the template of each code."""
+    """Return the sentence template of each fact code."""
     import tomllib  # of Python 3.11: an environment of the upgrade gate, which may be of 3.10, writes no sentence
 
     groups = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text(encoding="utf-8"))
@@ -71,14 +71,14 @@ def templates() -> dict[str, str]:
 
 @cache
 def explanations() -> dict[str, dict[str, str]]:
-    """Return `group`, `meaning`, `evidence` and `do` of each code of a verdict or a cause, in order."""
+    """Return the explanation of each verdict or cause: `group`, `meaning`, `evidence` and `do`."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name("causes.toml").read_text(encoding="utf-8"))
 
 
 class _Sentence(Formatter):
-    """Formatter whose values may be clauses, lists and numbers that are not finite."""
+    """Formatter that accepts clauses, lists and non-finite numbers."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:  # noqa: ARG002 - of the base class
         return kwargs.get(key, "missing")
@@ -91,7 +91,7 @@ class _Sentence(Formatter):
 
 
 def counted(num: int, plural: str) -> str:
-    """Return a number with its noun: `1 night`, `2 nights`."""
+    """Format a number with its noun: `1 night`, `2 nights`."""
     return f"{num} {plural if num != 1 or plural == 'series' else plural[:-1]}"
 
 
@@ -108,12 +108,12 @@ _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
 
 
 def clean(text: object, limit: int = MAX_CHARS) -> str:
-    """Return one bounded, printable line of a fact or of untrusted text."""
+    """Return one printable line of limited length from any text."""
     return clean_text(sentence_of(text) if isinstance(text, Fact) else text, limit)
 
 
 def number(value: float | str | None) -> str:
-    """Format a number with up to four digits.
+    """Format a number with at most four digits.
 
     `None` becomes "missing".
     """
@@ -135,7 +135,7 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration."""
+    """Format a duration in seconds."""
     if value is None or not math.isfinite(value) or value < 0:
         return NONE
     if value < 1e-3:
@@ -162,14 +162,14 @@ def size(num_bytes: float | None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names: `a`, `a and b`, `a, b and c`."""
+    """Join names as `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and the number of further names."""
+    """Join the first names, with the number of further ones."""
     shown = [clean(name, 63) for name in names]
     if len(shown) <= _MOST_NAMES + 1:
         return listed(shown)
@@ -177,7 +177,7 @@ def some_of(names: Sequence[str]) -> str:
 
 
 def place(divergence: Divergence | None) -> str:
-    """Describe the first divergence in one line."""
+    """Describe the first divergence (stage, step, module) in one line."""
     if divergence is None:
         return NONE
     parts: list[str] = [divergence.stage]
@@ -191,22 +191,22 @@ def place(divergence: Divergence | None) -> str:
 
 
 def top_cause(result: PlatformResult) -> Cause | None:
-    """Return the first of the surest causes."""
+    """Return the first of the most certain causes."""
     return min(result.causes, key=lambda cause: _SURE_ORDER[cause.sure], default=None)
 
 
 def deciding(result: PlatformResult) -> Finding | None:
-    """Return the first finding with the outcome of the verdict."""
+    """Return the first finding that determines the verdict."""
     return next((finding for finding in result.findings if finding.outcome == result.verdict), None)
 
 
 def by_rounding(result: PlatformResult) -> bool:
-    """Return whether the judge noted a difference by rounding alone."""
+    """Return whether the runs differ by rounding only."""
     return any(note.code == "rounding" for note in result.notes)
 
 
 def cause_line(result: PlatformResult) -> str:
-    """Return code and certainty of each cause, the surest first.
+    """Format the causes with certainty, most certain first.
 
     Without a cause: why the platform is unavailable, or that rounding is the only difference.
     """

@@ -1,4 +1,4 @@
-"""Site over all rounds: index of suites, nights by platform, and the metrics of one platform. Pure.
+"""Site pages over all rounds: index, nights by platform, platform metrics. Pure.
 
 Links are relative, so that the pages open from a folder, a bucket's static hosting and a local server alike.
 """
@@ -32,7 +32,7 @@ _NAV = re.compile(r"<!--nights-->.*?<!--/nights-->", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class SuiteRow:
-    """One suite with its latest round."""
+    """Index row: one suite with its latest round."""
 
     suite: str
     latest: RoundVerdict
@@ -41,23 +41,23 @@ class SuiteRow:
 
     @property
     def href(self) -> str:
-        """Return the link of the suite's page; empty if it has none yet."""
+        """Return the link to the suite's page, or ""."""
         return f"{quote(self.suite)}/index.html" if self.has_pages else ""
 
     @property
     def report(self) -> str:
-        """Return the link of the latest report; empty if it does not exist."""
+        """Return the link to the latest report, or ""."""
         return report_href("..", self.suite, self.latest.round) if self.has_report else ""
 
     @property
     def sentence(self) -> str:
-        """Return the verdict in one sentence."""
+        """Describe the verdict in one sentence."""
         return headline(self.latest, sorted(self.latest.platforms), "", exact=False).sentence
 
 
 @dataclass(frozen=True, slots=True)
 class StackChange:
-    """What a platform's training ran on, and on which night it changed."""
+    """Change of spec, lock, hardware or software at one night."""
 
     round: str
     when: str
@@ -69,7 +69,7 @@ class StackChange:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Verdict of one platform in one night."""
+    """Matrix cell: one platform's verdict in one night."""
 
     outcome: Outcome | None
     symbol: str
@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
-    """One night: a cell per platform, and the platforms that did not pass in words."""
+    """Matrix row: one night, with a cell per platform."""
 
     round: str
     when: str
@@ -90,7 +90,7 @@ class MatrixRow:
 
 
 def report_href(root: str, suite: str, round_id: str) -> str:
-    """Return the relative link of a round's report. `root` leads to the store's root."""
+    """Return the relative link to a round's report, via `root`."""
     return f"{root}/rounds/{quote(suite)}/{quote(round_id)}/report.html"
 
 
@@ -100,7 +100,7 @@ def platform_name(platform: str) -> str:
 
 
 def index_page(rows: Sequence[SuiteRow]) -> str:
-    """Render the index of suites, the worst latest verdict first."""
+    """Render the index of suites, worst latest verdict first."""
     order = ("invalid", "drift", "inconclusive", "pass")
     ranked = sorted(rows, key=lambda row: (order.index(row.latest.verdict), row.suite))
     return rendered("index.html.j2", rows=ranked)
@@ -113,7 +113,7 @@ def suite_page(
     latest: RoundVerdict | None,
     reports: Collection[str],
 ) -> str:
-    """Render the matrix of nights and platforms, the newest night first."""
+    """Render the matrix of nights and platforms, newest night first."""
     nights = night_rows(suite, platforms, series, reports)
     head = headline(latest, sorted(latest.platforms), "", exact=False) if latest else None
     report = report_href("../..", suite, latest.round) if latest and latest.round in reports else ""
@@ -127,7 +127,7 @@ def suite_page(
 def night_rows(
     suite: str, platforms: Sequence[str], series: Mapping[str, SeriesFile], reports: Collection[str]
 ) -> tuple[MatrixRow, ...]:
-    """Return the last nights of all platforms, the newest first."""
+    """Return all platforms' last nights, newest first."""
     times = {name: judged.time for platform in platforms for name, judged in series[platform].judged.items()}
     newest = sorted(times, key=lambda name: (times[name], name), reverse=True)[:NIGHTS]
     changes = {platform: _by_round(stack_changes(series[platform])) for platform in platforms}
@@ -152,7 +152,7 @@ def _cell(platform: str, when: str, result: JudgedRound | None, changes: Sequenc
 
 
 def _not_passed(results: Mapping[str, JudgedRound | None]) -> str:
-    """Name the platforms that did not pass, with their causes."""
+    """Name the platforms that did not pass, with causes."""
     groups: dict[str, list[str]] = {}
     for platform, result in results.items():
         if result is not None and result.verdict != "pass":
@@ -161,7 +161,7 @@ def _not_passed(results: Mapping[str, JudgedRound | None]) -> str:
 
 
 def stack_changes(series: SeriesFile) -> tuple[StackChange, ...]:
-    """Return every night on which a workload's spec, lock, hardware or software differs from its night before."""
+    """Return every night with a spec, lock, hardware or software change."""
     changes: dict[tuple[str, str, str, str], StackChange] = {}
     for workload in series.workloads:
         for before, after in pairwise(series.places(workload)):
@@ -188,7 +188,7 @@ def platform_page(
     lines: Sequence[tuple[MetricHistory, LineSummary]],
     reports: Collection[str],
 ) -> str:
-    """Render every metric of a platform over its nights, and the changes of its machine and software."""
+    """Render a platform's metrics over its nights, and its machine changes."""
     judged = list(series.judged.items())
     points = [HistoryPoint(name, _minute(result.time), result.verdict) for name, result in judged]
     metrics: dict[str, list[MetricView]] = {}
@@ -214,7 +214,7 @@ def platform_page(
 
 
 def history_page(source: str, verdict: Outcome, words: str, lines: Sequence[tuple[MetricHistory, LineSummary]]) -> str:
-    """Render the judged series of a file of another tool, those with a loss first."""
+    """Render imported series, those with a regression first."""
     order = ("invalid", "drift", "inconclusive", "pass")
     ranked = sorted(lines, key=lambda line: order.index(line[1].verdict))
     sections: dict[str, list[MetricView]] = {}
@@ -231,7 +231,7 @@ def history_page(source: str, verdict: Outcome, words: str, lines: Sequence[tupl
 
 
 def _with_size(line: LineSummary) -> str:
-    """Name a series, with the size and the date of its open loss."""
+    """Describe a series with size and date of its open regression."""
     name = " ".join(filter(None, (line.platform, line.workload, line.metric)))
     losses = [change for change in line.changes if change.worse and change.change is not None]
     if line.verdict != "drift" or not losses:
@@ -240,7 +240,7 @@ def _with_size(line: LineSummary) -> str:
 
 
 def with_nights(page: str, suite: str, earlier: str, later: str) -> str:
-    """Return a report's page with links to its suite, and to the rounds before and after it, where they exist."""
+    """Add links to a report page: suite, previous and next round."""
     links = [("all nights", f"../../../site/{quote(suite)}/index.html")]
     links += [("← night before", f"../{quote(earlier)}/report.html")] if earlier else []
     links += [("night after →", f"../{quote(later)}/report.html")] if later else []

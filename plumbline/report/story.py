@@ -1,4 +1,4 @@
-"""Texts of the report: headline, causes and platform cards."""
+"""Report texts: headline, causes and platform cards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class CauseLine:
-    """One cause in the headline, with its platforms and their first divergence."""
+    """One cause in the headline, with affected platforms and first divergence."""
 
     platforms: str
     cause: Cause
@@ -35,7 +35,7 @@ class CauseLine:
 
 @dataclass(frozen=True, slots=True)
 class PlatformCard:
-    """Card of one platform that did not pass."""
+    """Report card of one platform that did not pass."""
 
     name: str
     result: PlatformResult
@@ -59,7 +59,7 @@ _MAX_LINES = 12
 
 
 def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: bool) -> Headline:
-    """Return the verdict's sentence and its supporting text."""
+    """Return the verdict's headline and supporting text."""
     by_outcome = {
         outcome: [name for name in order if verdict.platforms[name].verdict == outcome]
         for outcome in ("invalid", "drift", "inconclusive", "pass")
@@ -74,7 +74,7 @@ def headline(verdict: RoundVerdict, order: Sequence[str], night: str, *, exact: 
 
 
 def _causes(verdict: RoundVerdict, order: Sequence[str]) -> tuple[CauseLine, ...]:
-    """Return the causes of drifted platforms, most frequent first."""
+    """Return drifted platforms' causes, most frequent first."""
     groups: dict[tuple[str, str, str], list[tuple[str, int, Cause]]] = {}
     failed = [name for name in order if verdict.platforms[name].verdict != "pass"]
     for place_in_page, name in enumerate(failed, start=1):
@@ -123,7 +123,7 @@ def _reason(result: PlatformResult) -> str:
 
 
 def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: bool) -> str:
-    """Return the second line: results of the other platforms."""
+    """Return the supporting text on the other platforms' results."""
     texts = {"pass": "passed", "drift": "drifted", "inconclusive": "without enough evidence", "invalid": "not judged"}
     parts = [f"{len(names)} {texts[outcome]} ({some_of(names)})" for outcome, names in by_outcome.items() if names]
     rounding = [name for name, result in verdict.platforms.items() if by_rounding(result)]
@@ -137,7 +137,7 @@ def _support(verdict: RoundVerdict, by_outcome: dict[str, list[str]], *, exact: 
 
 
 def _proven(findings: Sequence[Finding]) -> list[str]:
-    """Return what was proven of the production settings and of the learning curves, by the weakest proof of each."""
+    """Describe how well production settings and learning curves were verified."""
     passed = [finding for finding in findings if finding.outcome == "pass"]
     checks = [finding for finding in passed if finding.check == "production.equality"]
     windows = [finding.observed for finding in passed if finding.check == "learn.portable"]
@@ -158,7 +158,7 @@ def _share_of_limit(finding: Finding) -> float:
 
 
 def card_of(name: str, result: PlatformResult, since_when: str) -> PlatformCard:
-    """Return the card of a platform that did not pass."""
+    """Build the report card of a platform that did not pass."""
     cause = top_cause(result)
     bad = [finding for finding in result.findings if finding.outcome != "pass"]
     return PlatformCard(

@@ -24,7 +24,7 @@ _NEAR = 2
 
 
 class SegmentStart(Model):
-    """Night at which a metric's history starts anew, and why."""
+    """Night at which a metric's history restarts, and why."""
 
     since: str
     round: str
@@ -34,7 +34,7 @@ class SegmentStart(Model):
 
 
 class ChangeSummary(Model):
-    """One lasting change of the series."""
+    """One lasting level change of a series."""
 
     since: str
     round: str
@@ -49,7 +49,7 @@ class ChangeSummary(Model):
 
 
 class LineSummary(Model):
-    """Summary of one metric, workload and platform."""
+    """Summary of one metric's history, by workload and platform."""
 
     platform: str
     workload: str
@@ -77,7 +77,7 @@ class LineSummary(Model):
 def summarise(
     history: MetricHistory, allowed: Allowed, *, last: int | None = None, is_judged: bool = True
 ) -> LineSummary:
-    """Summarise the history of one metric.
+    """Summarise one metric's history.
 
     Its changes are the engine's events in the `last` nights (default: all): those that rounds kept, or, with
     `is_judged=False`, those that nights without experiments show.
@@ -124,7 +124,7 @@ def summarise(
 
 
 def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
-    """Return the reference, and where its level begins: beside an open loss it is the level before."""
+    """Return the reference before any reported regression, and where its nights begin."""
     past, reference = decided.past, decided.decision.reference
     if past.call is None:
         return reference, past.level
@@ -132,7 +132,7 @@ def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
 
 
 def _changes(history: MetricHistory, first: int) -> Iterator[ChangeSummary]:
-    """Yield the calls, gains and recoveries since a night."""
+    """Yield reported regressions, gains and recoveries since a night."""
     lost: CallEntry | None = None
     for place, entry in history.calls:
         centre = entry.centre or 0.0

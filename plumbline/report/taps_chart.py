@@ -1,4 +1,4 @@
-"""Chart of each tensor's error at one step. Pure.
+"""Chart of all tensor errors at one step. Pure.
 
 It compares the first tapped step with the effect of rounding.
 """
@@ -44,7 +44,7 @@ _Errors = Sequence[TapError]
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """One drawing area: positions of tensors and their errors."""
+    """Drawing area with the positions of tensors and errors."""
 
     frame: Chart
     axis: LogAxis
@@ -52,7 +52,7 @@ class _Plot:
     split: int
 
     def x(self, index: float) -> float:
-        """Return the position of the tensor at `index`.
+        """Return the x position of the tensor at `index`.
 
         Gradients follow a gap.
         """
@@ -62,7 +62,7 @@ class _Plot:
 
 
 def taps_chart(pairs: Mapping[str, Pair], order: Sequence[str], marked: frozenset[str]) -> Chart | None:
-    """Draw all errors of outputs and gradients at one step.
+    """Draw the errors of all outputs and gradients at one step.
 
     It is the first tapped step. Only tensors of the platforms `marked` have limits.
     Return `None` if no tensor was sketched on both sides, or if all are bitwise equal.
@@ -110,7 +110,7 @@ def _panel(name: str, errors: _Errors, everything: _Errors, note: str) -> Chart:
 
 
 def _tall(size: ChartSize, height: float) -> ChartSize:
-    """Return the size with this height and room for labels.
+    """Return the chart size for this height, with label margins.
 
     The labels name layers and sections.
     """
@@ -165,7 +165,7 @@ def _title(platform: str, error: TapError) -> str:
 def _first_ones(
     errors_of: Mapping[str, _Errors], plot: _Plot, series: Callable[[str], int]
 ) -> tuple[list[ChartLabel], list[Line]]:
-    """Return labels of the first modules over their limits.
+    """Return labels of the first modules beyond their limits.
 
     Leader lines come with them.
     """
@@ -199,7 +199,7 @@ def _band(errors: _Errors, start: int, plot: _Plot) -> str:
 
 
 def _layers(errors: _Errors, plot: _Plot) -> tuple[Tick, ...]:
-    """Return ticks where layers begin, as many as fit."""
+    """Return axis ticks at layer starts, as many as fit."""
     starts: list[tuple[int, str]] = []
     for index, error in enumerate(errors):
         match = _LAYER.search(error.reference.name)

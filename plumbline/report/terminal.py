@@ -36,7 +36,7 @@ _GATES = ("learn.", "speed.", "history.")
 
 
 def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
-    """Return the round as a table. `colour` adds terminal colours."""
+    """Return the round as a text table; `colour` adds terminal colours."""
     from rich.console import Console
     from rich.text import Text
 
@@ -91,7 +91,7 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Print each cause, and each failed part of the checks."""
+    """Yield lines that explain each cause and failed check."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -106,7 +106,7 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
 
 
 def _first_of_each_part(result: PlatformResult) -> list[Finding]:
-    """Return the first failed finding of each part, and every gate's.
+    """Return the first failed finding of each training part and gate.
 
     Each gate measures a loss of its own.
     """
@@ -145,7 +145,7 @@ def _time(console: Console, timings: Mapping[str, float]) -> None:
 
 
 def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
-    """Return the next command or action for the reader."""
+    """Return the next command or action to suggest."""
     suite = suite_file or "SUITE"
     accept = f"plumbline baseline accept {suite} --round {clean(verdict.round, 80)}"
     if verdict.verdict == "pass":
@@ -176,6 +176,6 @@ def _without_baseline(verdict: RoundVerdict) -> Sequence[str]:
 
 
 def _changed_task(verdict: RoundVerdict) -> str:
-    """Return why the accepted baselines do not count, of the first platform whose task has changed."""
+    """Return why accepted baselines do not apply, for the first such platform."""
     texts = (note.text for result in verdict.platforms.values() for note in result.notes if note.code == "no-baseline")
     return next((clean(sentence_of(text)) for text in texts if getattr(text, "code", "") == "round.other-task"), "")

@@ -1,4 +1,4 @@
-"""Durations of a round, of platforms, and of a step."""
+"""Charts of durations: of a round, its platforms, and a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_LABEL = 9.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a bar.
+    """Coloured part of a bar.
 
     `share` is in percent of the whole width.
     """
@@ -29,7 +29,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One line of a bar chart."""
+    """One bar of a bar chart."""
 
     name: str
     words: str
@@ -38,7 +38,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bar chart on a common scale.
+    """Bar chart on one scale.
 
     `kinds` is the legend: the name of each kind of piece.
     """
@@ -54,7 +54,7 @@ def _plain(name: str) -> str:
 
 
 def step_bars(records: Mapping[str, LoadedRecord], order: Sequence[str]) -> Bars | None:
-    """Return the throughput and the step's breakdown of each platform."""
+    """Return bars of each platform's throughput and step breakdown."""
     speeds = {name: record.record.evidence.speed for name, record in records.items()}
     known = {name: speed for name, speed in speeds.items() if speed and speed.step_seconds}
     if not known:
@@ -94,7 +94,7 @@ def _piece(name: str, value: float, share: float, kind: int) -> Piece:
 
 
 def round_bars(verdict: RoundVerdict, order: Sequence[str]) -> tuple[Bars, ...]:
-    """Return the phases of the round, then of each platform."""
+    """Return bars of the round's phases, then each platform's."""
     charts = []
     own = _simple("The round", verdict.timings)
     if own:

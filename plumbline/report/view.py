@@ -1,4 +1,4 @@
-"""View model of the report. Pure.
+"""View model of the report: all content, ready to render. Pure.
 
 All decisions are made here; the template only arranges the content.
 """
@@ -29,7 +29,7 @@ _MAX_ROWS = 80
 
 @dataclass(frozen=True, slots=True)
 class PlatformRow:
-    """A platform's row in the table."""
+    """Table row of one platform."""
 
     name: str
     result: PlatformResult
@@ -42,7 +42,7 @@ class PlatformRow:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceTable:
-    """Table of differences, cut at a maximum length."""
+    """Table of differences, limited in length."""
 
     title: str
     columns: tuple[str, ...]
@@ -52,7 +52,7 @@ class DifferenceTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """One record, with the location of its parts."""
+    """Record with links to its files."""
 
     platform: str
     record_id: str
@@ -65,7 +65,7 @@ class RecordLink:
 
 @dataclass(frozen=True)
 class ReportView:
-    """Content of a whole report."""
+    """Content of a complete report."""
 
     headline: Headline
     rows: tuple[PlatformRow, ...]
@@ -95,7 +95,7 @@ def build_view(
     earlier: Mapping[str, RunRecord] | None = None,
     unjudged: str = "",
 ) -> ReportView:
-    """Return the report's content for a round.
+    """Build the report's content for a round.
 
     `earlier` has each platform's record of a night to compare with. The platform `unjudged` is shown without a verdict.
     """
@@ -152,12 +152,12 @@ def _name(name: str) -> str:
 
 
 def _named(lot: Mapping[str, LoadedRecord], verdict: RoundVerdict) -> dict[str, LoadedRecord]:
-    """Return a workload's records of the verdict's platforms, by printable names."""
+    """Return a workload's records by printable platform names."""
     return {_name(name): loaded for name, loaded in lot.items() if _name(name) in verdict.platforms}
 
 
 def _of(records: Records, name: str) -> list[LoadedRecord]:
-    """Return the records of one platform."""
+    """Return one platform's records."""
     return [lot[name] for lot in records.values() if name in lot]
 
 

@@ -1,4 +1,4 @@
-"""Evidence of one workload: equality, charts and step times. Pure."""
+"""Report section on one workload: equality, charts, step times. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_POINTS = 240
 def loss_charts(
     records: Mapping[str, LoadedRecord], order: Sequence[str], marked: frozenset[str] = frozenset()
 ) -> tuple[Chart, ...]:
-    """Draw each platform's losses, of probe and learn part."""
+    """Draw each platform's loss curves, of probe and learning run."""
     probes = {
         name: [step.loss for step in record.record.evidence.probe.steps]
         for name, record in records.items()
@@ -51,7 +51,7 @@ def loss_charts(
 
 
 def _thinned(line: Sequence[float | None], width: int) -> list[float | None]:
-    """Return means over `width` steps.
+    """Average values over `width` steps.
 
     A missing number makes its mean missing.
     """
@@ -70,7 +70,7 @@ _FAMILIES = {"bert": "BERT", "distilbert": "DistilBERT", "roberta": "RoBERTa", "
 
 @dataclass(frozen=True, slots=True)
 class WorkloadView:
-    """Evidence of one workload."""
+    """Report content on one workload."""
 
     name: str
     recipe: str
@@ -85,7 +85,7 @@ def workload_view(
     workload: str, records: Mapping[str, LoadedRecord], reference: str, order: Sequence[str],
     marked: frozenset[str] = frozenset(),
 ) -> WorkloadView:  # fmt: skip
-    """Return the evidence of one workload. `records` has its platforms in the order of `order`."""
+    """Build the report content on one workload. `records` has its platforms in the order of `order`."""
     base = records.get(reference)
     pairs = {name: Pair(base, record) for name, record in records.items() if base is not None and name != reference}
     taps = taps_chart(pairs, order, marked)
@@ -112,7 +112,7 @@ def _recipe(record: LoadedRecord) -> str:
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return the class names, unless they merely repeat the numbers."""
+    """Return the class names, unless they only repeat the numbers."""
     if not names or list(names) == [str(number) for number in range(len(names))]:
         return ""
     shown = [f"{number} = {clean(name, 60)}" for number, name in enumerate(names)]
@@ -120,7 +120,7 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def _equal(pair: Pair) -> dict[str, bool]:
-    """Return what is bitwise equal in a pair.
+    """Return which evidence is bitwise equal in two records.
 
     Empty without a probe.
     """
@@ -134,7 +134,7 @@ def _equal(pair: Pair) -> dict[str, bool]:
 
 
 def _equalities(platforms: Mapping[str, Mapping[str, bool]]) -> tuple[str, ...]:
-    """Return one line per group of platforms with equal results.
+    """Return one line per group of bitwise equal platforms.
 
     Groups are in the order of the platforms.
     """

@@ -16,7 +16,7 @@ Level = Literal["failure", "warning", "success", "info"]
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """One event: how bad it is, and which result of a platform raises it."""
+    """Alert event: severity, and which platform result raises it."""
 
     level: Level
     raised_by: Callable[[PlatformResult], Mapping[str, Fact]] | None = None
@@ -54,5 +54,5 @@ AlertEvent = Annotated[str, Field(max_length=64), AfterValidator(_known)]
 
 
 def is_good_news(event: str) -> bool:
-    """Return whether an event needs no action tonight: a round that passes raises it, and its end is not recovery."""
+    """Return whether an event is informational, needing no action."""
     return EVENTS[event].level in ("success", "info")

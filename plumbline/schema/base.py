@@ -1,4 +1,4 @@
-"""Base of all models, and their reader for untrusted bytes."""
+"""Base class of all data models, and parser of untrusted JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Scalar = bool | Whole | Number | Text | None
 
 
 def _bounded_json(value: JsonValue) -> JsonValue:
-    """Return `value`. Raise `ValueError` for a number outside the bounds, or a long text."""
+    """Return `value`; raise `ValueError` for excessive numbers or text lengths."""
     open_values = [value]
     while open_values:
         current = open_values.pop()
@@ -82,12 +82,12 @@ _REASONS = {
 
 
 class Model(BaseModel):
-    """Frozen model without unknown keys, NaN or infinity. Missing numbers are `None`."""
+    """Frozen Pydantic model without unknown keys, NaN or infinity. Missing numbers are `None`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, in the order of the fields."""
+        """Convert to plain JSON values, in field order."""
         return self.model_dump(mode="json")
 
     def replace(self, **changes: Any) -> Self:
@@ -115,7 +115,7 @@ def first_problem(error: ValidationError, kind: type[BaseModel] | None = None) -
 
 
 def read_model(kind: type[M], source: bytes | Path, *, where: str = "", max_bytes: int = 64 << 20) -> M:
-    """Parse `kind` from untrusted JSON. Raise `InvalidInputError` with file and key."""
+    """Parse `kind` from untrusted JSON; raise `InvalidInputError` with file and key."""
     where = where or (str(source) if isinstance(source, Path) else "")
     if isinstance(source, Path):
         try:
@@ -147,7 +147,7 @@ _checked: set[str] = set()
 
 
 def _check_objects(data: bytes, where: str) -> None:
-    """Raise for a duplicate key in a JSON object, or too many keys."""
+    """Raise for duplicate or too many keys in a JSON object."""
     # A controller reads a record several times: the same bytes are the same objects.
     digest = digest_bytes(data)
     if digest in _checked:
@@ -173,4 +173,4 @@ if TYPE_CHECKING or hasattr(pydantic, "FailFast"):  # since 2.8
 else:
 
     class FailFast:
-        """Marker without effect: a list with a wrong item is read to its end before it is refused."""
+        """Stand-in for Pydantic's `FailFast`, without its early exit."""

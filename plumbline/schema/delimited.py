@@ -1,4 +1,4 @@
-"""Delimited text: each line becomes part of exactly one row, or is refused. Pure.
+"""Strict parser of delimited text that loses no line silently. Pure.
 
 Datasets and the series of other tools are read alike. `csv.Sniffer` is not used: it guesses from letter frequencies,
 takes `;` inside texts for the delimiter, and reports `doublequote=False` for files whose sample has no escaped quote.
@@ -28,18 +28,18 @@ _MOST_RECORDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Delimiter and quoting, as arguments of `csv.reader`."""
+    """Delimiter and quoting, as `csv.reader` arguments."""
 
     delimiter: str
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
     """`csv.QUOTE_MINIMAL` or `csv.QUOTE_NONE`."""
 
     def records(self, lines: Iterable[str]) -> Reader:
-        """Return a strict reader of the fields of each record."""
+        """Return a strict CSV reader of all records."""
         return csv.reader(lines, strict=True, delimiter=self.delimiter, quoting=self.quoting)
 
     def described(self, encoding: str, *, header: bool) -> str:
-        """Return how a file is read, for its receipt."""
+        """Describe encoding and dialect, for an import receipt."""
         encoding = encoding.upper().removesuffix("-SIG")
         quotes = "quotes enclose texts" if self.quoting == csv.QUOTE_MINIMAL else "quotes belong to the text"
         return f"{encoding}, delimiter {self.delimiter!r}, {quotes}, {'a header' if header else 'no header'}"
@@ -53,12 +53,12 @@ _MARKS = {
 
 
 def encoding_of(start: bytes) -> str:
-    """Return the encoding by a file's byte order mark; UTF-8 without any."""
+    """Detect the encoding by byte order mark; default UTF-8."""
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 
 
 class Place(NamedTuple):
-    """Place of a row in the user's own file: `reviews.csv`, `line`, 17."""
+    """Place of a row, such as `reviews.csv`, `line`, 17."""
 
     file: str
     unit: str
@@ -66,7 +66,7 @@ class Place(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """Return the place as an error message names it."""
+        """Format the place for an error message."""
         return f"{self.file}, {self.unit} {self.number}"
 
 
@@ -83,12 +83,12 @@ class Layout:
     unit: str = "line"
 
     def names(self, first: Sequence[str]) -> list[str]:
-        """Return the columns' names by the first record."""
+        """Return the column names: the first record, or numbers without header."""
         return list(first) if self.header else [str(number) for number in range(1, len(first) + 1)]
 
 
 def dialect_of(text: Callable[[], AbstractContextManager[TextIO]], layout: Layout, where: str) -> Dialect:
-    """Return the dialect of a file. `text` opens the file.
+    """Detect the dialect of a file; `text` is its beginning.
 
     A text may begin with a lone quote. Read as a quoted text, it would swallow the lines up to the next quote: of
     quotings with tabs, choose that under which the whole file is regular, with the most records.
@@ -106,7 +106,7 @@ def dialect_of(text: Callable[[], AbstractContextManager[TextIO]], layout: Layou
 
 
 def _sniffed(sample: str, layout: Layout, where: str) -> Dialect:
-    """Return the dialect of a file that starts with `sample`. Raise if ambiguous."""
+    """Detect the dialect from `sample`; raise if ambiguous."""
     dialects = [*(Dialect(delimiter) for delimiter in _DELIMITERS), Dialect("\t", csv.QUOTE_NONE)]
     records = {dialect: _records(sample, dialect) for dialect in dialects}
     several = [dialect for dialect in dialects if records[dialect] and len(records[dialect][0]) > 1]
@@ -123,7 +123,7 @@ def _sniffed(sample: str, layout: Layout, where: str) -> Dialect:
 
 
 def _records(sample: str, dialect: Dialect) -> list[list[str]]:
-    """Return the sample's complete records; empty if not CSV."""
+    """Return the sample's complete records; empty if not valid CSV."""
     records: list[list[str]] = []
     lines = list(io.StringIO(sample, newline=""))
     is_cut = len(sample) >= _SAMPLE_CHARS
@@ -140,7 +140,7 @@ def _records(sample: str, dialect: Dialect) -> list[list[str]]:
 
 
 def _lines(file: TextIO, where: str) -> Iterator[str]:
-    """Yield the lines. Raise for one that is too long, before it is read as a whole."""
+    """Yield lines; raise early for lines that are too long."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -151,7 +151,7 @@ def _lines(file: TextIO, where: str) -> Iterator[str]:
 
 
 def _num_records(lines: Iterator[str], dialect: Dialect) -> int:
-    """Return the number of records; 0 if they differ in their number of fields."""
+    """Count the records; 0 if their numbers of fields differ."""
     count, width = 0, 0
     try:
         for record in dialect.records(lines):
@@ -165,7 +165,7 @@ def _num_records(lines: Iterator[str], dialect: Dialect) -> int:
 
 
 class Records:
-    """Rows of a delimited file. Afterwards, its number of lines and the rows of several lines."""
+    """Reader of a delimited file's rows, which counts lines and multi-line rows."""
 
     def __init__(self, file: TextIO, dialect: Dialect, layout: Layout, where: str) -> None:
         self.num_lines = 0
@@ -201,7 +201,7 @@ class Records:
             yield line
 
     def _records(self) -> Iterator[tuple[Place, list[str]]]:
-        """Yield each record that is no blank line, and the place of its first line."""
+        """Yield each non-blank record, and the place of its first line."""
         try:
             for record in self._reader:
                 place = Place(self._where, self._layout.unit, self.num_lines + 1)
@@ -231,7 +231,7 @@ def _name(field: str) -> str:
 
 
 class _SwallowedRows:
-    """Search for rows that a lone quote joined into one.
+    """Detector of rows that a stray quote merged into one.
 
     A record of several lines is suspicious if each line by itself has all fields, and one of them, beside the line
     with the record's own key, a key of the file.
@@ -245,7 +245,7 @@ class _SwallowedRows:
         self._suspects: list[tuple[Place, int, frozenset[str]]] = []
 
     def see(self, place: Place, record: list[str], lines: list[str]) -> None:
-        """Note the key of a record, or that the record is suspicious."""
+        """Examine a record: note its key, or that it looks merged."""
         if self._key_of is None:
             return
         own = self._key_of(record)
@@ -259,7 +259,7 @@ class _SwallowedRows:
                 self._suspects.append((place, place.number + len(lines) - 1, frozenset(keys)))
 
     def check(self) -> None:
-        """Raise for the first suspicious record."""
+        """Raise for the first record that looks merged."""
         for place, last, keys in self._suspects:
             if keys & self._known:
                 text = f"a quote opens a text that ends in line {last}, and each of these lines is a row by itself"
@@ -268,7 +268,7 @@ class _SwallowedRows:
 
 
 class _Fields(dict[str, str]):
-    """Fields of a record. Iteration includes repeated names of the header."""
+    """Fields of a record, by name; iteration includes repeated names."""
 
     def __init__(self, header: list[str], record: list[str]) -> None:
         super().__init__(zip(header, record, strict=True))

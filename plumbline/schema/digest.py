@@ -1,4 +1,4 @@
-"""Digests of values, equal on every platform.
+"""Digests (SHA-256) of values, equal on every platform.
 
 A digest is the SHA-256 of a defined byte string: JSON in canonical form, files as they are, and arrays as
 `dtype|shape|` followed by their values in little-endian C order.
@@ -23,7 +23,7 @@ _MARK_DIGITS = 12
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return JSON with sorted keys, no spaces, UTF-8, and without NaN or infinity."""
+    """Return canonical JSON: sorted keys, no spaces, UTF-8, no NaN or infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -33,7 +33,7 @@ def digest_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 def bounded_name(name: str) -> str:
-    """Return the name, or if too long, its start with a digest."""
+    """Return a name, shortened with a digest if too long."""
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - _MARK_DIGITS - 1]}-{digest_bytes(name.encode())[:_MARK_DIGITS]}"
@@ -54,7 +54,7 @@ def digest_file(path: Path) -> str:
 
 
 class ArrayDigest:
-    """SHA-256 of an array's dtype, shape and values. The values may be added in pieces."""
+    """SHA-256 of an array's dtype, shape and (piecewise) values."""
 
     def __init__(self, dtype: str, shape: Sequence[int]) -> None:
         self._hasher = hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())

@@ -1,4 +1,4 @@
-"""Errors for users, each with its exit code.
+"""User-facing errors, each with its exit code.
 
 PlumblineError
 ├── ConfigurationError   2  wrong usage or configuration
@@ -23,7 +23,7 @@ from plumbline.schema.escape import printable, redact
 
 
 class ExitCode(IntEnum):
-    """Exit codes of commands."""
+    """Exit codes of the command line."""
 
     PASS = 0
     DRIFT = 1
@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
 
 
 class PlumblineError(Exception):
-    """Base error: problem, place (file, URL or platform), key, and hint."""
+    """Base error: problem, location (file, URL or platform), key, and hint."""
 
     exit_code = ExitCode.USAGE
 
@@ -56,7 +56,7 @@ class ConfigurationError(PlumblineError):
 
 
 class Refusal(str, Enum):  # StrEnum from Python 3.11 on
-    """Reason of a refused access, from the service's error code."""
+    """Reason for refused access, from the cloud service's error code."""
 
     CREDENTIALS = "credentials"
     ENDED = "ended"
@@ -71,7 +71,7 @@ class Refusal(str, Enum):  # StrEnum from Python 3.11 on
 
 
 class AccessError(ConfigurationError):
-    """Refused credentials or permissions. A retry will not help."""
+    """Error: credentials or permissions refused. A retry will not help."""
 
     def __init__(
         self, what: str, *, where: str = "", key: str = "", hint: str = "", refusal: Refusal = Refusal.UNKNOWN
@@ -81,29 +81,29 @@ class AccessError(ConfigurationError):
 
 
 class InconclusiveError(PlumblineError):
-    """Failed infrastructure: training was not judged. Never drift, never pass."""
+    """Error: infrastructure failed, so training was not judged. Never drift, never pass."""
 
     exit_code = ExitCode.INCONCLUSIVE
 
 
 class UnavailableError(InconclusiveError):
-    """Platform, endpoint or object not reachable in time."""
+    """Error: platform, endpoint or object not reachable in time."""
 
 
 class DiskFullError(InconclusiveError):
-    """Not enough disk space."""
+    """Error: not enough disk space."""
 
 
 class DeviceLostError(InconclusiveError):
-    """Failed accelerator, driver or accelerator service."""
+    """Error: accelerator, its driver or service failed."""
 
 
 class StoppedError(InconclusiveError):
-    """Training stopped by SIGTERM, SIGINT or the machine's end."""
+    """Error: training was stopped by SIGTERM, SIGINT or shutdown."""
 
 
 class SupersededError(InconclusiveError):
-    """A later start of a round's controller continues the round: this one publishes nothing."""
+    """Error: a later controller start took over the round; publish nothing."""
 
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -118,17 +118,17 @@ WRONG_PATH = frozenset({
 
 
 class InvalidInputError(PlumblineError):
-    """Missing, non-finite, mismatched or corrupt input."""
+    """Error: missing, non-finite, mismatched or corrupt input."""
 
     exit_code = ExitCode.INVALID
 
 
 class CorruptDataError(InvalidInputError):
-    """Bytes that do not match their digest or length."""
+    """Error: bytes do not match their digest or length."""
 
 
 class TrainingError(InvalidInputError):
-    """Failed training. `where` contains step and place."""
+    """Error: training failed. `where` contains step and place."""
 
 
 RECORD_CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -150,7 +150,7 @@ INFRASTRUCTURE = frozenset({"access", "disk-full", "device-lost", "unavailable",
 
 
 def memory_hint(part: str) -> str:
-    """Return the keys of a workload that make a part need less memory."""
+    """Return workload settings that reduce a part's memory use."""
     if part == "probe":
         return "set a smaller probe.micro_batch"
     return "set more optimizer.accumulation_steps, or a smaller batch_size or sequence_length"

@@ -1,4 +1,4 @@
-"""Escaping of untrusted text for the channel that shows it. Pure.
+"""Escaping of untrusted text for each output channel. Pure.
 
 An error message, a hostname or a file's name comes from a worker: it may contain a tag, a mention or an escape
 sequence, or begin a line with a command of a CI runner.
@@ -35,34 +35,34 @@ _JOINER = "\u2060"
 
 
 def printable(text: str) -> str:
-    """Return `text` without control characters, except newlines and tabs, and without commands of CI runners."""
+    """Remove control characters (except newline, tab) and CI runner commands from `text`."""
     return inert("".join(char if char in _KEPT or not _is_hidden(char) else _REPLACEMENT for char in text))
 
 
 def inert(text: str) -> str:
-    """Escape CI workflow commands in lines; keep the terminal's colours."""
+    """Escape CI workflow commands in lines, keeping terminal colours."""
     return _COMMAND.sub(r"\g<0> ", text)
 
 
 def redact(text: str) -> str:
-    """Return `text` with `***` instead of each login in an address."""
+    """Replace each login in an address with `***`."""
     return _LOGIN.sub(r"\1***@", text)
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Replace secrets, logins in addresses and signatures in queries by `***`."""
+    """Replace secrets, logins and signatures in URLs with `***`."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SIGNATURE.sub(r"\1***", redact(text))
 
 
 def one_line(text: str) -> str:
-    """Return printable `text` in one line, with its indentation."""
+    """Return `text` as one printable line, keeping indentation."""
     return printable(text.replace("\n", " "))
 
 
 def clean(text: object, limit: int = MAX_CHARS) -> str:
-    """Return one bounded, printable line without indentation."""
+    """Return `text` as one printable line of limited length."""
     line = " ".join(printable(" ".join(str(text)[: 4 * limit].split())).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -74,7 +74,7 @@ def first_of(names: Sequence[object], most: int = 5) -> str:
 
 
 def shorten(text: str, fits: Callable[[str], bool]) -> str:
-    """Return `text` cut so that it `fits`. Lines with an address stay, and the last line, which has the alert's id."""
+    """Shorten `text` until it `fits`, keeping address lines and the last line."""
     if fits(text):
         return text
     kept: list[str] = []

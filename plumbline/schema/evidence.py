@@ -1,4 +1,4 @@
-"""Evidence: what a run measured and hashed along the way, rung by rung.
+"""Evidence: what a run measured and hashed, by rung (kind).
 
 Scalars and digests are here, in JSON. Arrays are separate parts of the record:
 
@@ -51,7 +51,7 @@ TapStage = Literal["forward", "gradient", "weight"]
 
 
 class DataEvidence(Model):
-    """Rung 2: the dataset as the run read it."""
+    """Evidence on the dataset rows that the run read (rung 2)."""
 
     manifest_sha256: Sha256
     tokenizer_sha256: Sha256
@@ -65,7 +65,7 @@ class DataEvidence(Model):
 
 
 class Parameter(Model):
-    """One parameter of the built model."""
+    """One parameter of the built model: name, shape, tying."""
 
     name: Label
     shape: Shape
@@ -77,7 +77,7 @@ class Parameter(Model):
 
 
 class ModelEvidence(Model):
-    """Rung 4: the built model, instead of its configuration."""
+    """Evidence on the model as built (rung 4), not as configured."""
 
     parameters: tuple[Parameter, ...] = Field(max_length=_MANY, fail_fast=True)
     modules: tuple[tuple[Label, Text], ...] = Field(max_length=_MANY, fail_fast=True)
@@ -89,14 +89,14 @@ class ModelEvidence(Model):
 
 
 class OptimizerGroup(Model):
-    """One parameter group: hyperparameters and parameter names."""
+    """One optimizer parameter group: hyperparameters and parameter names."""
 
     settings: dict[Label, Scalar] = Field(max_length=1000)
     parameters: tuple[Label, ...] = Field(max_length=_MANY, fail_fast=True)
 
 
 class StepEvidence(Model):
-    """Rungs 3, 5 and 7 to 9 at one step. `None` is a missing number, equal to nothing."""
+    """Evidence of one step: batch, generators, loss, gradients, update. `None` is a missing number, unequal to all."""
 
     step: ProbeStep
     batch: dict[Label, Sha256] = Field(max_length=64)
@@ -125,7 +125,7 @@ class StepEvidence(Model):
 
 
 class Tap(Model):
-    """One sketched tensor: a module's output, a gradient, or an updated parameter."""
+    """Description of one sketched tensor: module output, gradient, or updated parameter."""
 
     step: ProbeStep
     stage: TapStage
@@ -146,7 +146,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class EvaluationEvidence(Model):
-    """Rung 10: one pass over fixed rows, without dropout."""
+    """Evidence of an evaluation over fixed rows (rung 10)."""
 
     step: Step
     num_rows: Count
@@ -166,7 +166,7 @@ NamedDigests = Annotated[tuple[tuple[Label, ShortDigest | None], ...], Field(max
 
 
 class NativeOperation(Model):
-    """One native operation on inputs that are equal everywhere: how this machine rounds it."""
+    """Digest of one native operation on fixed inputs, showing this machine's rounding."""
 
     name: Label
     sha256: ShortDigest
@@ -176,7 +176,7 @@ class NativeOperation(Model):
 
 
 class PortableStep(Model):
-    """Digests of one step of the portable leg. `None` if not finite, equal to nothing."""
+    """Digests of one step in portable arithmetic; `None` if not finite, unequal to all."""
 
     step: ProbeStep
     loss: Label | None
@@ -195,7 +195,7 @@ class PortableStep(Model):
 
 
 class RankDifference(Model):
-    """First place at which the leg of one process differs from the legs of most others."""
+    """First difference of one process's portable run from the majority's."""
 
     rank: int = Field(ge=0, le=100_000)
     at: Step
@@ -206,7 +206,7 @@ class RankDifference(Model):
 
 
 class PortableEvidence(Model):
-    """Portable leg: the probe's first steps in portable arithmetic."""
+    """Evidence of the portable run: the probe's first steps in portable arithmetic."""
 
     slices: int = Field(ge=1, le=64)
     steps: tuple[PortableStep, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
@@ -222,7 +222,7 @@ class PortableEvidence(Model):
 
 
 class ProbeEvidence(Model):
-    """Evidence of all rungs of the probe."""
+    """Evidence of the probe, all kinds."""
 
     steps: tuple[StepEvidence, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
@@ -236,7 +236,7 @@ class ProbeEvidence(Model):
 
 
 class PortableWindow(Model):
-    """One step of a running training in portable arithmetic, from weights and moments that are equal everywhere."""
+    """One training step repeated in portable arithmetic, from fixed weights and moments."""
 
     at: Step
     """The step before which the window ran; of the second one of `speed`, a step that no warm-up reaches."""
@@ -257,7 +257,7 @@ class PortableWindow(Model):
 
 
 class PortableWindows(Model):
-    """Windows of a running training."""
+    """All portable repetitions (windows) of a training's steps."""
 
     legs: tuple[PortableWindow, ...] = Field(max_length=64, fail_fast=True)
     unportable: Text = ""
@@ -268,7 +268,7 @@ class PortableWindows(Model):
 
 
 class SpeedEvidence(Model):
-    """Throughput of a run, with explaining measurements. Times in seconds."""
+    """Throughput evidence of a run, with explaining measurements. Times in seconds."""
 
     steps: Step
     warmup_steps: Step
@@ -311,7 +311,7 @@ class SpeedEvidence(Model):
 
 
 class Inconsistency(Model):
-    """Part of a learning curve's state that its own run shows to be wrong."""
+    """State change in a learning run that no update explains."""
 
     step: Step
     """Number of steps done."""
@@ -323,7 +323,7 @@ class Inconsistency(Model):
 
 
 class LearnEvidence(Model):
-    """Learning curve and its end."""
+    """Evidence of the learning run: curve, evaluations, final weights."""
 
     steps: Step
     losses: tuple[Number | None, ...] = Field(max_length=_MAX_LOSSES, fail_fast=True)
@@ -358,7 +358,7 @@ class LearnEvidence(Model):
 
 
 class DropoutDraw(Model):
-    """One call of a dropout module: its input, and the elements that it dropped."""
+    """One dropout call: input and mask digests."""
 
     step: ProbeStep
     name: Label
@@ -369,7 +369,7 @@ class DropoutDraw(Model):
 
 
 class TraceEvidence(Model):
-    """Trace of the learning curve: the evidence in `probe` counts its steps from `first`."""
+    """Trace of a learning curve: weights and dropout masks. The evidence in `probe` counts its steps from `first`."""
 
     first: Step
     weights: tuple[ShortDigest, ...] = Field(max_length=10_001, fail_fast=True)
@@ -380,7 +380,7 @@ class TraceEvidence(Model):
 
 
 class SelfcheckEvidence(Model):
-    """First step of the shipped tiny training, compared with the release's digests."""
+    """Self-check result: bundled training's first step, compared with expected digests."""
 
     verdict: Literal["pass", "drift", "unknown"]
     """`unknown`: the release has no digests for these versions of torch and transformers, or an operation has no

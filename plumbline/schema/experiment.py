@@ -1,4 +1,4 @@
-"""Experiments: a short rerun with a suspect restored to the reference's value, and a night's interleaved A/B."""
+"""Experiments: short reruns with a restored value, and nightly A/B tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PackageVersion = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?
 
 
 class Replay(Model):
-    """Restored reference value at one rung."""
+    """Reference value to restore for one kind of evidence."""
 
     rung: Rung
     fields: Names = ()
@@ -57,7 +57,7 @@ class Replay(Model):
 
 
 class Capture(Model):
-    """Request to keep whole tensors of a rung at one step."""
+    """Request to store whole tensors of one kind at one step."""
 
     rung: Rung
     names: Names
@@ -65,7 +65,7 @@ class Capture(Model):
 
 
 class Experiment(Model):
-    """Rerun of the probe's first `steps`, with replays imposed."""
+    """Rerun of the probe's first `steps` with values restored."""
 
     schema_version: Literal[1] = 1
     experiment_id: Name
@@ -87,7 +87,7 @@ class Experiment(Model):
 
 
 class AbOrder(Model):
-    """Tonight's environment against the baseline's, in blocks of four runs on one machine."""
+    """Order for an A/B test: tonight's against the baseline's environment, in blocks of four runs."""
 
     packages: tuple[tuple[PackageName, PackageVersion], ...] = Field(min_length=1, max_length=10_000, fail_fast=True)
     """Differing packages with the baseline's version; empty if the baseline lacked the package."""
@@ -98,7 +98,7 @@ class AbOrder(Model):
     """Seed of the order of the runs within each block."""
 
     def block(self, number: int) -> tuple[bool, ...]:
-        """Return which runs of a block use tonight's environment: two of four, drawn by the seed.
+        """Return which two of a block's four runs use tonight's environment.
 
         The drawn order is what the exact test assumes: no trend or rhythm of the machine can be in its favour.
         """
@@ -108,12 +108,12 @@ class AbOrder(Model):
 
     @property
     def digest(self) -> str:
-        """Return the identity of the order, which the evidence repeats."""
+        """Return the order's digest, which the evidence repeats."""
         return digest_json(self.to_json())
 
 
 class AbRun(Model):
-    """One run of a block."""
+    """One run of an A/B test's block."""
 
     block: int = Field(ge=0, lt=MAX_BLOCKS)
     is_tonight: bool
@@ -122,7 +122,7 @@ class AbRun(Model):
 
 
 class AbEvidence(Model):
-    """All runs in the order of execution, on the machine of the record's fingerprint."""
+    """All runs of an A/B test, in execution order."""
 
     order_sha256: Sha256
     runs: tuple[AbRun, ...] = Field(default=(), max_length=MAX_BLOCKS * _BLOCK, fail_fast=True)

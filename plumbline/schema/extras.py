@@ -1,4 +1,4 @@
-"""Parts of this installation: packages, of which a missing one is named with its extra, and data files.
+"""Optional packages with their extras, and this installation's data files.
 
 Which packages are optional, and in which extra, stands in this package's own metadata.
 """
@@ -28,7 +28,7 @@ _PACKAGES = {
 
 
 def missing_package(error: ImportError) -> ConfigurationError | None:
-    """Return the one-line error of a package that is missing or does not fit. `None` if it is none of Plumbline's."""
+    """Return a one-line error for a missing or unfit package, else `None`."""
     package = _package(error)
     extras = _extras().get(package)
     if extras is None:
@@ -42,7 +42,7 @@ def missing_package(error: ImportError) -> ConfigurationError | None:
 
 
 def is_optional(error: ImportError) -> bool:
-    """Return whether a package is missing that some environments do without."""
+    """Return whether a missing package is optional."""
     extras = _extras().get(_package(error))
     return extras is not None and "" not in extras
 
@@ -54,7 +54,7 @@ def _package(error: ImportError) -> str:
 
 
 def require(module: str) -> ModuleSpec:
-    """Return where `module` is installed, before a process is started that needs it. Raise its one-line error."""
+    """Return where `module` is installed; raise a one-line error if missing."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         error = ModuleNotFoundError(f"No module named {module!r}", name=module)
@@ -63,7 +63,7 @@ def require(module: str) -> ModuleSpec:
 
 
 def require_version(package: str) -> None:
-    """Raise the one-line error of a package that is missing, or outside of the range in this package's metadata."""
+    """Raise for a package that is missing or of unsupported version."""
     from packaging.requirements import Requirement
 
     require(package)
@@ -75,7 +75,7 @@ def require_version(package: str) -> None:
 
 
 def resource(name: str) -> Path:
-    """Return the path of a distribution's file, in a checkout or an installation, named as in the repository."""
+    """Return the path of a distribution file, in checkout or installation."""
     for path in (_ROOT / name, _SHARE / name):
         if path.exists():
             return path
@@ -83,7 +83,7 @@ def resource(name: str) -> Path:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return the extras of each required package. "" where every environment needs it."""
+    """Return the extras that need each package; "" means always needed."""
     extras: dict[str, list[str]] = {}
     for line in _requirements():
         name, extra = _NAME.match(line), _EXTRA.search(line)

@@ -1,4 +1,4 @@
-"""A statement as a code with its values. `report.sentences` makes the sentence."""
+"""Statement as a code with values; `report.sentences` formats the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIST = "list"
 
 
 class Fact(Model):
-    """One statement of the judge: what it says, and its values at full precision."""
+    """Statement of the judge: a code, and values at full precision."""
 
     code: str
     """Dotted, its subject first: `optimizer.settings-differ`."""
@@ -22,16 +22,16 @@ class Fact(Model):
 
     @property
     def parts(self) -> tuple[Value, ...]:
-        """Return the statements of a list of several."""
+        """Return the statements that a combined statement contains."""
         parts = self.values.get("parts")
         return parts if isinstance(parts, tuple) else ()
 
     def __str__(self) -> str:
-        """Raise: `report.sentences.sentence_of` makes the sentence, so that no code reads or prints a code as words."""
+        """Raise: only `report.sentences.sentence_of` formats a fact as text."""
         raise TypeError(f"a fact is not text: {self.code}")
 
     def __hash__(self) -> int:
-        """Hash by content: a dictionary of values has no hash of its own."""
+        """Hash the content, as dictionaries have no hash."""
         return hash((self.code, repr(sorted(self.values.items(), key=lambda item: item[0]))))
 
 
@@ -46,12 +46,12 @@ Fact.model_rebuild()
 
 
 def fact(code: str, **values: Any) -> Fact:
-    """Return a fact. A number that is not finite becomes its name, since JSON has none."""
+    """Create a fact; non-finite numbers become text, as JSON lacks these."""
     return Fact(code=code, values={name: _plain(value) for name, value in values.items()})
 
 
 def joined(statements: Iterable[Statement]) -> Statement:
-    """Return one statement of several, without empty ones."""
+    """Combine statements into one, skipping empty ones."""
     parts = [statement for statement in statements if statement != ""]
     return fact(LIST, parts=parts) if len(parts) > 1 else next(iter(parts), "")
 

@@ -1,4 +1,4 @@
-"""Fingerprint: hardware, software and settings of a run, and its comparison with the expected machine."""
+"""Fingerprint: hardware, software and settings of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Differences of fingerprints are suspects of causes, several times in a round's v
 
 
 class Machine(Model):
-    """One type of machine with an image that trains."""
+    """Machine type, with an image suitable for training."""
 
     cloud: Literal["aws", "azure", "gcp"]
     type: str = Field(min_length=1)
@@ -53,7 +53,7 @@ class StorePrice(Model):
 
 
 class MachineTable(Model):
-    """All machines, the families of GPU names, and the stores' prices by scheme."""
+    """Table of machine types, GPU families, and store prices by scheme."""
 
     families: dict[str, tuple[str, ...]]
     stores: dict[str, StorePrice]
@@ -62,7 +62,7 @@ class MachineTable(Model):
 
 @cache
 def machine_table() -> MachineTable:
-    """Return the table of this installation."""
+    """Return the table of machines in this installation."""
     text = resources.files(__package__).joinpath("machines.toml").read_text(encoding="utf-8")
     import tomllib  # of Python 3.11
 
@@ -70,7 +70,7 @@ def machine_table() -> MachineTable:
 
 
 def accelerator_names(accelerator: str) -> tuple[str, ...]:
-    """Return the names of GPUs that `accelerator` accepts: its own, or those of its family."""
+    """Return the GPU names that `accelerator` accepts: itself, or its family."""
     return machine_table().families.get(accelerator, (accelerator,))
 
 
@@ -78,19 +78,19 @@ _CLOUDS = {"s3": "aws", "az": "azure", "gs": "gcp"}
 
 
 def machine_of(store_scheme: str, accelerator: str) -> Machine | None:
-    """Return the cheapest machine with this accelerator in the cloud of a store. `None` if the table has none."""
+    """Return the cheapest machine with this accelerator, or `None`."""
     names, cloud = accelerator_names(accelerator), _CLOUDS.get(store_scheme)
     fitting = [row for row in machine_table().machines if row.cloud == cloud and row.gpu in names]
     return min(fitting, key=lambda row: row.price_per_hour, default=None)
 
 
 def accelerator_text(accelerator: str, names: tuple[str, ...]) -> str:
-    """Return `accelerator` for a message, with the names that it accepts."""
+    """Format `accelerator` for a message, with all accepted names."""
     return accelerator if names == (accelerator,) else f"{accelerator} ({' or '.join(names)})"
 
 
 class Gpu(Model):
-    """One accelerator, as its driver names it."""
+    """One GPU, as its driver names it."""
 
     name: Label
     uuid: Label
@@ -102,7 +102,7 @@ class Gpu(Model):
 
 
 class Cpu(Model):
-    """Processor, and the instruction-set level that torch chose."""
+    """Processor, and the instruction set that torch chose."""
 
     model: Label
     isa: Label
@@ -154,7 +154,7 @@ class Fingerprint(Model):
 
     @property
     def hardware_class(self) -> str:
-        """Return the class of machines with comparable speed: accelerators, else processor and cores.
+        """Return the hardware class (comparable speed): accelerators, else processor and cores.
 
         Threads and instruction set are settings: with fewer threads the machine is slower, not different.
         """
@@ -168,7 +168,7 @@ CPU = "cpu"
 
 
 class Expected(Model):
-    """Device, number of processes and lock of a platform; empty values accept any."""
+    """Expected device, number of processes and lock; empty values accept any."""
 
     accelerator: str = ""
     """`cpu`, the GPU's whole name as its driver gives it, as in `NVIDIA A10G`, or a family of `machines.toml`."""
@@ -183,17 +183,17 @@ class Expected(Model):
 
     @property
     def num_processes(self) -> int:
-        """Return the number of processes of a training, on all its machines."""
+        """Return a training's number of processes, over all machines."""
         return self.gpus * self.nodes
 
     def with_names(self) -> Expected:
-        """Return it with the names that `accelerator` accepts by this installation's table."""
+        """Add the GPU names that `accelerator` accepts in this installation."""
         return self.replace(accelerator_names=accelerator_names(self.accelerator))
 
 
 @dataclass(frozen=True, slots=True)
 class MachineMismatch:
-    """One property in which a machine differs from the suite."""
+    """One difference between a machine and the suite's expectations."""
 
     key: str
     """The suite's key: `accelerator`, `gpus` or `lock`."""

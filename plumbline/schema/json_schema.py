@@ -1,4 +1,4 @@
-"""JSON Schemas of a suite file, for editors that check TOML, and of documents, with the docstrings of their fields."""
+"""JSON Schemas of suite files and documents, described by field docstrings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumbline.schema.task import TASKS
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the schema of a suite file."""
+    """Return the JSON Schema of a suite file, for editors."""
     schema = described_schema(Suite)
     # A file may name the lock by its path; the model has its digest.
     kinds = schema["$defs"]
@@ -28,7 +28,7 @@ def suite_schema() -> dict[str, Any]:
 
 
 def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of `kind`. A property's description is its field's docstring."""
+    """Return the JSON Schema of `kind`, described by field docstrings."""
     schema = kind.model_json_schema()
     kinds = {model.__name__: model for model in _models(kind)}
     for name, definition in ((kind.__name__, schema), *schema.get("$defs", {}).items()):
@@ -42,7 +42,7 @@ def described_schema(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _models(kind: type[BaseModel]) -> set[type[BaseModel]]:
-    """Return `kind` and the models of its fields, at any depth."""
+    """Return `kind` and all models nested in its fields."""
     found, pending = set[type[BaseModel]](), [kind]
     while pending:
         model = pending.pop()
@@ -58,13 +58,13 @@ def _models(kind: type[BaseModel]) -> set[type[BaseModel]]:
 
 @functools.cache
 def _classes(module: str) -> dict[str, ast.ClassDef]:
-    """Return the classes of a module by name."""
+    """Return the syntax trees of a module's classes by name."""
     body = ast.parse(inspect.getsource(sys.modules[module])).body
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
 def _docstrings(kind: type[BaseModel]) -> dict[str, str]:
-    """Return the text below each field of the class."""
+    """Return the docstring below each field of a class."""
     return {
         field.target.id: inspect.cleandoc(text.value.value)
         for field, text in pairwise(_classes(kind.__module__)[kind.__name__].body)

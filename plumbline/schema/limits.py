@@ -1,4 +1,4 @@
-"""The one table of limits: numbers chosen by judgement that can change a verdict, a cause or a question.
+"""Table of all limits that can change a verdict, cause or experiment.
 
 Each has its reason. `docs/MATH.md` derives those of rounding; a suite's own limits are its `[gates]`. What follows from
 a definition is not a limit: bits of a number format, quantiles, sizes of what is read or shown.

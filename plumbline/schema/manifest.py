@@ -23,7 +23,7 @@ Key = Annotated[str, AfterValidator(safe_key)]
 
 
 class DataFile(Model):
-    """One object: key, size and SHA-256."""
+    """One dataset file: key, size and SHA-256."""
 
     key: Key
     size: int = Field(ge=0, le=MAX_FILE_BYTES)
@@ -31,7 +31,7 @@ class DataFile(Model):
 
 
 class Shard(DataFile):
-    """One Parquet file with columns `id` (int64), `text` (string) and, for classification, `label` (int64).
+    """One Parquet file with columns `id` (int64), `text` and optionally `label` (int64).
 
     A dataset of pairs has a column `text_pair` (string) too.
     """
@@ -46,7 +46,7 @@ class Shard(DataFile):
 
 
 class ClassRows(Model):
-    """One class of an imported dataset: its label, and its rows per split."""
+    """One class of an imported dataset: label, and row counts per split."""
 
     name: str = Field(min_length=1, max_length=200)
     train_rows: Count
@@ -54,7 +54,7 @@ class ClassRows(Model):
 
 
 class ImportReceipt(Model):
-    """How the user's files of an imported dataset were read."""
+    """Receipt of how an imported dataset's files were read."""
 
     files: Count
     """Number of files with rows."""
@@ -70,7 +70,7 @@ class ImportReceipt(Model):
     """Labels merged, files without a row, and rows of several lines."""
 
     def differences(self, other: ImportReceipt | None) -> tuple[str, ...]:
-        """Return what this import did differently than `other`. Nothing if the latter is unknown."""
+        """Describe how this import differs from `other`; empty if that is unknown."""
         if other is None:
             return ()
         texts = []
@@ -115,7 +115,7 @@ class Manifest(Model):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON, the dataset's identity.
+        """Return the SHA-256 of the canonical JSON, as dataset identity.
 
         How the rows were read is not part of it: a dataset that is imported again trains as before.
         """
@@ -136,11 +136,11 @@ class Manifest(Model):
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """Return all files to publish, the tokenizer first."""
+        """Return all files to publish, tokenizer first."""
         return (self.tokenizer, *self.shards, *((self.origins,) if self.origins else ()))
 
     def differences(self, other: Manifest) -> tuple[str, ...]:
-        """Return what differs from `other`, in words."""
+        """Describe the differences from the manifest `other`."""
         texts = []
         for split in ("train", "evaluation"):
             ours, theirs = (sum(shard.num_rows for shard in getattr(each, split)) for each in (self, other))

@@ -1,4 +1,4 @@
-"""Portable legs and windows: the steps at which they run, and the places at which two of them differ. Pure."""
+"""Steps that are repeated in portable arithmetic, and how repetitions differ. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
 
 
 def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
-    """Return the steps before which a window runs. `epoch` is the number of steps of an epoch.
+    """Return the learning-run steps to repeat in portable arithmetic. `epoch` is the number of steps of an epoch.
 
     These are, as far as the curve's length allows: the first and the last step, the first step of the second epoch, the
     first step of the schedule's decay, and steps behind an evaluation.
@@ -46,7 +46,7 @@ UNTIMED = 16
 
 
 def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
-    """Return the steps of a part that prove themselves: the first one, and others that the round draws.
+    """Return the steps to check against fp64: the first, and random ones.
 
     They are the same on all platforms of a night, and others the next night. Those of `speed` are in the warm-up; one
     more lies behind its measured steps.
@@ -64,18 +64,18 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
 
 
 def speed_places(spec: RunSpec) -> tuple[int, ...]:
-    """Return the steps before which `speed` runs a window."""
+    """Return the throughput-run steps to repeat in portable arithmetic."""
     speed = spec.speed
     return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.checks else ()
 
 
 def steps_behind(draw: str) -> int:
-    """Return how many steps follow the measured ones of `speed`."""
+    """Return how many checked steps follow the throughput measurement."""
     return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
 
 
 def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:
-    """Return the number of first steps of the probe's portable leg, and its later steps.
+    """Return how many first probe steps to repeat, and which later ones.
 
     Later steps are the last one and one that the seed draws from those between.
     """
@@ -88,7 +88,7 @@ def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:
 
 
 def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
-    """Yield (stage, step, name) of each difference of the steps that both have."""
+    """Yield (stage, step, name) of each difference between two portable runs."""
     known = {step.step: step for step in right.steps}
     for ours in left.steps:
         if (theirs := known.get(ours.step)) is not None:
@@ -98,7 +98,7 @@ def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple
 
 
 def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference of one step. `clipped` names clipped gradients that differ."""
+    """Yield (stage, name) of each difference in one step. `clipped` names clipped gradients that differ."""
     yield from (("forward", name) for name in differing(ours.outputs, theirs.outputs))
     if ours.loss is None or ours.loss != theirs.loss:
         # Without outputs, a different loss may be the loss function's or the model's.
@@ -111,7 +111,7 @@ def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...
 
 
 def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference of two windows, with their evaluations."""
+    """Yield (stage, name) of each difference between two repeated steps."""
     if ours.fed and theirs.fed:
         yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
     clipped = tuple(differing(ours.clipped, theirs.clipped))
@@ -122,7 +122,7 @@ def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple
 
 
 def other_formats(ours: PortableWindow, theirs: PortableWindow, stage: Stage, name: str) -> tuple[str, str] | None:
-    """Return both number formats of an output that both windows have, if they differ."""
+    """Return both dtypes of an output if two repeated steps differ there."""
     if stage != "forward" or any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
         return None
     left, right = (leg.formats.get(name, "float32") for leg in (ours, theirs))
@@ -130,7 +130,7 @@ def other_formats(ours: PortableWindow, theirs: PortableWindow, stage: Stage, na
 
 
 def differing(left: Digests, right: Digests) -> Iterator[str]:
-    """Yield the names whose digests differ, are missing, or are not finite.
+    """Yield names with different, missing or non-finite digests.
 
     A module that only one side calls computes nothing if the module around it has equal bits: an older library calls
     a dropout of rate zero, a newer one does not. So does a repeated call (`#`), as by checkpointing.

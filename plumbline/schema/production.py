@@ -1,4 +1,4 @@
-"""Evidence at production settings: what `speed` trained, and the checks of its settings."""
+"""Evidence of the throughput run: training log, and checks of its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Marks = Annotated[tuple[Mark, ...], Field(max_length=MAX_TRAIL), FailFast()]
 
 
 class SpeedTrail(Model):
-    """What `speed` trained, step by step from its first warm-up step. `None` is a missing number."""
+    """Step-by-step log of the throughput run, including warm-up. `None` is a missing number."""
 
     num_rows: tuple[Count, ...] = Field(max_length=MAX_TRAIL, fail_fast=True)
     """Rows of the global batch that reached the model."""
@@ -46,7 +46,7 @@ class SpeedTrail(Model):
 
 
 class KernelError(Model):
-    """Distance from fp64 of a tensor by kernels that no proof opens, beside that by modules which prove themselves."""
+    """Error of a tensor from compiled kernels against fp64."""
 
     stage: Literal["forward", "gradient"]
     name: Label
@@ -55,7 +55,7 @@ class KernelError(Model):
 
 
 class ProductionEvidence(Model):
-    """Checks of the settings of `speed` within its own machine, behind its measured steps."""
+    """Results of the throughput run's own checks, after its measured steps."""
 
     formula: tuple[tuple[Label, Number | None], ...] = Field(default=(), max_length=_MAX_TAPS, fail_fast=True)
     """(`STAGE NAME`, relative distance from the plain model in fp64) of outputs in the order of execution, of the loss,

@@ -1,4 +1,4 @@
-"""Proof of a native step: its tensors beside their definitions, from the machine's own values at that step."""
+"""Proof of a native step: tensors compared with their fp64 definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ProofError(Model):
 
 
 class Draws(Model):
-    """Elements that native dropout drew in one module, over a step."""
+    """Dropout statistics of one module over a step: rate, kept elements."""
 
     name: Label
     rate: Number
@@ -40,7 +40,7 @@ class Draws(Model):
 
 
 class Proof(Model):
-    """One proven step."""
+    """Result of checking one step against its definitions."""
 
     step: Step
     errors: tuple[ProofError, ...] = Field(max_length=10_000, fail_fast=True)

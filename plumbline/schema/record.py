@@ -44,7 +44,7 @@ Moment = Annotated[
 
 
 class Exit(Model):
-    """Status of the training's end."""
+    """How a training ended: status and error."""
 
     status: Literal["completed", "failed"]
     code: Label = ""
@@ -56,7 +56,7 @@ class Exit(Model):
 
     @property
     def is_infrastructure(self) -> bool:
-        """Return whether the machine or a service failed, not the training."""
+        """Return whether the machine or a service failed, not training itself."""
         return self.status == "failed" and self.code in INFRASTRUCTURE
 
 
@@ -85,7 +85,7 @@ class RunRecord(Model):
     @field_validator("parts")
     @classmethod
     def _can_be_kept(cls, parts: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-        """Refuse parts that have no place of their own in the record's folder, or fill a disk."""
+        """Reject record files with colliding names or excessive sizes."""
         names = [part.key.lower() for part in parts]
         for part, name in zip(parts, names, strict=True):
             inside = any(other.startswith(f"{name}/") for other in names)
@@ -99,12 +99,12 @@ class RunRecord(Model):
 
     @property
     def seconds(self) -> float:
-        """Return the duration by the worker's clock."""
+        """Return the training's duration by the worker's clock."""
         return (self.finished_at - self.started_at).total_seconds()
 
 
 def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
-    """Read the record in `folder`. With `verify`, check its parts' digests.
+    """Read the record in `folder`; with `verify`, check its files' digests.
 
     Raises `InvalidInputError` for a partial or malformed record, and `CorruptDataError` for a part with wrong bytes.
     """
@@ -120,7 +120,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
 
 
 def parse_record(source: bytes | Path, *, where: str = "") -> RunRecord:
-    """Parse an untrusted record, also of a different minor version of the product.
+    """Parse an untrusted record, also from another minor version.
 
     An unknown key of its spec is refused: the training may have been a different one.
     """
@@ -143,7 +143,7 @@ def check_content(record: RunRecord, where: str) -> None:
 
 
 def check_part(folder: Path, part: DataFile) -> None:
-    """Raise `CorruptDataError` unless the part is a file with its bytes."""
+    """Raise `CorruptDataError` unless the file exists with the expected bytes."""
     path = folder / part.key
     # A link at any level would read, and publish, a file outside the record.
     if path.resolve() != folder.resolve() / part.key or not path.is_file():
@@ -171,7 +171,7 @@ def night_time(round_id: str, started_at: datetime, now: datetime | None = None)
 
 
 def named_time(round_id: str) -> datetime | None:
-    """Return the time in the round's name. `None` if a user named it."""
+    """Return the time in the round's name, or `None` if user-named."""
     named = _NAMED.match(round_id)
     try:
         return datetime.strptime(named[1], ROUND_TIME).replace(tzinfo=timezone.utc) if named else None

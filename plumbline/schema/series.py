@@ -1,4 +1,4 @@
-"""Series file: all nights of a suite on one platform, stored by column, and only ever extended."""
+"""Series file: a suite's nights on one platform, column-wise, append-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORD_COLUMNS = ("workload", "spec", "lock", "hardware", "software")
 
 
 class CallEntry(Model):
-    """Decision on one metric of one night that was more than quiet."""
+    """Stored decision on one metric of one night, if noteworthy."""
 
     record: Name
     metric: str
@@ -38,7 +38,7 @@ class CallEntry(Model):
 
 
 class JudgedRound(Model):
-    """Verdict of a platform in one round, also in one without its record."""
+    """A platform's verdict in one round, even without a record."""
 
     time: float
     """When the round ended, in seconds since 1970."""
@@ -48,7 +48,7 @@ class JudgedRound(Model):
 
 
 class NightRow(Model):
-    """One workload on one platform in one night."""
+    """Row of a series: one workload on one platform in one night."""
 
     record: Name
     round: str
@@ -62,7 +62,7 @@ class NightRow(Model):
 
 
 class SeriesFile(Model):
-    """Content of `series/SUITE/PLATFORM.json`, stored by column.
+    """Content of `series/SUITE/PLATFORM.json`, stored column-wise.
 
     Columns have equal length, and are ordered by time, then by record. Long strings stand once in `words`; a column
     holds their index. A column of a metric that came later is filled up with `None`. `calls` holds the decisions that
@@ -101,12 +101,12 @@ class SeriesFile(Model):
         return len(self.time)
 
     def places(self, workload: str) -> list[int]:
-        """Return the rows of one workload, the oldest first."""
+        """Return the row indices of one workload, oldest first."""
         wanted = {place for place, word in enumerate(self.words) if word == workload}
         return [place for place, name in enumerate(self.workload) if name in wanted]
 
     def row(self, place: int) -> NightRow:
-        """Return the night at this index."""
+        """Return the row at this index."""
         plain = {name: getattr(self, name)[place] for name in ("record", "round")}
         words = {name: self.words[getattr(self, name)[place]] for name in WORD_COLUMNS}
         when = datetime.fromtimestamp(self.time[place], timezone.utc)
@@ -115,5 +115,5 @@ class SeriesFile(Model):
 
     @property
     def workloads(self) -> tuple[str, ...]:
-        """Return the workloads, in the order of their first nights."""
+        """Return the workloads in order of first appearance."""
         return tuple(dict.fromkeys(self.words[place] for place in self.workload))

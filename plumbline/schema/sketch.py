@@ -1,4 +1,4 @@
-"""Count-sketches, from which the relative error between two tensors can be recovered, and checksums of batches.
+"""Count-sketches to estimate errors between tensors, and checksums of batches.
 
 A sketch has 64 numbers.
 Element `i` of the flattened tensor is added, with a sign, to one of 64 buckets; sign and bucket come from an
@@ -30,14 +30,14 @@ _PLACES = 1 << 20
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64, without its last shift, which leaves the highest bits as they are."""
+    """Apply splitmix64's finaliser without the last shift."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     return (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
 
 
 @cache
 def element_codes() -> NDArray[np.intp]:
-    """Return each element's bucket, plus `SKETCH_SIZE` for a negative sign."""
+    """Return each element's bucket; `SKETCH_SIZE` is added for a negative sign."""
     index = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     codes: NDArray[np.intp] = (_mix(index) >> np.uint64(57)).astype(np.intp)
     return codes
@@ -45,12 +45,12 @@ def element_codes() -> NDArray[np.intp]:
 
 @cache
 def block_salt(block: int) -> int:
-    """Return the salt that shuffles a block's buckets; 0 for the first block."""
+    """Return the salt that permutes a block's buckets; 0 for the first."""
     return int(_mix(np.array([block], dtype=np.uint64) * np.uint64(0xD1B54A32D192ED03))[0] >> np.uint64(57))
 
 
 class RunningSketch:
-    """Sketch of a tensor whose values arrive in pieces, in C order. Equal to the sketch of the whole."""
+    """Sketch of a tensor that arrives in pieces, in C order. Equal to the sketch of the whole."""
 
     def __init__(self) -> None:
         self._signed = np.zeros(_SIGNED)
@@ -75,7 +75,7 @@ class RunningSketch:
                 self._signed = self._shuffled(self._size // BLOCK - 1)
 
     def _shuffled(self, block: int) -> NDArray[np.float64]:
-        """Return the sums with those of the current block."""
+        """Return the sums including the current block's permuted buckets."""
         # XOR with the salt shuffles the buckets, and with its top bit flips the signs.
         shuffled: NDArray[np.float64] = self._signed + self._block[np.arange(_SIGNED) ^ block_salt(block)]
         return shuffled
@@ -88,19 +88,19 @@ class RunningSketch:
 
 
 def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the sketch of a tensor, float64 [64]."""
+    """Return a tensor's count-sketch, float64 [64]."""
     running = RunningSketch()
     running.add(values)
     return running.numbers()
 
 
 def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return a sketch of 8 numbers."""
+    """Return a tensor's count-sketch with 8 numbers."""
     return reduced(sketch(values))
 
 
 def reduced(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a sketch reduced to 8 numbers, by adding buckets."""
+    """Reduce a sketch to 8 numbers, by adding buckets."""
     found: NDArray[np.float64] = numbers.reshape(8, -1).sum(axis=1)
     return found
 
@@ -126,7 +126,7 @@ def relative_error(
 
 @cache
 def keys(rows: int, length: int) -> NDArray[np.int64]:
-    """Return odd keys of all places, int64 [rows, length], by splitmix64."""
+    """Return odd hash keys for all positions, int64 [rows, length]."""
     places = np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(_PLACES) + np.arange(length, dtype=np.uint64)[None]
     value = (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -135,12 +135,12 @@ def keys(rows: int, length: int) -> NDArray[np.int64]:
 
 
 def to_mark(total: int) -> str:
-    """Return 16 hex digits of a sum modulo 2^64."""
+    """Return a sum modulo 2^64 as 16 hex digits."""
     return f"{total % (1 << 64):016x}"
 
 
 def mark(values: NDArray[Any]) -> str:
-    """Return the checksum of one field of a batch, integers [rows] or [rows, length].
+    """Return the checksum of one batch field, integers [rows] or [rows, length].
 
     It is the sum of `value * key(row, place)` modulo 2^64, where `row` counts the rows of the global batch: equal on
     every device, in any order and for any split of the batch. The values stay on the device without a synchronisation.
@@ -150,5 +150,5 @@ def mark(values: NDArray[Any]) -> str:
 
 
 def marks_of(fields: dict[str, NDArray[Any]]) -> dict[str, list[str]]:
-    """Return the checksums of fields [steps, rows, ...], by field."""
+    """Return checksums of batch fields [steps, rows, ...], by field."""
     return {name: [mark(step) for step in steps] for name, steps in fields.items()}

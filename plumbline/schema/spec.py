@@ -84,7 +84,7 @@ class ModelSpec(Model):
 
 
 class DataSpec(Model):
-    """Dataset, and the conversion of rows to batches."""
+    """Dataset, and how rows become batches."""
 
     name: Name
     manifest_sha256: Sha256
@@ -96,7 +96,7 @@ class DataSpec(Model):
 
 
 class OptimizerSpec(Model):
-    """AdamW, without weight decay for biases and normalisations."""
+    """AdamW settings, without weight decay for biases and normalisations."""
 
     learning_rate: float = Field(default=5e-4, gt=0, lt=10)
     """The highest, after warm-up."""
@@ -113,7 +113,7 @@ class OptimizerSpec(Model):
 
 
 class ScheduleSpec(Model):
-    """Linear warm-up, then decay to zero over the part's steps, or a constant rate."""
+    """Linear warm-up, then decay to zero, or a constant rate."""
 
     kind: Literal["linear", "cosine", "constant"] = "linear"
     """After a linear warm-up: decay to zero over the steps of the part, along a line or half a cosine, or a constant
@@ -123,7 +123,7 @@ class ScheduleSpec(Model):
 
 
 class ProbeSpec(Model):
-    """Probe: strict and short, without dropout, with fixed weights and batches."""
+    """Probe settings: a short strict run without dropout, on fixed batches."""
 
     steps: int = Field(default=20, ge=1, le=200)
     """Rounding doubles about every 9 steps: more than 20 say little more."""
@@ -148,7 +148,7 @@ class ProbeSpec(Model):
 
 
 class SpeedSpec(Model):
-    """Speed part: production settings, without taps, measured once warm. The later keys have torch's own defaults."""
+    """Throughput run at production settings, measured after warm-up. The later keys have torch's own defaults."""
 
     steps: int = Field(default=200, ge=10, le=_MAX_STEPS)
     """Steps measured after the warm-up."""
@@ -223,7 +223,7 @@ class SpeedSpec(Model):
 
 
 class LearnSpec(Model):
-    """Learn part: fixed number of steps, with portable dropout."""
+    """Learning run settings: fixed number of steps, portable dropout."""
 
     steps: int = Field(default=2000, ge=1, le=_MAX_STEPS)
     """Fixed: accuracy is compared at equal steps."""
@@ -242,7 +242,7 @@ class LearnSpec(Model):
 
 
 class RunSpec(Model):
-    """One training. Identical tasks have equal digests."""
+    """Specification of one training. Identical tasks have equal digests."""
 
     schema_version: Literal[1] = 1
     workload: Name
@@ -259,7 +259,7 @@ class RunSpec(Model):
     learn: LearnSpec | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, without new keys at their defaults, so that digests stay."""
+        """Convert to JSON, omitting newer keys at defaults to keep digests stable."""
         content = super().to_json()
         for part, key, plain in _NEWER:
             if content[part] is not None and content[part][key] == plain:
@@ -268,19 +268,19 @@ class RunSpec(Model):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON, the task's identity."""
+        """Return the SHA-256 of the canonical JSON, as task identity."""
         return digest_json(self.to_json())
 
     @property
     def speed_alone(self) -> RunSpec:
-        """Return the spec of a measurement of throughput, without windows, which need memory; itself without speed."""
+        """Return the spec of the throughput run alone, without portable checks."""
         if self.speed is None:
             return self
         return self.replace(probe=None, learn=None, speed=self.speed.replace(checks=False))
 
     @property
     def parts(self) -> tuple[PartName, ...]:
-        """Return the parts in order of execution."""
+        """Return the parts in execution order."""
         chosen: list[PartName] = []
         if self.probe:
             chosen.append("probe")
@@ -292,7 +292,7 @@ class RunSpec(Model):
 
     @property
     def has_row_labels(self) -> bool:
-        """Return whether each row has a label; else tokens have."""
+        """Return whether labels belong to rows, not tokens."""
         return has_row_labels(self.task)
 
     @model_validator(mode="after")
@@ -311,7 +311,7 @@ class RunSpec(Model):
 
 
 class SpecFile(Model):
-    """RunSpec on disk, with its claimed digest."""
+    """RunSpec file, with its claimed digest."""
 
     schema_version: Literal[1] = 1
     digest: Sha256
@@ -319,7 +319,7 @@ class SpecFile(Model):
 
 
 def read_spec(path: Path) -> RunSpec:
-    """Read the RunSpec in `path`. Raise `InvalidInputError` if malformed or edited."""
+    """Read the RunSpec in `path`; raise `InvalidInputError` if malformed or edited."""
     file = read_model(SpecFile, path)
     if file.spec.digest != file.digest:
         raise InvalidInputError(
@@ -332,6 +332,6 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def write_spec(spec: RunSpec, path: Path) -> None:
-    """Write `spec` with its digest."""
+    """Write `spec` to a file, with its digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(canonical_json(SpecFile(digest=spec.digest, spec=spec).to_json()))

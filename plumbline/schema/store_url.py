@@ -1,4 +1,4 @@
-"""Store URLs and keys, and the table of the kinds of stores. Pure.
+"""Store URLs and keys, and the kinds of stores. Pure.
 
 A new kind is one module in `plumbline/data/stores/` with `open_url`, and one entry in `KINDS`.
 """
@@ -23,7 +23,7 @@ _MAX_NAME_BYTES = 255
 
 
 def safe_key(key: str) -> str:
-    """Return `key` if it is a safe relative path. Raise `ValueError` if not."""
+    """Return `key` if it is a safe relative path; raise `ValueError` otherwise."""
     bad = (
         not key
         or len(key) > 512
@@ -53,7 +53,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """Kind of object store: its URL, its module, and the doctor's words about it."""
+    """Kind of object store: URL scheme, module, and doctor's hints."""
 
     form: str
     """Its URL, such as `s3://BUCKET/PREFIX`."""
@@ -72,7 +72,7 @@ class StoreKind:
 
 
 def kind_at(url: str) -> StoreKind:
-    """Return the kind of the store at `url`. Raise `ValueError` for an unknown scheme."""
+    """Return the store kind at `url`; raise `ValueError` for unknown schemes."""
     scheme, separator, _ = url.partition("://")
     *forms, last = (kind.form for kind in KINDS.values())
     hint = f"{', '.join(forms)} or {last}"
@@ -84,7 +84,7 @@ def kind_at(url: str) -> StoreKind:
 
 
 def parse_store_url(url: str) -> StoreAddress:
-    """Return the parts of `url`.
+    """Parse a store `url` to its parts.
 
     Bucket, account and container are names by the rules of their service: a host, a port, a credential, a query or a
     fragment can never become part of an address to which credentials are sent.
@@ -103,7 +103,7 @@ def parse_store_url(url: str) -> StoreAddress:
 
 
 def relation(url: str, other: str) -> str:
-    """Return how the place of `url` lies to that of `other`. "" if neither contains the other."""
+    """Describe how a store URL contains or equals `other`, or return ""."""
     here, there = (_place(parse_store_url(each)) for each in (url, other))
     if here == there:
         return "is the same place as"
@@ -112,7 +112,7 @@ def relation(url: str, other: str) -> str:
 
 
 def _place(address: StoreAddress) -> tuple[str, ...]:
-    """Return the address as a path of names, equal for all spellings of one place."""
+    """Return a store location as normalised path components."""
     prefix = posixpath.normpath(address.prefix or ".") if address.scheme == "file" else address.prefix
     names = () if prefix in ("", ".") else tuple(prefix.split("/"))
     return address.scheme, address.bucket, address.container, *names

@@ -1,4 +1,4 @@
-"""Suite: the TOML file of workloads, platforms, gates, stores and alerts."""
+"""Suite: a TOML file of workloads, platforms, gates, stores and alerts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Workload(Model):
-    """Training settings of a suite, from which a RunSpec is made."""
+    """Training settings of one workload, from which a RunSpec is made."""
 
     task: Task = "sequence-classification"
     """What the model learns."""
@@ -74,7 +74,7 @@ class Workload(Model):
 
 
 class Platform(Model):
-    """A place of training, with the stores of its cloud."""
+    """Platform where trainings run, with its cloud's stores."""
 
     work_pool: Name
     """Prefect's work pool; its concurrency limit keeps it at one training per device. If its base job template has
@@ -142,7 +142,7 @@ class Platform(Model):
 
     @property
     def expected(self) -> Expected:
-        """Return the required machine of this platform's trainings."""
+        """Return the machine that this platform's trainings expect."""
         return Expected(accelerator=self.accelerator, gpus=self.gpus, nodes=self.nodes, lock_sha256=self.lock)
 
 
@@ -212,7 +212,7 @@ _IMPORTED = {"train_rows": 1 << 40, "rows_per_shard": 8192, "vocab_size": 8192}
 
 
 class DatasetSource(Model):
-    """Source of a dataset: the seeded grammar, or a user's rows."""
+    """Source of a dataset: the built-in generator, or a user's rows."""
 
     grammar_seed: int | None = Field(default=None, ge=0)
     """Generate product reviews from the seeded grammar; the best possible accuracy on them is 92.3%."""
@@ -270,7 +270,7 @@ class DatasetSource(Model):
 
 
 class LocalPlatform(Model):
-    """Local stack's extras for one platform, for drills and demonstrations."""
+    """Extra settings of a platform on the local stack, for demonstrations."""
 
     prepare: tuple[str, ...] = ()
     """A command that runs once the platform's data is published; `{python}`, `{data}` and `{root}` are filled in."""
@@ -279,7 +279,7 @@ class LocalPlatform(Model):
 
 
 class Dispatch(Model):
-    """Settings of a round's dispatch."""
+    """Dispatch settings of a round."""
 
     quorum: int = Field(default=2, ge=1)
     """Minimum number of platforms with a record; with fewer, the round is `inconclusive`."""
@@ -381,7 +381,7 @@ class Suite(Model):
         return self
 
     def with_absolute_urls(self, folder: Path) -> Suite:
-        """Return the suite with relative `file://` URLs resolved against `folder`: workers run in folders of theirs."""
+        """Return the suite with relative `file://` URLs resolved against `folder`."""
         platforms = {
             name: platform.replace(data=_absolute(platform.data, folder), outbox=_absolute(platform.outbox, folder))
             for name, platform in self.platforms.items()
@@ -396,7 +396,7 @@ class Suite(Model):
         return {name: workload for name, workload in self.workloads.items() if chosen is None or name in chosen}
 
     def _trainings(self) -> Iterator[tuple[str, str]]:
-        """Yield (name, description) of every possible training of a round."""
+        """Yield (name, description) of every possible training in a round."""
         for platform in self.platforms:
             for workload, content in self.workloads_of(platform).items():
                 text = f"workload {workload!r} on platform {platform!r}"
@@ -414,14 +414,14 @@ def _absolute(url: str, folder: Path) -> str:
 
 
 class Workloads(Model):
-    """The part of a suite file from which a RunSpec is made."""
+    """Part of a suite file from which RunSpecs are made."""
 
     workloads: dict[Name, Workload] = Field(min_length=1)
     datasets: dict[Name, DatasetSource] = {}
 
 
 def read_workloads(path: Path) -> Workloads:
-    """Read the workloads and datasets of the suite in `path`, which needs no other key."""
+    """Read only the workloads and datasets of a suite file."""
     content = read_toml(path)
     for key in content.keys() - Suite.model_fields.keys():
         raise ConfigurationError(
@@ -433,7 +433,7 @@ def read_workloads(path: Path) -> Workloads:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read the suite in `path`. Raise `ConfigurationError` with key and hint."""
+    """Read the suite in `path`; raise `ConfigurationError` with key and hint."""
     suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
     # Checked for files only: a validated suite stays valid on a machine with fewer time zones.
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
@@ -465,7 +465,7 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
-    """Validate a suite's values. Raise `ConfigurationError` with key and hint."""
+    """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     suite = _validated(Suite, content, where=where)
     problems = chain(
         _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite)
@@ -474,7 +474,7 @@ def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
 
 
 def _shared_outboxes(suite: Suite) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for an outbox in which a platform's worker could write what is not its own."""
+    """Yield (key, reason) for outboxes that give a worker too much access."""
     known = {"the central store": suite.store}
     for name, platform in suite.platforms.items():
         for place, url in known.items():
@@ -484,14 +484,14 @@ def _shared_outboxes(suite: Suite) -> Iterator[tuple[str, str]]:
 
 
 def _idle_alerts(suite: Suite) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for an event that nothing in the suite can raise."""
+    """Yield (key, reason) for alert events that the suite never raises."""
     has_machines = any(platform.machines for platform in suite.platforms.values())
     if not has_machines and any("left-on" in alert.on for alert in suite.alerts):
         yield "alerts", "'left-on' is about the groups of the platform key `machines`, which no platform has"
 
 
 def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for platforms whose choice of workloads cannot be trained or compared."""
+    """Yield (key, reason) for platforms with invalid workload choices."""
     for name, platform in suite.platforms.items():
         for workload in platform.workloads or ():
             if workload not in suite.workloads:
@@ -503,7 +503,7 @@ def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:
 
 
 def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
-    """Validate values. Raise `ConfigurationError` with every missing key, or the first other problem."""
+    """Validate values; raise `ConfigurationError` with all missing keys, or the first problem."""
     try:
         # Strict, as TOML and JSON have types: `seed = true` and `steps = "10"` are mistakes.
         return kind.model_validate(content, strict=True)
@@ -518,14 +518,14 @@ def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
 
 
 def _refuse(read: M, problems: Iterable[tuple[str, str]], *, where: str) -> M:
-    """Return what was read. Raise `ConfigurationError` for the first problem, as (key, reason)."""
+    """Return the value; raise `ConfigurationError` for the first (key, reason)."""
     for key, reason in problems:
         raise ConfigurationError(reason, where=where, key=key, hint=_HINT)
     return read
 
 
 def _misfits(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, str]]:
-    """Yield (key, reason) for combinations of valid values that contradict each other.
+    """Yield (key, reason) for valid values that contradict each other.
 
     Checked in the suite and not in the RunSpec's models, so that the error names the key in the suite.
     """

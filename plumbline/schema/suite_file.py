@@ -1,4 +1,4 @@
-"""Reader of a suite's TOML as plain values, types of checked values, and suggestions for a misspelt key or name."""
+"""TOML reader of suite files, value types, and spelling suggestions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECRET = re.compile(r"(?i)(sig|signature|key|token|secret|password|credential)s
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the values of the file `path`, with tuples for lists."""
+    """Read a TOML file, with tuples instead of lists."""
     import tomllib  # of Python 3.11: a trainer, which may run on 3.10, reads no suite
 
     where, text = str(path), ""
@@ -50,14 +50,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def with_tuples(value: Any) -> Any:
-    """Return the value with tuples for lists, as strict validation requires."""
+    """Convert lists to tuples, as strict validation requires."""
     if isinstance(value, Mapping):
         return {key: with_tuples(content) for key, content in value.items()}
     return tuple(with_tuples(content) for content in value) if isinstance(value, list) else value
 
 
 def _key(pattern: re.Pattern[str], text: str) -> str:
-    """Return the key on the unreadable line, or ""."""
+    """Return the key on the malformed TOML line, or ""."""
     match = pattern.search(text)
     return match[1] if match else ""
 
@@ -67,19 +67,19 @@ _LONGEST = 200
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return "did you mean `NAME`?" for the closest choice. "" if none is close."""
+    """Return "did you mean `NAME`?" for the closest choice, or ""."""
     known = {choice.casefold(): choice for choice in choices}
     matches = get_close_matches(word.casefold()[:_LONGEST], known, n=1, cutoff=0.6)
     return f"did you mean `{known[matches[0]]}`?" if matches else ""
 
 
 def suggest_or_list(word: str, choices: Sequence[str]) -> str:
-    """Return a suggestion for `word`, else the choices."""
+    """Return a suggestion for `word`, else list the choices."""
     return did_you_mean(word, choices) or (f"one of {first_of(choices, _MOST_LISTED)}" if choices else "")
 
 
 def fields_at(kind: type[BaseModel], place: Sequence[str | int]) -> tuple[str, ...]:
-    """Return the field names of the model at `place` in `kind`; empty if none."""
+    """Return field names of the nested model at `place`; empty if none."""
     current: Any = kind
     for part in place:
         current = _inner(current, part)
@@ -88,7 +88,7 @@ def fields_at(kind: type[BaseModel], place: Sequence[str | int]) -> tuple[str, .
 
 
 def _inner(kind: Any, part: str | int) -> Any:
-    """Return the type of the value under the key or index `part`."""
+    """Return the value type under the key or index `part`."""
     kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         field = kind.model_fields.get(str(part))
@@ -101,7 +101,7 @@ def _inner(kind: Any, part: str | int) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    """Return `T` for `T | None`."""
+    """Return `T` for a type `T | None`."""
     if get_origin(kind) in {Union, types.UnionType}:
         return next((argument for argument in get_args(kind) if argument is not type(None)), None)
     return kind
@@ -120,7 +120,7 @@ A relative `file://` URL (`file://.plumbline/central`) is resolved against the w
 
 
 def without_credentials(url: str) -> str:
-    """Return `url`. Raise `ValueError`, without naming it, if it contains a password, a login or a signature.
+    """Return `url`; raise `ValueError` if it contains credentials.
 
     Only the account of an SSH address is not a secret, such as `git@`.
     """
@@ -176,7 +176,7 @@ MachineGroupUrl = Annotated[str, AfterValidator(_machine_group)]
 
 
 def api_key_variable(platform: str) -> str:
-    """Return the name of the controller's variable with the key of a platform's Prefect API."""
+    """Return the environment variable with a platform's Prefect API key."""
     return f"PLUMBLINE_API_KEY_{re.sub('[^A-Z0-9]', '_', platform.upper())}"
 
 
@@ -189,7 +189,7 @@ _OWNED = {
 
 
 def check_job_variables(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return the job variables. Raise `ValueError` for one that has no meaning here, or that JSON cannot carry."""
+    """Return job variables; raise `ValueError` for unsupported or non-JSON ones."""
     for name, value in variables.items():
         if name in _OWNED:
             raise ValueError(f"{name}: {_OWNED[name]}")
@@ -202,7 +202,7 @@ def check_job_variables(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_json(value: Any) -> str:
-    """Return why a value of TOML is none of JSON. "" if it is one."""
+    """Return why a TOML value is not valid JSON, or ""."""
     if isinstance(value, Mapping):
         return next(filter(None, map(_no_json, value.values())), "")
     if isinstance(value, (list, tuple)):
@@ -214,7 +214,7 @@ def _no_json(value: Any) -> str:
 
 
 def is_time_zone(name: str) -> bool:
-    """Return whether `name` is a time zone. True without a time zone database."""
+    """Return whether `name` is a time zone; `True` without time zone data."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Tasks of training, by what a label belongs to."""
+"""Training tasks, by whether labels belong to rows or tokens."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Task = Annotated[str, Field(max_length=64), AfterValidator(_known)]
 
 
 def has_row_labels(task: str) -> bool:
-    """Return whether a task needs the label of each row, and as many classes as the dataset."""
+    """Return whether a task labels whole rows, with the dataset's classes."""
     return TASKS[task] == "row"
 
 
 def draws_labels(task: str) -> bool:
-    """Return whether a draw decides which tokens have labels, and changes the ids of some."""
+    """Return whether tokens are masked randomly, which decides the labels."""
     return TASKS[task] == "token"
 
 
 def built_in_family(task: str) -> str:
-    """Return the family of the built-in sizes: GPT-2 where tokens may attend to earlier ones alone, else BERT."""
+    """Return the built-in model family: GPT-2 for causal tasks, else BERT."""
     return "gpt2" if TASKS[task] == "next" else "bert"

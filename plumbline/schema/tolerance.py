@@ -1,4 +1,4 @@
-"""Limits of rounding differences between two runs. `docs/MATH.md` derives every number.
+"""Rounding limits between two runs. `docs/MATH.md` derives every number.
 
 A limit depends on the precision, and doubles every `DOUBLING_STEPS`.
 """
@@ -19,13 +19,13 @@ UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MAN
 
 
 def floor_of(stage: str, precision: Precision) -> float:
-    """Return a stage's minimum limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
+    """Return a stage's minimum rounding limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
     units = limits.FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else limits.COARSE_UNITS
     return units * UNIT[precision]
 
 
 def proof_limit(found: ProofError) -> float:
-    """Return the maximum distance of a tensor from its definition, in half spacings of its format.
+    """Return a tensor's maximum distance from its definition, in half-spacings (ulps) of its format.
 
     A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
     of the result and of what a module holds within. An update is measured in units of what it rounds.
@@ -34,7 +34,7 @@ def proof_limit(found: ProofError) -> float:
 
 
 def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
-    """Return the same of a sum of `terms` numbers, by stage and format."""
+    """Return the maximum error of a sum of `terms` numbers, in roundings."""
     sums = limits.PROOF["sum"] * math.sqrt(terms)
     if dtype in ("bfloat16", "float16"):
         unit = 2.0 ** -(MANTISSA_BITS["bf16" if dtype == "bfloat16" else "fp16"] + 1)
@@ -43,13 +43,13 @@ def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
 
 
 def is_off(draws: Draws) -> bool:
-    """Return whether dropout kept a share of elements that its rate gives by chance at most once in 10^9 draws."""
+    """Return whether dropout kept an implausible fraction (chance below 10^-9)."""
     expected = draws.elements * (1 - draws.rate)
     return abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
 
 
 def least_gradient(precision: Precision) -> float:
-    """Return the share of a step's largest gradient below which a gradient may be rounding only.
+    """Return the relative gradient size below which gradients may be pure rounding.
 
     `FACTOR` units in the last place of fp32, in which the products of half precision are summed: 9.5e-7. Seen: the
     gradient of a key's bias 1e-11 of the largest in fp32 and 1e-7 in bf16, the smallest real one 1.5e-5.
@@ -58,22 +58,22 @@ def least_gradient(precision: Precision) -> float:
 
 
 def is_rounding_only(own_error: float) -> bool:
-    """Return whether a tensor's relative error against fp64 means pure rounding."""
+    """Return whether a tensor's error against fp64 means pure rounding."""
     return own_error >= limits.ROUNDING_ONLY
 
 
 def growth(steps: int) -> float:
-    """Return the growth factor of rounding after `steps` further steps."""
+    """Return how much rounding errors grow over `steps` further steps."""
     return float(2.0 ** (max(steps, 0) / limits.DOUBLING_STEPS))
 
 
 def limit(stage: str, precision: Precision, step: int = 0) -> float:
-    """Return the maximum rounding error of a stage at `step`."""
+    """Return a stage's maximum rounding error at `step`."""
     return floor_of(stage, precision) * growth(step)
 
 
 def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, float]]:
-    """Return the maximum distance of each compiled tensor from fp64.
+    """Return each compiled tensor's maximum distance from fp64.
 
     Its kernels round at other places of the same formula: the distance of the same tensor without the compiler, or the
     median of its stage where that happens to be smaller, shows the size of one such draw. Both may be zero by chance
@@ -87,7 +87,7 @@ def kernel_limits(kernels: Sequence[KernelError]) -> list[tuple[KernelError, flo
 
 
 def relative(reference: float | None, candidate: float | None) -> float:
-    """Return |candidate - reference| / |reference|. Infinite if a number is missing."""
+    """Return |candidate - reference| / |reference|; infinite if a number is missing."""
     if reference is None or candidate is None or not math.isfinite(reference) or not math.isfinite(candidate):
         return math.inf
     if reference == candidate:

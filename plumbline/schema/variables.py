@@ -1,4 +1,4 @@
-"""Reader of environment variables: every setting, address and credential of the product.
+"""Environment variables: every setting, address and credential.
 
 A secret that was made with `echo`, an env file with quotes, or a missing secret of a CI job gives a value with a line
 break, quotes, or nothing: values are stripped, and an empty one is an absent one.
@@ -25,18 +25,18 @@ _FOREIGN = (
 
 
 def variable(name: str, default: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """Return a variable's value. `default` if it is absent or empty."""
+    """Return an environment variable's value; `default` if absent or empty."""
     return _cleaned(environment.get(name, "")) or default
 
 
 def secret_values(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the values of the variables whose names are a secret's, longest first."""
+    """Return the values of variables with secret-like names, longest first."""
     values = {_cleaned(value) for name, value in environment.items() if _SECRET.search(name)}
     return sorted((value for value in values if len(value) >= _LEAST_SECRET), key=len, reverse=True)
 
 
 def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Clean the variables that libraries read by themselves. Remove the empty ones.
+    """Clean the variables that libraries read directly; remove empty ones.
 
     Called where a command starts, before Prefect is imported, and before an SDK is used, by several threads at once.
     """
@@ -50,7 +50,7 @@ def clean_variables(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _cleaned(value: str) -> str:
-    """Return a value without surrounding space and one pair of surrounding quotes."""
+    """Strip surrounding space and one pair of quotes."""
     value = value.strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
         return value[1:-1].strip()

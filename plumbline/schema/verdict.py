@@ -45,7 +45,7 @@ class Divergence(Model):
 
 
 class Finding(Model):
-    """Result of one check, with its numbers at full precision."""
+    """Result of one check, with numbers at full precision."""
 
     check: str
     """Dotted, part first: `probe.forward`, `data.rows`, `learn.accuracy`, `speed.throughput`."""
@@ -65,7 +65,7 @@ class Finding(Model):
     @field_validator("observed", "limit", mode="before")
     @classmethod
     def _is_finite(cls, value: Any) -> Any:
-        """Keep a number that is not finite as a missing one: a ratio of finite measurements may overflow."""
+        """Convert a non-finite number to `None`."""
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -88,7 +88,7 @@ NoteCode = Literal[
 
 
 class Note(Model):
-    """Statement for people with a `code`. Programs use only `code`."""
+    """Note for people; programs use only its `code`."""
 
     code: NoteCode = "remark"
     text: Statement
@@ -150,7 +150,7 @@ class PlatformResult(Judgement):
 
 
 class RoundVerdict(Model):
-    """Result of a round: `run --json`, and `round.json` in the central store."""
+    """Result of a round, as in `run --json` and `round.json`."""
 
     schema_version: Literal[1] = 1
     round: str
@@ -171,17 +171,17 @@ class RoundVerdict(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the verdict's exit code; 2 (usage) if all that is missing are platforms not set up to train."""
+        """Return the verdict's exit code; 2 if only unprepared platforms are missing."""
         missing = [result for result in self.platforms.values() if result.verdict == "inconclusive"]
         is_usage = self.verdict == "inconclusive" and all(result.is_misconfigured for result in missing)
         return ExitCode.USAGE if is_usage and missing else exit_code(self.verdict)
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """Return the worst outcome. `inconclusive` if empty."""
+    """Return the worst outcome; `inconclusive` if empty."""
     return max(outcomes, key=_SEVERITY.__getitem__, default="inconclusive")
 
 
 def exit_code(outcome: Outcome) -> ExitCode:
-    """Return the exit code of an outcome."""
+    """Return the exit code for an outcome."""
     return _EXIT[outcome]

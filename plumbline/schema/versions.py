@@ -1,4 +1,4 @@
-"""Messages between different versions of the product: refused with both versions, or read without unknown keys."""
+"""Compatibility between product versions: refuse messages, or ignore unknown keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_any_version(
     where: str = "",
     max_bytes: int = 64 << 20,
 ) -> M:
-    """Parse as `read_model`. Of a different minor version, ignore the keys that this version does not know.
+    """Parse like `read_model`, ignoring unknown keys of a different minor version.
 
     `version_at` is the dotted key of the version. Below the top-level keys `exact`, every key must be known.
     """
@@ -51,7 +51,7 @@ def read_any_version(
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """Return (major, minor)."""
+    """Parse a version to (major, minor)."""
     match = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return (int(match[1]), int(match[2])) if match else _NO_VERSION
 
@@ -70,7 +70,7 @@ def _version(content: Any, key: str) -> str:
 
 
 def _read_known(kind: type[M], content: Any, exact: Collection[str]) -> M | None:
-    """Validate `content` without the keys that `kind` refuses as unknown. `None` if anything else is wrong."""
+    """Validate `content`, ignoring unknown keys; `None` if otherwise wrong."""
     for _ in range(_ROUNDS):
         try:
             return kind.model_validate_json(json.dumps(content))
@@ -84,7 +84,7 @@ def _read_known(kind: type[M], content: Any, exact: Collection[str]) -> M | None
 
 
 def _remove(content: Any, place: tuple[int | str, ...]) -> None:
-    """Remove the value that a validation error points to."""
+    """Remove the value at a validation error's location."""
     for step in place[:-1]:
         with suppress(KeyError, IndexError, TypeError):
             content = content[step]
@@ -93,7 +93,7 @@ def _remove(content: Any, place: tuple[int | str, ...]) -> None:
 
 
 def validate_order(kind: type[M], content: Mapping[str, Any]) -> M:
-    """Validate a controller's order on a worker. First refuse one of a different minor version."""
+    """Validate a controller's order on a worker; refuse different minor versions."""
     theirs = content.get("version", "")
     if isinstance(theirs, str) and theirs and _minor(theirs) != _minor(__version__):  # "": not stated
         text = f"comes from plumbline {theirs[:40]} of the controller, this worker has {__version__}"

@@ -1,1 +1,1 @@
-"""Trainer: one training in its own process; the only place with torch."""
+"""Trainer process: runs one training; the only package that imports torch."""

@@ -1,4 +1,4 @@
-"""Command `python -m plumbline.train SPEC OUT`: one training in this process."""
+"""Command `python -m plumbline.train SPEC OUT`: run one training in this process."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _train(arguments: argparse.Namespace, stop: threading.Event) -> None:
 
 
 def first_step() -> int:
-    """Run the selfcheck's first step; report a broken library in one line."""
+    """Run the self-check's first step, to report broken libraries early."""
     try:
         check_libraries()
         from plumbline.train.selfcheck import main as selfcheck

@@ -1,4 +1,4 @@
-"""Global batches in order, through torch's DataLoader; their micro-batches, and their packed form."""
+"""Training batches in fixed order via DataLoader: micro-batches and packed rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
-    """Torch dataset of rows by position, read a batch at a time."""
+    """Torch dataset that reads rows by position, one batch at a time."""
 
     def __init__(self, spec: RunSpec, rows: Rows) -> None:
         self._rows = rows
@@ -40,7 +40,7 @@ class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
 
 
 class TrainingRows(_Encoded):
-    """Training rows in order, from batch `first` on; `cycle` batches repeat without end."""
+    """Training rows in order, from batch `first` on, repeating every `cycle` batches."""
 
     def __init__(self, spec: RunSpec, rows: Rows, order: Order, *, first: int, count: int, cycle: int) -> None:
         super().__init__(spec, rows)
@@ -78,7 +78,7 @@ def make_loader(
     rows: Dataset[Any], batch_size: int, device: torch.device, *, num_workers: int = 0, prefetch_factor: int = 2,
     pin_memory: bool = True,
 ) -> Iterator[Batch]:  # fmt: skip
-    """Return global batches in order, without draws from torch's generator.
+    """Return a DataLoader of global batches that draws no random numbers.
 
     Workers are forked with the rows that are already tokenized, so `rows` must be prepared.
     """
@@ -97,7 +97,7 @@ def make_loader(
 
 
 def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:
-    """Return the spec with the probe's micro-batches, for each of `world` processes.
+    """Return the spec with the probe's micro-batch size for `world` processes.
 
     The spec alone decides, so that every machine adds up the same parts in the same order.
     """
@@ -110,7 +110,7 @@ def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:
 
 
 def in_parts(spec: RunSpec, parts: int) -> RunSpec:
-    """Return the spec with this number of micro-batches."""
+    """Return the spec with `parts` micro-batches per step."""
     # Not validated: the parts of several processes may be more than a suite may ask for.
     optimizer = spec.optimizer.model_copy(update={"accumulation_steps": parts})
     return spec.model_copy(update={"optimizer": optimizer})
@@ -118,7 +118,7 @@ def in_parts(spec: RunSpec, parts: int) -> RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Places of a batch's tokens in packed rows, int64 [packed rows, length]."""
+    """Positions of a batch's tokens in packed rows, int64 [packed rows, length]."""
 
     source: torch.Tensor
     """Index of each token in the flattened batch; the batch's size for padding."""
@@ -127,21 +127,21 @@ class Packing:
     rows: int
 
     def to(self, device: torch.device) -> Packing:
-        """Return the packing on a device."""
+        """Return the packing, moved to a device."""
         moved = [each.to(device, non_blocking=True) for each in (self.source, self.texts)]
         return Packing(moved[0], moved[1], self.rows)
 
     @property
     def positions(self) -> torch.Tensor:
-        """Return the place of each token in its own text."""
+        """Return the position of each token within its own text."""
         return self.source % self.source.shape[1]
 
     def pack(self, values: torch.Tensor, padding: int) -> torch.Tensor:
-        """Return a field of the batch, [rows, length], in packed rows."""
+        """Move a batch field, [rows, length], into packed rows."""
         return torch.cat((values.reshape(-1), values.new_full((1,), padding)))[self.source]
 
     def unpack(self, values: torch.Tensor) -> torch.Tensor:
-        """Return values of packed tokens, [packed rows, length, ...], in the batch's rows; zero for padding."""
+        """Move packed values, [packed rows, length, ...], back to batch rows."""
         length, inner = self.source.shape[1], values.shape[2:]
         flat = values.new_zeros((self.rows * length + 1, *inner))
         flat[self.source.reshape(-1)] = values.reshape(-1, *inner)
@@ -149,7 +149,7 @@ class Packing:
 
 
 def pack_rows(mask: torch.Tensor) -> Packing:
-    """Return the packing of a batch on the host: each text, in order, into the first row that has room."""
+    """Pack each text of a batch into the first row with room."""
     rows, length = mask.shape
     tokens = np.flatnonzero(mask.numpy())
     counts = np.bincount(tokens // length, minlength=rows)

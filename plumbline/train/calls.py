@@ -1,4 +1,4 @@
-"""Calls of a model's modules, in order and by name: `NAME`, then `NAME#1` for a repetition in one forward pass."""
+"""Observe a model's module calls in order and by name: `NAME`, then `NAME#1` for a repetition in one forward pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline.train.summaries import is_summarizing
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """Return a module's main output: the first float tensor, or a model's logits."""
+    """Return a module's main output: its first float tensor, or the logits."""
     if isinstance(output, torch.Tensor):
         return output if output.is_floating_point() else None
     logits = getattr(output, "logits", None)
@@ -46,16 +46,16 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
 
 
 class ModuleCalls:
-    """Hooks that give `see` each call's name, module, inputs and main output; a tensor that it returns replaces that.
+    """Forward hooks that report module calls to `see`, which may replace outputs.
 
-    A check's own calls are none of the training's.
+    Calls that a check makes are not reported.
     """
 
     def __init__(self, see: Callable[[str, nn.Module, Any, torch.Tensor], torch.Tensor | None]) -> None:
         self._see, self._counts, self._is_forward = see, Counter[str](), True
 
     def hook(self, model: nn.Module) -> ExitStack:
-        """Hook all modules, until the end of the returned context."""
+        """Hook all modules until the returned context exits."""
         hooks = ExitStack()
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_hook(partial(self._called, name or "model")))
@@ -71,10 +71,10 @@ class ModuleCalls:
         return None if replaced is None else with_first_tensor(output, replaced)
 
     def feeds(self) -> None:
-        """Start the forward pass of a micro-batch."""
+        """Reset the call counts at the start of a micro-batch's forward pass."""
         self._counts.clear()
         self._is_forward = True
 
     def forward_done(self) -> None:
-        """End a forward pass: modules that the backward pass calls again have been seen."""
+        """Stop reporting calls after the forward pass, so that recomputation is ignored."""
         self._is_forward = False

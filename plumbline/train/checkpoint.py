@@ -1,4 +1,4 @@
-"""Checkpoints of the learn part, with the optimizer's state by name: a restarted run ends on the same bits."""
+"""Checkpoints of the learning run, to resume with the same bits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNT = "step"
 
 @dataclass
 class Progress:
-    """Position and results of the learn part."""
+    """Step and results so far of the learning run."""
 
     step: int
     losses: list[float | None]
@@ -50,7 +50,7 @@ class Progress:
 
 
 def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the optimizer's state: tensors by parameter name, and plain values."""
+    """Return the optimizer's state as tensors by parameter name, and plain values."""
     names = {id(value): name for name, value in engine.bare.named_parameters()}
     tensors, plain = {}, {}
     for value, state in engine.optimizer.state.items():
@@ -64,7 +64,7 @@ def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[st
 
 
 def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
-    """Write a checkpoint atomically: a complete checkpoint always exists."""
+    """Write a checkpoint atomically, so that a complete one always exists."""
     with writing(folder.parent):
         _save(folder, engine, progress, identity)
 
@@ -98,7 +98,7 @@ def _save(folder: Path, engine: Engine, progress: Progress, identity: str) -> No
 
 
 def _read(folder: Path, identity: str) -> dict[str, Any] | None:
-    """Return a checkpoint's state if complete and of this training, else `None`."""
+    """Read a checkpoint; return `None` if incomplete or from a different training."""
     try:
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         whole = state["tensors_sha256"] == digest_file(folder / "tensors.safetensors")
@@ -129,7 +129,7 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
 
 
 def load_checkpoint(folder: Path, engine: Engine, identity: str) -> Progress | None:
-    """Continue from the newest complete checkpoint, if any."""
+    """Resume from the newest complete checkpoint, if any."""
     for candidate in (folder, folder.with_name(f"{folder.name}.old")):
         state = _read(candidate, identity)
         if state is None:
@@ -149,7 +149,7 @@ def drop_checkpoints(folder: Path) -> None:
 
 
 def read_moments(engine: Engine) -> dict[str, torch.Tensor]:
-    """Return the tensors of the optimizer's state by `{parameter}/{key}`, in the same order after a resume."""
+    """Return the optimizer's state tensors by `{parameter}/{key}`, in stable order."""
     state = engine.optimizer.state
     return {
         f"{name}/{key}": entry
@@ -160,7 +160,7 @@ def read_moments(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def restore_moments(engine: Engine, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Set the optimizer's state; a parameter without any gets one."""
+    """Set the optimizer's state, creating entries for parameters without state."""
     parameters = dict(engine.bare.named_parameters())
     for place, wanted in tensors.items():
         name, _, key = place.rpartition("/")

@@ -1,4 +1,4 @@
-"""Step timer: CUDA events on a GPU, the monotonic clock elsewhere."""
+"""Step timer: CUDA events on a GPU, a monotonic clock elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT_UNREAD = 64
 
 
 class StepClock(Clock):
-    """Times of each phase of each step, in seconds.
+    """Duration of each phase of each step, in seconds.
 
     A step lasts from the request of its batch to the request of the next batch. On a GPU the events of a step are read
     `_KEPT_UNREAD` steps later or at the end, so that reading never makes the host wait for the device.
@@ -41,14 +41,14 @@ class StepClock(Clock):
         return event
 
     def start(self) -> None:
-        """Start a step, before its batch is requested."""
+        """Start timing a step, before its batch is requested."""
         self._started = self._last = time.perf_counter()
         self._host = {}
         self._communication = 0.0
         self._marks = [("", self._event())] if self._cuda else []
 
     def mark(self, name: str) -> None:
-        """Add the time since the last mark to the phase `name`."""
+        """Add the time since the last mark to phase `name`."""
         now = time.perf_counter()
         self._host[name] = self._host.get(name, 0.0) + now - self._last
         self._last = now
@@ -56,7 +56,7 @@ class StepClock(Clock):
             self._marks.append((name, self._event()))
 
     def stop(self) -> None:
-        """End the step."""
+        """Stop timing the step."""
         if self._cuda:
             self._unread.append([*self._marks, ("host_data_wait", self._host.get("data_wait", 0.0))])
             while len(self._unread) > _KEPT_UNREAD:
@@ -78,25 +78,25 @@ class StepClock(Clock):
         self._totals.append(events[0][1].elapsed_time(events[-1][1]) / 1000)
 
     def resolve(self) -> None:
-        """Read all pending events; wait for the device."""
+        """Read all pending CUDA events, after waiting for the device."""
         for marks in self._unread:
             self._read(marks)
         self._unread = []
 
     def totals(self) -> list[float]:
-        """Return the seconds of each step."""
+        """Return the duration of each step in seconds."""
         if self._cuda:
             self.resolve()
         return list(self._totals)
 
     def breakdown(self, first: int) -> dict[str, float]:
-        """Return the mean seconds of each phase over the steps from `first` on."""
+        """Return the mean seconds of each phase, over the steps since `first`."""
         steps = self._steps[first:]
         names = sorted({name for step in steps for name in step})
         return {name: statistics.fmean(step.get(name, 0.0) for step in steps) for name in names}
 
     def watch(self, model: Any) -> None:
-        """Time the exchange of gradients between several processes.
+        """Time the gradient all-reduce between several processes.
 
         A GPU is not timed: the host's clock would show when a bucket was queued, not when it was reduced, and a Python
         hook would slow down the measured training. Nor is FSDP2, which has no hook.

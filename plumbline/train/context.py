@@ -1,4 +1,4 @@
-"""Shared state of all parts of a run."""
+"""State that all parts of a training run share."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Context:
             raise StoppedError("stopped on request", where=f"{part} step {step}")
 
     def prepare(self, steps: int) -> None:
-        """Tokenize the rows of the first `steps` steps."""
+        """Tokenize the rows of the first `steps` steps in advance."""
         self.rows.prepare(self.plan.order.rows(range(steps * self.spec.batch_size)))
 
     def batches(self, *, first: int, count: int, cycle: int | None = None, **loading: Any) -> Iterator[Batch]:
-        """Yield global batches from step `first` on; `loading` are keywords of `make_loader`."""
+        """Yield global batches from step `first` on; `loading` is passed to `make_loader`."""
         rows = TrainingRows(
             self.spec, self.rows, self.plan.order, first=first, count=count, cycle=cycle or first + count
         )
@@ -86,7 +86,7 @@ class Context:
         )  # fmt: skip
 
     def release(self) -> None:
-        """Free the memory of earlier models.
+        """Free the memory of models that are no longer used.
 
         Torch's reference cycles keep memory until the next collection, and its allocator keeps blocks of the sizes
         requested.
@@ -98,7 +98,7 @@ class Context:
     def measure(
         self, part: str, engine: Engine, evaluation_rows: int = 0, at_once: int = 0, *, compiled: bool = False
     ) -> None:
-        """Keep for the fingerprint how native operations round in a part's settings, and how many bits they keep.
+        """Measure rounding and mantissa bits of native operations for the fingerprint.
 
         The part evaluates `at_once` rows in a batch; 0 means those of a training batch.
         """
@@ -118,11 +118,11 @@ class Context:
             torch.cuda.empty_cache()
 
     def keep_bits(self, part: str, found: dict[str, int]) -> None:
-        """Keep for the fingerprint the mantissa bits that operators keep in a part's settings."""
+        """Record measured mantissa bits of operators for the fingerprint."""
         self.mantissa_bits |= {name if part == "probe" else f"{part}.{name}": bits for name, bits in found.items()}
 
     def note(self, part: str, settings: dict[str, Any]) -> None:
-        """Keep a part's settings for the fingerprint."""
+        """Record a training part's settings for the fingerprint."""
         self.numerics |= {f"{part}.{name}": value for name, value in settings.items()}
 
 
@@ -130,10 +130,10 @@ class Context:
 def auxiliary(
     name: str, context: Context, lost: dict[str, str], caught: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """Run a portable part; if memory runs out, say so in `lost[name]`.
+    """Run an optional check; on out-of-memory, record the reason in `lost[name]`.
 
-    The reason may also be one of the errors `caught`. The leg may contain no collective operation: a process that has
-    lost its leg takes part in none of them.
+    The reason may also be one of the errors `caught`. The check may contain no collective operation: a process that has
+    lost its check takes part in none of them.
     """
     place, reason = context.place, ""
     try:

@@ -1,4 +1,4 @@
-"""AdamW's update by definition, in primitive operations, for checks."""
+"""AdamW update in primitive operations, to check torch's implementation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumbline.train.optimizers import is_decayed
 
 
 class AdamW:
-    """AdamW by Loshchilov and Hutter's definition, with the spec's settings."""
+    """AdamW as defined by Loshchilov and Hutter, with the spec's settings."""
 
     def __init__(self, model: nn.Module, spec: OptimizerSpec) -> None:
         self._spec = spec
@@ -21,7 +21,7 @@ class AdamW:
         self._second = {name: torch.zeros_like(value) for name, value in self._named}
 
     def resume(self, optimizer: torch.optim.Optimizer) -> None:
-        """Continue from the state of torch's AdamW; a new optimizer has none."""
+        """Copy the state of torch's AdamW, if any."""
         for name, value in self._named:
             state = optimizer.state.get(value) or {}
             if {"exp_avg", "exp_avg_sq", "step"} <= state.keys():

@@ -1,4 +1,4 @@
-"""Digests and norms of tensors on any device."""
+"""SHA-256 digests and norms of tensors on any device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS = 8
 
 
 def host_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return the tensor's values on the host; bf16 becomes fp32 of equal value."""
+    """Return the tensor's values as a NumPy array; bf16 becomes fp32."""
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -31,7 +31,7 @@ def host_array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def _host_copy(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a device's values in host memory that the device writes directly, where there is such memory."""
+    """Copy a tensor to host memory, pinned for CUDA tensors."""
     tensor = tensor.detach()
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
@@ -39,7 +39,7 @@ def _host_copy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 class HashThreads:
-    """Threads that hash a device's tensors, while a bounded number of bytes is in host memory."""
+    """Threads that hash GPU tensors, with a limit on copied bytes."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -53,7 +53,7 @@ class HashThreads:
         self.close()
 
     def start(self, digest: ArrayDigest, piece: torch.Tensor, after: Future[None] | None) -> Future[None]:
-        """Copy a piece to the host, and hash it after the earlier piece of its tensor."""
+        """Copy a tensor's piece to the host, and queue its hashing."""
         size = piece.numel() * max(piece.element_size(), 4 if piece.dtype == torch.bfloat16 else 1)
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting or self._waiting + size <= _MOST_BYTES)
@@ -80,7 +80,7 @@ class HashThreads:
 
 
 class TensorDigest:
-    """SHA-256 of a tensor that arrives in pieces, equal to `digest_array` of the whole."""
+    """SHA-256 of a tensor in pieces, equal to the whole's."""
 
     def __init__(self, threads: HashThreads, dtype: torch.dtype, shape: Sequence[int]) -> None:
         stored = torch.float32 if dtype == torch.bfloat16 else dtype
@@ -89,7 +89,7 @@ class TensorDigest:
         self._last: Future[None] | None = None
 
     def add(self, piece: torch.Tensor) -> None:
-        """Add the next piece; one in main memory is hashed at once, as later work may overwrite it."""
+        """Add the next piece, hashing CPU pieces at once."""
         if piece.device.type == "cpu":
             self._digest.add(host_array(piece))
         else:
@@ -103,7 +103,7 @@ class TensorDigest:
 
 
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the digest of all values by name; hash large sets in threads."""
+    """Return the digest of each named tensor; hash large sets in threads."""
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         return _digest_arrays({name: host_array(tensor) for name, tensor in tensors.items()})
     with HashThreads() as threads:
@@ -121,13 +121,13 @@ def _digest_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def norm(array: NDArray[Any]) -> float:
-    """Return the L2 norm in fp64."""
+    """Return the L2 norm, computed in fp64."""
     flat = array.reshape(-1).astype(np.float64)
     return math.sqrt(float(np.dot(flat, flat)))
 
 
 def norms(tensors: Iterable[torch.Tensor]) -> list[float]:
-    """Return each tensor's L2 norm in fp64, from the device where the tensors lie; wait for the device once."""
+    """Return each tensor's L2 norm in fp64, with a single device synchronisation."""
     values = [tensor.detach() for tensor in tensors]
     if all(value.device.type == "cpu" for value in values):
         return [norm(host_array(value)) for value in values]

@@ -1,4 +1,4 @@
-"""Portable dropout: masks from a counter-based integer generator, equal on CPU and GPU.
+"""Portable dropout: counter-based integer masks, equal on CPU and GPU.
 
 The bit of an element is a hash of (seed, step, layer, row of the global batch, place inside the row). So the bits do
 not depend on the number of processes, micro-batches or the device. All arithmetic wraps: 32 bits for an element, 64 for
@@ -22,7 +22,7 @@ ATTENTION = "plumbline-portable"
 
 
 def _signed(word: int, bits: int = 32) -> int:
-    """Return an unsigned word as the signed integer of the same bits."""
+    """Convert an unsigned word to the signed integer with equal bits."""
     return word - (1 << bits) if word >> (bits - 1) else word
 
 
@@ -34,7 +34,7 @@ _LONG = (1 << 64) - 1
 
 
 def _mix(word: torch.Tensor) -> torch.Tensor:
-    """Apply one round of lowbias32; the masks remove the sign that int32 shifts extend."""
+    """Apply one round of the lowbias32 hash; mask off sign-extended bits."""
     word = word ^ ((word >> 16) & 0xFFFF)
     word = word * _FIRST
     word = word ^ ((word >> 15) & 0x1FFFF)
@@ -43,7 +43,7 @@ def _mix(word: torch.Tensor) -> torch.Tensor:
 
 
 def _key(*parts: int) -> int:
-    """Return the signed 64-bit key of some numbers, by splitmix64."""
+    """Hash some integers to a signed 64-bit key, by splitmix64."""
     key = _GAMMA
     for part in parts:
         key = ((key ^ part) + _GAMMA) & _LONG
@@ -65,7 +65,7 @@ def _row_keys(rows: int, key: int, first_row: int, device: torch.device) -> torc
 
 
 def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:  # noqa: PLR0917
-    """Return the kept elements of `rows` rows with `each` places, by torch's own operations."""
+    """Return a dropout mask of [rows, each], by plain torch operations."""
     keys = _row_keys(rows, key, first_row, device)
     places = torch.arange(each, dtype=torch.int32, device=device).unsqueeze(0)
     word = _mix(_mix(places ^ keys[:, 0:1]) ^ keys[:, 1:2])
@@ -74,7 +74,7 @@ def plain_bits(rows: int, each: int, key: int, first_row: int, limit: int, devic
 
 @functools.cache
 def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
-    """Return a device's mask function, verified against the reference bits."""
+    """Return the fastest mask function whose bits are correct on this device."""
     if device.type != "cuda":
         return plain_bits
     trial = (3, 2050, _key(7, 3, 2), 40, 1 << 22, device)
@@ -90,14 +90,14 @@ def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
 def keep_mask(
     shape: tuple[int, ...], rate: float, *, seed: int, step: int, layer: int, first_row: int, device: torch.device
 ) -> torch.Tensor:
-    """Return the mask of kept elements; rows start at `first_row` of the global batch."""
+    """Return the dropout keep mask for rows from `first_row` on."""
     each, limit = math.prod(shape[1:]), round(rate * (1 << 24))
     return bits_form(device)(shape[0], each, _key(seed, step, layer), first_row, limit, device).reshape(shape)
 
 
 @dataclass
 class DropoutClock:
-    """Position of the next masks, which the engine sets."""
+    """Step, batch row and layer that select the next dropout masks."""
 
     seed: int
     step: int = 0
@@ -107,22 +107,22 @@ class DropoutClock:
     _layers: int = field(default=0, repr=False)
 
     def starts(self, step: int) -> None:
-        """Set the step."""
+        """Set the current step."""
         self.step = step
         self.drawn.clear()
 
     def feeds(self, first_row: int) -> None:
-        """Set the micro-batch's first row in the global batch."""
+        """Set the micro-batch's first row within the global batch."""
         self.first_row = first_row
 
     def next_layer(self) -> int:
-        """Return the next dropout layer's number."""
+        """Return the number of the next dropout layer."""
         self._layers += 1
         return self._layers
 
 
 class _Masked(torch.autograd.Function):
-    """Autograd function: multiply by mask and scale, and save only the mask."""
+    """Autograd function that multiplies by mask and scale, saving only the mask."""
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
@@ -137,7 +137,7 @@ class _Masked(torch.autograd.Function):
 
 
 class PortableDropout(nn.Module):
-    """Replacement of `nn.Dropout`; transformers' attention reads `p`."""
+    """Replacement for `nn.Dropout` with portable masks; transformers' attention reads `p`."""
 
     def __init__(self, p: float, clock: DropoutClock) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class PortableDropout(nn.Module):
 
 @functools.cache
 def _uncompiled() -> type[PortableDropout]:
-    """Exclude dropout from compilation, which would freeze its step number."""
+    """Exclude dropout from torch.compile, which would freeze its step number."""
     forward = torch.compiler.disable(PortableDropout.forward)
     return type("UncompiledPortableDropout", (PortableDropout,), {"forward": forward})
 
@@ -170,7 +170,7 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
     module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
     scaling: float | None = None, dropout: float = 0.0, **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Compute attention by its formula, as fused kernels draw their own masks."""
+    """Compute attention in plain operations, as fused kernels draw their own masks."""
     scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -0.5 if scaling is None else scaling)
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -182,12 +182,12 @@ def _attention(  # noqa: PLR0917 - transformers calls it so
 
 
 def use_plain_attention(model: nn.Module) -> None:
-    """Make `model` compute attention by its formula, in its own precision."""
+    """Make `model` compute attention in plain operations, in its own precision."""
     use_attention_formula(model, ATTENTION, _attention)
 
 
 def use_portable_dropout(model: nn.Module, clock: DropoutClock, *, compiled: bool = False) -> None:
-    """Replace every dropout of `model`, also inside attention."""
+    """Replace every dropout of `model`, including attention dropout."""
     kind = _uncompiled() if compiled else PortableDropout
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

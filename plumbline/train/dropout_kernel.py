@@ -1,4 +1,4 @@
-"""Mask of portable dropout in one Triton kernel, with the bits of the plain tensor form in `dropout`."""
+"""Portable dropout mask as one Triton kernel, bitwise equal to module `dropout`."""
 
 # Triton reads a kernel's annotations: none from the future, and none of its values.
 import contextlib
@@ -38,7 +38,7 @@ if triton is not None:
 
 
 def fused_bits(rows: int, each: int, key: int, first_row: int, limit: int, device: torch.device) -> torch.Tensor:  # noqa: PLR0917
-    """Return the kept elements of `rows` rows with `each` places; `AttributeError` without Triton."""
+    """Return the dropout mask from a Triton kernel; raise `AttributeError` without Triton."""
     out = torch.empty((rows, each), dtype=torch.uint8, device=device)
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         _keep[(triton.cdiv(each, _BLOCK), rows)](out, each, key, first_row, limit, block=_BLOCK)

@@ -1,4 +1,4 @@
-"""One training step, shared by all parts: forward, backward, clip, update."""
+"""Training step shared by all parts: forward, backward, clip, update."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MULTIPLE = 8
 
 @dataclass
 class StepOutcome:
-    """Result of a step; its loss tensors are not synchronised yet."""
+    """Result of a step, with loss tensors that may still be computing."""
 
     losses: list[tuple[torch.Tensor, float]]
     learning_rates: tuple[float, ...]
@@ -44,22 +44,22 @@ class StepOutcome:
 
     @property
     def learning_rate(self) -> float:
-        """Return the mean of the groups' learning rates, which a different rate of any group changes."""
+        """Return the mean learning rate over all parameter groups."""
         return math.fsum(self.learning_rates) / max(len(self.learning_rates), 1)
 
     def loss(self, ranks: Ranks) -> float:
-        """Return the fp64 loss over the global batch; wait for the device."""
+        """Return the fp64 loss over the global batch; synchronises the device."""
         return ranks.total(sum(float(loss.detach().double()) * share for loss, share in self.losses))
 
 
 def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
-    """Return the values of many losses by one copy from the device."""
+    """Return the values of many losses with one device-to-host copy."""
     values = [loss.double() for loss in losses]
     return [float(value) for value in torch.stack(values).cpu().tolist()] if values else []
 
 
 class Observer:
-    """Hooks into a step, to record or replace values; this base class passes them on to its members, in order.
+    """Hooks into a training step, forwarded to members.
 
     A subclass that overrides a hook decides whether the members get it.
     """
@@ -75,18 +75,18 @@ class Observer:
             member.starts(step)
 
     def batch(self, batch: Batch) -> Batch:
-        """Return the global batch that this step trains on; the first member sees what the others replaced."""
+        """Return the global batch to train on, as replaced by the members."""
         for member in reversed(self._members):
             batch = member.batch(batch)
         return batch
 
     def feeds(self, local: Batch, first_row: int) -> None:
-        """Handle the next micro-batch, before the model is called: rows of the global batch from `first_row` on."""
+        """Handle the next micro-batch, rows from `first_row` on."""
         for member in self._members:
             member.feeds(local, first_row)
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss for the backward pass: the last member's."""
+        """Return the loss for the backward pass, from the last member."""
         loss: torch.Tensor = self._members[-1].loss(outputs, labels) if self._members else outputs.loss
         return loss
 
@@ -106,29 +106,29 @@ class Observer:
             member.clipped()
 
     def update(self) -> bool:
-        """Return whether the last member made the update itself."""
+        """Return whether the last member did the weight update itself."""
         return bool(self._members) and self._members[-1].update()
 
     def done(self, outcome: StepOutcome) -> None:
-        """Handle the end of the update."""
+        """Handle the end of the step, after the update."""
         for member in self._members:
             member.done(outcome)
 
 
 class Clock:
-    """Interface of a step timer; this base class ignores all marks."""
+    """Interface of a step timer; this base class ignores all calls."""
 
     def mark(self, name: str) -> None:
-        """Add the time since the last mark to the phase `name`."""
+        """Add the time since the last mark to phase `name`."""
 
 
 def _nothing(logits: torch.Tensor) -> torch.Tensor:
-    """Return a loss of 0 that keeps the graph; fp16 would hold neither a sum of logits nor the loss's scale."""
+    """Return a zero loss connected to the graph, without fp16 overflow."""
     return logits.sum(dtype=torch.promote_types(logits.dtype, torch.float32)) * 0.0
 
 
 def _to_longest(batch: Batch) -> Batch:
-    """Return a batch without the columns that only pad it, but for a multiple of 8."""
+    """Trim padding columns from a batch, to a multiple of 8."""
     used = batch["attention_mask"].any(dim=0).nonzero()
     width = -(-(int(used.max()) + 1) // _MULTIPLE) * _MULTIPLE if len(used) else _MULTIPLE
     return {name: values[:, :width] if values.dim() > 1 else values for name, values in batch.items()}
@@ -143,7 +143,7 @@ class Engine:
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
         masks: DropoutClock | None = None,
     ) -> None:  # fmt: skip
-        """`masks`: the clock of the model's portable dropout, if it has such."""
+        """Build optimizer and schedule; `masks` positions the portable dropout."""
         self.spec, self.ranks, self.precision, self.part, self.steps = spec, ranks, precision, part, steps
         self.task = training_task(spec.task)
         self.bare = in_double(model) if precision == "fp64" else model
@@ -193,7 +193,7 @@ class Engine:
             yield {name: values[place] for name, values in pieces.items()}, share
 
     def _inputs(self, piece: Batch) -> dict[str, torch.Tensor | None]:
-        """Return the model's inputs; transformers would read an unprepared mask on the device."""
+        """Return the model's inputs, with attention masks prepared on the host."""
         if self._packing is not None:
             return self._packed(piece, self._packing)
         inputs: dict[str, torch.Tensor | None] = {name: piece[name] for name in self._fields}
@@ -210,7 +210,7 @@ class Engine:
         }
 
     def unpacked(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return packed outputs in the order of the batch's rows."""
+        """Return packed outputs in the batch's original row order."""
         return outputs if self._packing is None else self._packing.unpack(outputs)
 
     def _forward(self, piece: Batch, share: float) -> torch.Tensor:
@@ -224,7 +224,7 @@ class Engine:
         return loss
 
     def _quiet(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Return a context without gradient all-reduce before the last micro-batch.
+        """Return a context that skips gradient all-reduce except in the last micro-batch.
 
         The context must include the forward pass: there DDP decides whether the backward pass reduces.
         """
@@ -256,7 +256,7 @@ class Engine:
             self.optimizer.step()
 
     def advance(self) -> None:
-        """Set the next step's learning rate.
+        """Advance the schedule: set the next step's learning rate.
 
         torch warns if no optimizer step came first, as when loss scaling skips a step or a checkpoint is resumed.
         """

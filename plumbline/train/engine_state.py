@@ -1,4 +1,4 @@
-"""Save and restore an engine's state around a window."""
+"""Save and restore an engine's state around a check of single steps."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _COUNT = 100.0
 
 
 def shown_rate(spec: OptimizerSpec) -> float:
-    """Return a learning rate at which an update's decay is above the rounding of the weights."""
+    """Return a learning rate large enough that weight decay exceeds rounding."""
     decay = spec.weight_decay
     return max(spec.learning_rate, min(_LEAST_DECAY / decay, _HIGHEST_RATE) if decay else 0.0)
 
 
 @dataclass(frozen=True)
 class Start:
-    """State from which every window of a part starts."""
+    """Fixed state from which every check of a single step starts."""
 
     weights: Mapping[str, torch.Tensor]
     """The shipped weights."""
@@ -46,9 +46,9 @@ class Start:
 
 @contextlib.contextmanager
 def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> Iterator[None]:
-    """Lend the engine to a window with state `start`; restore it afterwards.
+    """Temporarily set the engine to state `start`, then restore the training's state.
 
-    The training's tensors are set aside, not copied: no window can change one of them.
+    The training's tensors are set aside, not copied: the code inside cannot change one of them.
     """
     generators, parameters = read_states(), named_once(engine.bare)
     tensors = parameters if not start.is_double else parameters | dict(engine.bare.named_buffers())
@@ -87,7 +87,7 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
 
 
 def _scales(engine: Engine) -> dict[str, bool]:
-    """Return the optimizer's flag for gradient scaling, if it has one."""
+    """Return the optimizer's setting for gradient scaling, if any."""
     return {name: value for name, value in vars(engine.optimizer).items() if name == SCALES}
 
 
@@ -97,7 +97,7 @@ def _impose(
     parameters: Mapping[str, nn.Parameter],
     states: Mapping[torch.Tensor, dict[str, Any]],
 ) -> None:
-    """Set weights and rates; the optimizer keeps the keys of its state, with moments from the weights."""
+    """Set weights, learning rates and optimizer state to the fixed start values."""
     is_own = start.learning_rate is None
     for group in engine.optimizer.param_groups if not is_own else ():
         group["lr"] = start.learning_rate
@@ -111,7 +111,7 @@ def _impose(
 
 
 def _entry(key: str, entry: Any, shipped: torch.Tensor, *, is_own: bool) -> Any:
-    """Return the optimizer's entry of a parameter: a moment, a mean over rows or columns, or a count of steps."""
+    """Return a fixed start value for one optimizer-state entry of a parameter."""
     if not isinstance(entry, torch.Tensor):
         return entry
     if not entry.dim():
@@ -124,7 +124,7 @@ def _entry(key: str, entry: Any, shipped: torch.Tensor, *, is_own: bool) -> Any:
 
 @contextlib.contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set all rates of dropout to zero: modules' own, and those that attention passes on."""
+    """Set all dropout rates to zero, in modules and attention."""
     rates = [
         (module, name, value)
         for module in model.modules()

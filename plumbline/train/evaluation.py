@@ -1,4 +1,4 @@
-"""Evaluation: one pass over fixed rows of the evaluation split, without dropout."""
+"""Evaluation: one pass over fixed evaluation rows, without dropout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULTS = ("row_ids", "predictions", "logits")
 
 
 class _Sums:
-    """Running sums of an evaluation."""
+    """Running sums of loss and accuracy in an evaluation."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -71,7 +71,7 @@ def _evidence(
 
 
 class Recount:
-    """Loss and accuracy by their definitions, counted from the labels and logits of a model's forward passes.
+    """Loss and accuracy recomputed independently from a model's logits and labels.
 
     An evaluation's own numbers are compared with them, on any machine: rounding changes the logits, not what follows.
     """
@@ -81,7 +81,7 @@ class Recount:
         self._right, self._terms, self._loss = 0, 0, 0.0
 
     def watching(self, model: nn.Module) -> RemovableHandle:
-        """Count the forward passes of `model`, until the end of the returned context."""
+        """Recompute metrics from every forward pass of `model`."""
         return model.register_forward_hook(self._add, with_kwargs=True)
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
@@ -91,7 +91,7 @@ class Recount:
         self._terms += found.num_terms
 
     def metrics(self) -> tuple[float | None, float | None]:
-        """Return loss and accuracy; `None` without a label."""
+        """Return loss and accuracy; `None` without any label."""
         terms = self._terms
         return (finite(self._loss / terms), self._right / terms) if terms else (None, None)
 
@@ -101,7 +101,7 @@ def evaluate(
     model: nn.Module, rows: Dataset[Any], *, task: Task, step: int, batch_size: int, precision: Precision,
     device: torch.device,
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:  # fmt: skip
-    """Return the evaluation's evidence (rung 10) and its arrays: `RESULTS`, `labels`, `inputs`, and perhaps `right`."""
+    """Run an evaluation; return its evidence and arrays."""
     was_training = model.training
     model.eval()
     sums = _Sums(task)
@@ -119,7 +119,7 @@ def evaluate_by_definition(
     model: nn.Module, rows: EvaluationRows, *, task: Task, step: int, batch_size: int, precision: Precision,
     device: torch.device,
 ) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:  # fmt: skip
-    """Evaluate without a library's loader, mode switch or loss.
+    """Evaluate independently, without the library's data loader, mode switch or loss.
 
     Every row is used once, in order, with every module in evaluation mode, and summed row by row.
     """

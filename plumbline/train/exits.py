@@ -1,4 +1,4 @@
-"""Exit of a training: error and record code of any exception."""
+"""Exit of a training: convert any exception to a recorded error code."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _POLL_SECONDS = 0.05
 
 
 def clear_exits(folder: Path) -> None:
-    """Remove the exits of an earlier training."""
+    """Remove the exit files of an earlier training."""
     for path in folder.glob(_PATTERN):
         path.unlink(missing_ok=True)
 
 
 def leave_exit(folder: Path, rank: int, ending: Exit) -> None:
-    """Leave a process's exit, before the other processes notice its end.
+    """Write this process's exit file, before other processes notice the failure.
 
     On a full disk there is no exit: the others then know of a lost process only.
     """
@@ -60,7 +60,7 @@ def leave_exit(folder: Path, rank: int, ending: Exit) -> None:
 
 
 def first_exit(folder: Path) -> tuple[int, Exit] | None:
-    """Return rank and exit of the process that failed first; `None` if none left an exit."""
+    """Return rank and exit of the first failed process, or `None`."""
     found = []
     for path in folder.glob(_PATTERN):
         with contextlib.suppress(OSError, PlumblineError):
@@ -70,7 +70,7 @@ def first_exit(folder: Path) -> tuple[int, Exit] | None:
 
 
 def wait_for_end(stop: threading.Event) -> bool:
-    """Return whether this process is asked to end within ten seconds.
+    """Wait up to ten seconds; return whether a stop was requested.
 
     torchrun asks every process to end 0.1 s after the first has ended. Polled, because the signal's handler sets the
     event in this thread, and must not find its lock taken.
@@ -84,7 +84,7 @@ def wait_for_end(stop: threading.Event) -> bool:
 def conclude(
     error: Exception, ranks: Ranks, folder: Path, place: TrainingPlace, stop: threading.Event
 ) -> tuple[PlumblineError, Exit]:
-    """Convert an exception to an error of ours and the record's exit.
+    """Convert an exception to a Plumbline error and the record's exit.
 
     Where another process failed first, its exit is the record's: all that this process saw is a closed connection.
     """
@@ -102,7 +102,7 @@ def conclude(
 
 
 def _is_lost_peer(error: Exception, known: PlumblineError, stop: threading.Event) -> bool:
-    """Return whether another process's end is the reason.
+    """Return whether the error was caused by another process's end.
 
     In the backward pass a closed connection is a plain `RuntimeError`, as a failed operation is.
     """
@@ -113,7 +113,7 @@ def _is_lost_peer(error: Exception, known: PlumblineError, stop: threading.Event
 
 
 def known_error(error: Exception, place: TrainingPlace, device: torch.device) -> PlumblineError:
-    """Convert any exception to an error of ours; the machine's errors are looked for in its causes, too."""
+    """Convert any exception to a Plumbline error, inspecting its chained causes."""
     if isinstance(error, PlumblineError):
         return error
     pending = pending_device_error(device) if isinstance(error, RuntimeError) else None
@@ -126,7 +126,7 @@ def known_error(error: Exception, place: TrainingPlace, device: torch.device) ->
 
 
 def _machine_error(cause: BaseException, place: TrainingPlace) -> PlumblineError | None:
-    """Return the error of a failed machine or service; `None` for any other exception."""
+    """Return the error for a failed machine or service, else `None`."""
     part, step = place
     if is_out_of_memory(cause):
         return TrainingFailedError("out of memory", code=OUT_OF_MEMORY, part=part, step=step, hint=memory_hint(part))
@@ -143,7 +143,7 @@ def _machine_error(cause: BaseException, place: TrainingPlace) -> PlumblineError
 
 
 def _exit_of(error: PlumblineError, place: TrainingPlace) -> Exit:
-    """Return the record's exit of `error`."""
+    """Convert `error` to the exit entry of the record."""
     part, step = place
     code = record_code(error)
     if isinstance(error, TrainingFailedError):

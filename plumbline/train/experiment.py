@@ -1,4 +1,4 @@
-"""Experiments: the probe again, with the reference's value restored at one rung."""
+"""Experiments: rerun the probe with one of the reference's values restored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_CAPTURE_BYTES = 512 << 20
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
-    """Return the experiment's probe: with taps for captures, and the portable leg only on request."""
+    """Return the experiment's probe settings: taps for captures, portable run on request."""
     experiment = bundle.experiment
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
@@ -43,7 +43,7 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
 
 
 class Keeper:
-    """Store of an experiment's captured tensors, with a maximum size."""
+    """Store of an experiment's captured tensors, with a size limit."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._captures = bundle.experiment.captures
@@ -51,14 +51,14 @@ class Keeper:
         self.arrays: dict[str, NDArray[Any]] = {}
 
     def wants(self, rung: Rung, step: int, name: str = "") -> bool:
-        """Return whether a tensor of this rung is captured at `step`, or the one called `name`."""
+        """Return whether the experiment captures this kind of tensor at `step`."""
         return any(
             capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
             for capture in self._captures
         )
 
     def keep(self, rung: Rung, step: int, name: str, array: NDArray[Any]) -> None:
-        """Keep a requested tensor; weights are keyed by bare name."""
+        """Store a requested tensor."""
         if not self.wants(rung, step, name):
             return
         self._bytes += array.nbytes
@@ -94,7 +94,7 @@ def use_schedule(engine: Engine, step: int) -> None:
 
 
 class Intervention(Observer):
-    """Observer that restores values and captures tensors, before its members see them; it counts from step `first`."""
+    """Observer that restores and captures values before its members run."""
 
     def __init__(
         self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, first: int, *members: Observer
@@ -111,7 +111,7 @@ class Intervention(Observer):
         self._not_updated = [value for value in engine.bare.parameters() if id(value) not in updated]
 
     def _imposed(self, name: str, _module: nn.Module, _inputs: Any, value: torch.Tensor) -> torch.Tensor | None:
-        """Return the output to impose on a call, if any."""
+        """Return the output to impose on a module call, if any."""
         wanted = self._outputs.get(name)
         if wanted is None:
             return None
@@ -132,7 +132,7 @@ class Intervention(Observer):
                     parameters[name].data.copy_(value)
 
     def starts(self, step: int) -> None:
-        """Restore settings, weights, generators and learning rates before the step."""
+        """Restore settings, weights, random states and learning rates before the step."""
         bundle, engine, number = self._bundle, self._engine, step
         self._step = step = number - self._first
         if bundle.has("settings"):
@@ -155,7 +155,7 @@ class Intervention(Observer):
         super().starts(number)
 
     def _capture(self, step: int) -> None:
-        """Keep the requested state before the step."""
+        """Capture the requested state before the step."""
         if self._keeper.wants("weights", step):
             for name, value in self._engine.bare.named_parameters():
                 self._keeper.keep("weights", step, name, host_array(value))
@@ -164,7 +164,7 @@ class Intervention(Observer):
                 self._keeper.keep("moments", step, name, host_array(moment))
 
     def batch(self, batch: Batch) -> Batch:
-        """Return the batch with the reference's fields."""
+        """Return the batch with fields replaced by the reference's."""
         replaced = dict(batch)
         for replay, tensors in self._bundle.replays("batch", self._step):
             for name in replay.fields or BATCH_FIELDS:
@@ -176,13 +176,13 @@ class Intervention(Observer):
         return replaced
 
     def feeds(self, local: Batch, first_row: int) -> None:
-        """Set the rows of the next micro-batch for the imposed outputs."""
+        """Record the micro-batch's rows, to slice imposed outputs."""
         super().feeds(local, first_row)
         self._first_row = first_row
         self._calls.feeds()
 
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss, by its definition if the experiment restores it."""
+        """Return the loss, recomputed by its definition if the experiment says so."""
         if self._bundle.has("loss"):
             return self._engine.task.loss(outputs.logits, labels)
         return super().loss(outputs, labels)
@@ -196,12 +196,12 @@ class Intervention(Observer):
             gradients[name].copy_(value)
 
     def backward_done(self) -> None:
-        """Impose gradients before clipping."""
+        """Impose the reference's gradients before clipping."""
         self._impose_gradients("gradient")
         super().backward_done()
 
     def clipped(self) -> None:
-        """Impose gradients after clipping."""
+        """Impose the reference's gradients after clipping."""
         self._impose_gradients("clipped")
         if self._keeper.wants("clipped", self._step):
             for name, value in named_gradients(self._engine.bare).items():
@@ -209,7 +209,7 @@ class Intervention(Observer):
         super().clipped()
 
     def update(self) -> bool:
-        """Update by definition if the experiment restores the optimizer."""
+        """Update weights by AdamW's definition if the experiment restores the optimizer."""
         if self._adamw is None:
             return False
         self._adamw.step(float(self._engine.optimizer.param_groups[0]["lr"]))
@@ -217,7 +217,7 @@ class Intervention(Observer):
 
 
 class ExperimentRun(ProbeRun):
-    """Run of the probe's first steps for an experiment."""
+    """Rerun of the probe's first steps for an experiment."""
 
     def __init__(self, context: Context, probe: ProbeSpec, bundle: Bundle) -> None:
         super().__init__(context, experiment_probe(probe, bundle))
@@ -229,7 +229,7 @@ class ExperimentRun(ProbeRun):
         return ()
 
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:
-        """Keep the activations if outputs are imposed: a layer called again would compute its own."""
+        """Disable activation checkpointing if the experiment imposes module outputs."""
         if not self._bundle.has("forward"):
             super()._fit(model, spec)
 
@@ -240,5 +240,5 @@ class ExperimentRun(ProbeRun):
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the probe's parts, plus the captured tensors."""
+        """Return the probe's arrays and the captured tensors."""
         return super().arrays() | ({"capture": self._keeper.arrays} if self._keeper.arrays else {})

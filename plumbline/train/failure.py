@@ -1,4 +1,4 @@
-"""Errors of a training that cannot continue, and of the machine, recognised in the exceptions of the libraries."""
+"""Errors that end a training, and recognition of machine failures in exceptions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OUT_OF_THREADS_TEXT = "can't start new thread"
 
 
 class TrainingFailedError(TrainingError):
-    """Error that ends a training; the record has it.
+    """Error that ends a training and is written to its record.
 
     `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`,
     `portable` (an operation without a portable form) and `error` (any other exception).
@@ -55,11 +55,11 @@ class TrainingFailedError(TrainingError):
 
 
 class PeerLostError(UnavailableError):
-    """Lost contact with another process of the training."""
+    """Lost connection to another process of the training."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error`, and the errors that led to it.
+    """Yield `error` and its chained causes.
 
     A wrong path that was only being handled when the next error occurred is not among them: a missing file is a usual
     branch of a program, a full disk is not.
@@ -78,7 +78,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_of_system(error: BaseException) -> bool:
-    """Return whether the operating system failed, instead of a file's contents.
+    """Return whether the operating system failed, as opposed to invalid file contents.
 
     pyarrow reports corrupt contents as a plain `OSError` without an `errno`, safetensors a file that it cannot open as
     `FileNotFoundError` without an `errno`.
@@ -87,7 +87,7 @@ def is_of_system(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed, on the host or a device.
+    """Return whether a memory allocation failed, on host or device.
 
     For the host's memory and for cuBLAS torch raises a plain `RuntimeError`: only the text tells.
     """
@@ -99,17 +99,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_threads(error: BaseException) -> bool:
-    """Return whether the system refused a thread; Python raises a plain `RuntimeError`: only the text tells."""
+    """Return whether starting a thread failed, judged by the error's text."""
     return isinstance(error, RuntimeError) and str(error) == _OUT_OF_THREADS_TEXT
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Return whether a device, its driver or its service failed."""
+    """Return whether a device or its driver failed."""
     return device_error_code(error) in _DEVICE_LOST
 
 
 def pending_device_error(device: torch.device) -> RuntimeError | None:
-    """Return the pending error of a device, without waiting for it.
+    """Return a device's pending asynchronous error, without waiting for the device.
 
     The first call after a fault may be a library's, such as cuBLAS, whose own error does not have the device's code.
     """
@@ -124,7 +124,7 @@ def pending_device_error(device: torch.device) -> RuntimeError | None:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Convert write errors below `folder` to `DiskFullError` or `UnavailableError`."""
+    """Convert write errors in `folder` to `DiskFullError` or `UnavailableError`."""
     try:
         yield
     except OSError as error:

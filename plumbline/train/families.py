@@ -1,4 +1,4 @@
-"""Models of the BERT family other than BERT, and of GPT-2, with a checked module map."""
+"""Model families beyond BERT, including GPT-2, with a checked module structure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ whose window contains only padding becomes NaN."""
 
 @contextlib.contextmanager
 def attention_of_double(model: nn.Module) -> Iterator[None]:
-    """Replace eager attention by SDPA where the family has no form of it in fp64."""
+    """Use SDPA where a family's eager attention cannot run in fp64."""
     config: Any = model.config
     name = config._attn_implementation  # noqa: SLF001 - it has no other name
     if name == "eager" and config.model_type in _ONLY_IN_SINGLE:
@@ -65,7 +65,7 @@ def attention_of_double(model: nn.Module) -> Iterator[None]:
 
 
 def in_double(model: nn.Module) -> nn.Module:
-    """Return the whole model in fp64, with attention by its formula where the family's eager one has none."""
+    """Return the model in fp64, with an attention that supports fp64."""
     if getattr(model.config, "model_type", "") in _ONLY_IN_SINGLE:
         from plumbline.train.dropout import use_plain_attention
 
@@ -74,12 +74,12 @@ def in_double(model: nn.Module) -> nn.Module:
 
 
 def is_normalization(module: nn.Module) -> bool:
-    """Return whether a module is a normalisation: weight one, no decay."""
+    """Return whether a module is a normalisation layer."""
     return "Norm" in type(module).__name__
 
 
 def input_fields(model: nn.Module) -> tuple[str, ...]:
-    """Return the batch fields that the model accepts; some have no segments."""
+    """Return the batch fields that the model accepts, such as segment ids."""
     known = inspect.signature(model.forward).parameters
     segments: Any = getattr(model.config, "type_vocab_size", 0)
     has_segments = "token_type_ids" in known and bool(segments) and segments > 1
@@ -87,7 +87,7 @@ def input_fields(model: nn.Module) -> tuple[str, ...]:
 
 
 def check_map(model: nn.Module, family: str) -> None:
-    """Raise `ConfigurationError` unless each module with parameters is called as a module.
+    """Raise `ConfigurationError` if a module with parameters is never called itself.
 
     The probe names a module by its own output. A family that reads a module's weights without calling the module would
     be compared with a gap. A forward pass on the model's device, without labels, checks this.
@@ -124,7 +124,7 @@ def check_map(model: nn.Module, family: str) -> None:
 
 
 def _is_tied(model: nn.Module, name: str) -> bool:
-    """Return whether all parameters of a module belong to an earlier module."""
+    """Return whether all of a module's parameters are tied."""
     first: dict[int, str] = {}
     for key, value in model.named_parameters(remove_duplicate=False):
         first.setdefault(id(value), key)

@@ -114,7 +114,7 @@ def _nccl() -> str:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may change a training, without secrets and without temporary folders.
+    """Return the environment variables that may affect training.
 
     A worker gives every run a folder of its own, in PYTHONPATH too: it would differ in every record.
     """
@@ -127,7 +127,7 @@ def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_temporary(value: str) -> str:
-    """Return a list of paths without those below the system's temporary folder."""
+    """Remove temporary folders from a list of paths."""
     folders = {Path(tempfile.gettempdir()), Path(tempfile.gettempdir()).resolve()}
     entries = value.split(os.pathsep)
     kept = [entry for entry in entries if folders.isdisjoint((Path(entry), *Path(entry).parents))]
@@ -135,7 +135,7 @@ def _without_temporary(value: str) -> str:
 
 
 def ask_devices(ranks: Ranks) -> None:
-    """Cache each GPU's description, as a dead GPU cannot be queried."""
+    """Cache each GPU's description, as a failed GPU cannot be queried."""
     _gpus()
     _topology(ranks)
 

@@ -1,4 +1,4 @@
-"""One training from spec to record: stage, run the parts, write the record."""
+"""Training: stage data, run all parts, write the record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from plumbline.train.speed import SpeedRun
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Request of one training, with the record's identity."""
+    """Request for one training, with the identity of its record."""
 
     spec: RunSpec
     out: Path
@@ -58,7 +58,7 @@ class TrainJob:
 
 
 def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threading.Event) -> Context:
-    """Stage the first files, read the weights, and return the state of all parts."""
+    """Stage the first files, read the weights, return the shared state."""
     plan = plan_rows(job.spec, source.manifest)
     source.start(planned_files(plan, source.manifest))
     rows = Rows(job.spec, source, plan.wanted)
@@ -69,14 +69,14 @@ def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threa
 
 @contextlib.contextmanager
 def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
-    """Prepare the context for running a single part."""
+    """Prepare the shared run state for running a single part."""
     job.out.mkdir(parents=True, exist_ok=True)
     with join_ranks() as ranks, open_source(job.spec, job.data, job.cache, manifest_sha256=job.manifest) as source:
         yield prepare_context(job, ranks, source, stop)
 
 
 def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> None:
-    """Run the experiment's part alone, with its values restored."""
+    """Run only the experiment's part, with the reference's values restored."""
     spec = context.spec
     if bundle.experiment.part == "learn":
         if spec.learn is None:
@@ -120,7 +120,7 @@ def _run_parts(findings: RunResults, context: Context, source: DataSource) -> No
 
 
 def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks, ending: Exit) -> None:
-    """Write the record's parts, then the record."""
+    """Write the record's files, then the record itself."""
     context = findings.context
     with findings.timed("write"):
         rows = context.rows.table() if context and findings.data else None
@@ -155,7 +155,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
 
 
 def _check_machine(job: TrainJob, ranks: Ranks) -> None:
-    """Raise `TrainingFailedError` if the machine is not the expected one."""
+    """Raise `TrainingFailedError` if this machine is not the expected one."""
     wrong = machine_mismatches(job.expected, read_fingerprint(ranks, {}, {})) if job.expected else ()
     what = "; ".join(map(str, wrong))
     if ranks.num_missing and not what:
@@ -166,7 +166,7 @@ def _check_machine(job: TrainJob, ranks: Ranks) -> None:
 
 
 def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
-    """Check the stack and the device of every process before a round's training; return the first difference."""
+    """Self-check software and device of every process; return the first difference."""
     if job.expected is None or job.experiment or job.spec.probe is None or not job.spec.probe.portable_steps:
         return None
     check = first_step(ranks.device, job.spec.task)
@@ -178,7 +178,7 @@ def _selfcheck(job: TrainJob, ranks: Ranks) -> SelfcheckEvidence | None:
 
 
 def run_job(job: TrainJob, stop: threading.Event) -> None:
-    """Train and write the record; re-raise a failure after the record is written."""
+    """Train and write the record, then re-raise any failure."""
     findings = RunResults(datetime.now(timezone.utc))
     findings.timings["import"] = job.import_seconds
     job.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Learn part: train to an evaluated accuracy, with portable dropout and checkpoints."""
+"""Learning run: train to an evaluated accuracy, with checkpoints and portable dropout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ROWS_TO_CHOOSE_FROM = 64
 
 
 class LearnRun:
-    """One training to an evaluated accuracy."""
+    """One training run to an evaluated accuracy."""
 
     def __init__(self, context: Context, learn: LearnSpec) -> None:
         self.context, self.learn, self.until = context, learn, learn.steps
@@ -65,7 +65,7 @@ class LearnRun:
 
     @cached_property
     def _identity(self) -> str:
-        """Return the digest of what decides the training's bits, once the settings are noted.
+        """Return a digest of everything that decides the training's bits.
 
         A checkpoint of a machine with different kernels is not continued: the record would have the fingerprint of its
         last machine and the bits of another, and the judge would take their rounding for drift.
@@ -107,7 +107,7 @@ class LearnRun:
             )
 
     def _read_losses(self, engine: Engine) -> None:
-        """Read the pending losses from the device; stop at a non-finite loss."""
+        """Copy pending losses from the device; stop at a non-finite loss."""
         if self._prover is not None:
             self._prover.finish()
         read = iter(read_losses(loss for _, losses in self._pending for loss, _ in losses))
@@ -132,14 +132,14 @@ class LearnRun:
             self._progress.recounted.append(recount.metrics())
 
     def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
-        """Evaluate `rows` after `step` steps."""
+        """Evaluate the model on `rows` after `step` steps."""
         return self._evaluator()(
             engine.bare, rows, task=engine.task, step=step, batch_size=self.context.spec.batch_size,
             precision=self.learn.precision, device=self.context.ranks.device,
         )  # fmt: skip
 
     def _evaluated_few(self, engine: Engine, step: int) -> Any:
-        """Evaluate a few of the first rows, for a window."""
+        """Evaluate a few rows, to be repeated in portable arithmetic."""
         rows = self.context.evaluation_rows(min(self.learn.evaluation_rows, _ROWS_TO_CHOOSE_FROM))
         masks = rows.__getitems__(list(range(len(rows))))["attention_mask"]
         chosen = window_rows(masks, (self.context.spec.seed, step))
@@ -149,7 +149,7 @@ class LearnRun:
         return evaluate
 
     def _after(self, engine: Engine, done: int) -> None:
-        """Evaluate, save and stop as required after `done` steps."""
+        """Evaluate, save a checkpoint and stop as required after `done` steps."""
         learn = self.learn
         last, stopping = done == learn.steps, self.context.stopping()
         evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or stopping
@@ -172,7 +172,7 @@ class LearnRun:
             self._watch.held(done, event)
 
     def run(self) -> None:
-        """Train from the start, or from an interrupted run's checkpoint."""
+        """Train from scratch, or resume from a checkpoint."""
         context, learn = self.context, self.learn
         engine = self._engine()
         self._model = engine.bare
@@ -207,37 +207,37 @@ class LearnRun:
             self._watch.released(self.until)
 
     def _masks_are_due(self, step: int) -> bool:
-        """Return whether the step's masks are those of this process's rows, or there are none."""
+        """Return whether the step drew exactly the dropout masks of its rows."""
         spec, drawn = self.context.spec, self._masks.drawn
         mine = self.context.ranks.slice(spec.batch_size)
         rows = range(mine.start, mine.stop, (mine.stop - mine.start) // spec.optimizer.accumulation_steps)
         return not drawn or drawn == {(spec.seed, step, row) for row in rows}
 
     def _proven(self) -> tuple[int, ...]:
-        """Return the steps that prove themselves; an experiment has none."""
+        """Return the steps to verify against fp64 definitions."""
         return proof_places(self.context.spec, "learn", self.context.draw)
 
     def _make_windows(self) -> WindowRunner | None:
-        """Return the windows of this curve; an experiment has none."""
+        """Create the runner that repeats single steps in portable arithmetic."""
         start = Start(self.context.weights)
         setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
         return WindowRunner(self.context, setting, self._progress.legs)
 
     @cached_property
     def _places(self) -> frozenset[int]:
-        """Return the steps before which a window runs."""
+        """Return the steps to repeat in portable arithmetic."""
         context = self.context
         return frozenset(curve_places(context.spec, -(-context.plan.order.num_rows // context.spec.batch_size)))
 
     def _make_watch(self, engine: Engine) -> StateWatch | None:
-        """Return the watch over the state between steps; an experiment has none."""
+        """Create the watch that detects state changes between steps."""
         return StateWatch(engine, self.context.ranks, self._progress.inconsistent)
 
     def _starts(self, engine: Engine, step: int) -> None:
-        """Prepare a step for an experiment."""
+        """Prepare a step; experiments override this hook."""
 
     def _log(self, outcome: StepOutcome) -> None:
-        """Keep the step's batch digests and learning rate, to explain later differences."""
+        """Log the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
         if len(progress.batches) < _LOGGED_STEPS:
             arrays = {name: digest_array(values.numpy()) for name, values in sorted(outcome.batch.items())}
@@ -247,17 +247,17 @@ class LearnRun:
             progress.labels.append(arrays["labels"][:_MARK_DIGITS])
 
     def finish(self) -> None:
-        """Remove the checkpoints, after the record is written."""
+        """Remove the checkpoints once the record is written."""
         drop_checkpoints(self._folder)
 
     def evidence(self) -> LearnEvidence | None:
-        """Return the curve so far, with the digest of the weights."""
+        """Return the learning curve so far, with the weights' digest."""
         if self._model is None:
             return None
         return self.curve(digest_tensors(dict(self._model.named_parameters())))
 
     def curve(self, weights_sha256: str | None = None) -> LearnEvidence | None:
-        """Return the losses and evaluations that are already on the host."""
+        """Return the losses and evaluations already copied to the host."""
         if self._model is None:
             return None
         progress = self._progress
@@ -270,26 +270,26 @@ class LearnRun:
         })  # fmt: skip
 
     def trace(self) -> TraceEvidence | None:
-        """Return the evidence of traced steps; a training has none."""
+        """Return the traced steps' evidence; `None` outside of experiments."""
         return None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the last evaluation's arrays."""
+        """Return the arrays of the last evaluation."""
         return {name: self.evaluation[name] for name in RESULTS if self.evaluation}
 
     def answers(self) -> dict[str, NDArray[np.generic]]:
-        """Return which rows the last evaluation answers correctly; empty for several answers a row."""
+        """Return which rows the last evaluation predicted correctly."""
         return {name: self.evaluation[name] for name in ("row_ids", "right")} if "right" in self.evaluation else {}
 
 
 def _fed(arrays: dict[str, NDArray[Any]]) -> tuple[str, str]:
-    """Return the digests of an evaluation's labels and inputs."""
+    """Return the digests of an evaluation's inputs and labels."""
     labels, inputs = (digest_array(arrays[name])[:_MARK_DIGITS] for name in ("labels", "inputs"))
     return labels, inputs
 
 
 def _state_digests(engine: Engine) -> dict[str, str]:
-    """Return the digest of each part of the state that a resume has to restore."""
+    """Return a digest of each state that resuming must restore."""
     return {
         "weights": digest_tensors(dict(engine.bare.named_parameters())),
         "moments": digest_tensors(read_moments(engine)),
@@ -301,6 +301,6 @@ def _state_digests(engine: Engine) -> dict[str, str]:
 
 
 def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:
-    """Return the distinct probabilities of all dropout layers."""
+    """Return the distinct rates of all dropout layers."""
     layers = (module for module in model.modules() if isinstance(module, (torch.nn.Dropout, PortableDropout)))
     return tuple(sorted({float(layer.p) for layer in layers if layer.p}))

@@ -1,4 +1,4 @@
-"""Experiment on the learning curve: its first steps again, with values restored or with the probe's evidence."""
+"""Experiment on the learning curve: traced or with values restored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TRACED = 200
 
 
 class TraceRun(ExperimentRun):
-    """Evidence of the curve's steps from `first` on, counted from 0; the curve's own run drives the steps."""
+    """Recorder of full evidence for a learning curve's steps."""
 
     def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle, *, first: int, until: int) -> None:
         count = until - first
@@ -41,31 +41,31 @@ class TraceRun(ExperimentRun):
         self._trail: WeightsTrail | None = None
 
     def attach(self, engine: Engine) -> None:
-        """Describe the model before its first step."""
+        """Describe the model before the first step."""
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
         self._trail = WeightsTrail(engine.bare)
 
     def starts(self, engine: Engine, step: int) -> None:
-        """Add to the weights' trail before a step, and observe the engine from the first traced step on."""
+        """Record weights before each step, and observe traced steps."""
         self.finish()
         if step == self._first:
             self._observe(engine)
 
     def finish(self) -> None:
-        """Add the present weights to the trail."""
+        """Record the checksum of the current weights."""
         if self._trail:
             self._trail.add()
 
     def trace(self) -> TraceEvidence | None:
-        """Return the trail and the dropout of the traced steps."""
+        """Return the weights checksums and dropout masks of the traced steps."""
         if self._trail is None:
             return None
         return TraceEvidence(first=self._first, weights=self._trail.digests(), draws=tuple(self._drawn.draws))
 
 
 class LearnExperiment(LearnRun):
-    """Learning curve up to a step; never resumed."""
+    """Rerun of a learning curve up to a given step, without resuming."""
 
     def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle) -> None:
         experiment = bundle.experiment
@@ -98,10 +98,10 @@ class LearnExperiment(LearnRun):
         return ()
 
     def _make_windows(self) -> None:
-        """Return no windows: an experiment has the bits of its training, and shows them step by step."""
+        """Disable portable repetitions, which an experiment does not need."""
 
     def _make_watch(self, engine: Engine) -> None:
-        """Return no watch: an experiment changes the state, and its trace shows it."""
+        """Disable the state watch, as an experiment changes the state itself."""
 
     def _starts(self, engine: Engine, step: int) -> None:
         if self.traced:
@@ -117,5 +117,5 @@ class LearnExperiment(LearnRun):
         return evaluate_by_definition if self._bundle.has("evaluation") else super()._evaluator()
 
     def trace(self) -> TraceEvidence | None:
-        """Return the evidence of the traced steps that is not the probe's."""
+        """Return the traced steps' evidence, if any."""
         return self.traced.trace() if self.traced else None

@@ -1,4 +1,4 @@
-"""Measurement of the mantissa bits that an operator keeps on this device.
+"""Measure how many mantissa bits each operator keeps on this device.
 
 A setting and a kernel may disagree. Each operator gets `1 + 2**-k`, which is exact in a format of `k` or more bits: the
 largest `k` that still changes the result is the number of bits kept.
@@ -39,7 +39,7 @@ def _steps(value: torch.Tensor) -> float:
 
 
 def kept_part(product: float, value: float) -> float:
-    """Return the part of `value - 1` that a product by one kept; 0 if rounded away.
+    """Return the part of `value - 1` that survived multiplication by one.
 
     Some kernels round operands to TF32 with ties away from zero, so that a too small step returns as a whole step.
     """
@@ -53,19 +53,19 @@ def _is_format(bits: int, dtype: torch.dtype) -> bool:
 
 
 def _kept_bits(steps: Iterable[float]) -> int:
-    """Count the steps 2**-1, 2**-2 ... that changed the result."""
+    """Count the consecutive small steps 2**-1, 2**-2 ... that survived rounding."""
     return sum(1 for _ in itertools.takewhile(bool, steps))
 
 
 def _bits_of(products: Sequence[float], values: Sequence[float]) -> int:
-    """Return the bits kept of `values`, 1 + 2**-1, 1 + 2**-2 ...; 0 if a value is lost, which no rounding does."""
+    """Return how many bits survived; 0 for a wrong value."""
     if not all(value / 2 < product < value * 2 for product, value in zip(products, values, strict=True)):
         return 0
     return _kept_bits(map(kept_part, products, values))
 
 
 def _of_products(device: torch.device, dtype: torch.dtype, sizes: Sequence[Size]) -> Iterator[tuple[str, int]]:
-    """Yield (operator, bits kept) of general and batched products, whose rows each show another step.
+    """Yield (operator, mantissa bits) of matmul and bmm at several sizes.
 
     A library chooses its kernel, and so its precision, by size.
     """
@@ -91,7 +91,7 @@ def _linears(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tenso
 def _of_layers(
     device: torch.device, dtype: torch.dtype, rows: int, shapes: Sequence[tuple[int, int]], kind: str = "linear"
 ) -> Iterator[tuple[str, int]]:
-    """Yield (factor, bits kept) of linear layers on `rows` rows, for each shape as (inner, columns).
+    """Yield (operand, mantissa bits) of linear layers, for each shape (inner, columns).
 
     A kernel may round each factor to a different format. The first column of inputs, and each row of weights, begins
     with all steps; a layer with no room for them is left out. A compiler takes seconds for each call, so that compiled
@@ -116,7 +116,7 @@ def _of_layers(
 
 
 def measure_attention(attend: Attention, device: torch.device, precision: Precision) -> dict[str, int]:
-    """Return the mantissa bits that a model's attention keeps of its factors, in the current settings."""
+    """Return the mantissa bits that the model's attention keeps of its operands."""
     with torch.no_grad(), autocast(precision, device):
         one = torch.ones((1, 1), device=device)
         dtype = torch.nn.functional.linear(one, one).dtype  # factors of attention are results of linear layers
@@ -125,7 +125,7 @@ def measure_attention(attend: Attention, device: torch.device, precision: Precis
 
 
 def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Yield how many mantissa bits attention keeps of each input."""
+    """Yield the mantissa bits that attention keeps of each input."""
     bits = round(-math.log2(torch.finfo(dtype).eps))
     steps = torch.tensor([2.0**-step for step in range(1, bits + 1)], dtype=torch.float64, device=device)
     values = torch.nn.functional.pad(1 + steps, (0, _HEAD - bits), value=1.0).to(dtype).reshape(1, 1, 1, _HEAD)
@@ -138,7 +138,7 @@ def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -
 
 
 def _is_one(number: float) -> bool:
-    """Return whether a small step survived rounding."""
+    """Return whether a small step survived rounding, scaled to one."""
     return math.isclose(number, 1.0, rel_tol=0.0, abs_tol=0.5)
 
 
@@ -147,7 +147,7 @@ def _zeros(dtype: torch.dtype, steps: torch.Tensor, tokens: int) -> torch.Tensor
 
 
 def _weights_apart(attend: Attention, dtype: torch.dtype, steps: torch.Tensor) -> list[float]:
-    """Return how far one small step moves the attention weights."""
+    """Return how much one small step changes the attention weights."""
     query, keys, values = (_zeros(dtype, steps, tokens) for tokens in (1, 2, 2))
     query[..., :2] = keys[..., 0] = 1.0
     keys[:, 0, 0, 1] = steps.to(dtype)
@@ -173,13 +173,13 @@ def _scores(attend: Attention, dtype: torch.dtype, steps: torch.Tensor, *, is_qu
 
 
 def _computable(operators: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yield results up to the first operator that the device cannot compute."""
+    """Yield results until an operator is unsupported on this device."""
     with contextlib.suppress(RuntimeError, TypeError, ValueError, AttributeError):
         yield from operators
 
 
 def _of_functions(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, int]]:
-    """Yield (operator, bits kept) of functions of two values, whose difference shows what is kept."""
+    """Yield (operator, mantissa bits) of elementwise functions, softmax, embedding and layer norm."""
     functional = torch.nn.functional
     first = torch.arange(2, device=device)
     one, zero = torch.ones(2, dtype=dtype, device=device), torch.zeros(2, dtype=dtype, device=device)
@@ -203,7 +203,7 @@ def measure_mantissa_bits(
     device: torch.device, precision: Precision, sizes: Sequence[Size], layers: Sequence[tuple[int, int]], *,
     compiled: bool = False,
 ) -> dict[str, int]:  # fmt: skip
-    """Return the mantissa bits kept by each operator, in the current settings: the fewest at any size.
+    """Return the mantissa bits that each operator keeps at least.
 
     `sizes` are those of linear, general and batched products, as (matrices, rows, inner, columns), and `layers` the
     shapes of all linear layers, as (inner, columns); `compiled`: also those of linear layers in compiled code.

@@ -1,4 +1,4 @@
-"""Operations of a training step and of the machine, to normalise a training's speed."""
+"""Microbenchmarks of training operations and hardware, to normalise throughput."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _transfer(device: torch.device, size: int) -> float:
 
 
 def _disk_read(folder: Path, size: int) -> float | None:
-    """Return the read rate of a fresh file, past the page cache."""
+    """Return the read rate of a fresh file, bypassing the page cache."""
     if not hasattr(os, "posix_fadvise"):
         return None
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -78,7 +78,7 @@ def _disk_read(folder: Path, size: int) -> float | None:
 
 
 def microbenchmarks(device: torch.device, precision: Precision, folder: Path) -> dict[str, float]:
-    """Return rates of matrix products, copies and the disk; takes a second."""
+    """Measure rates of matmuls, memory copies and disk; takes a second."""
     host = torch.device("cpu")
     rates = {
         "gemm_flops": _gemm(device, _DTYPES.get(precision, torch.float32)),
@@ -95,12 +95,12 @@ def microbenchmarks(device: torch.device, precision: Precision, folder: Path) ->
 
 
 def step_flops(spec: RunSpec) -> float:
-    """Return the operations of one global batch: matrix products, forward and backward."""
+    """Return the FLOPs of one global batch: matmuls, forward and backward."""
     return flops_of(spec, np.full(spec.batch_size, spec.data.sequence_length))
 
 
 def flops_of(spec: RunSpec, lengths: NDArray[np.int64]) -> float:
-    """Return the operations of rows of these numbers of tokens, as if no row were padded."""
+    """Return the FLOPs of rows with these token counts, without padding."""
     model, num_tokens = spec.model, float(lengths.sum())
     hidden, inner = model.hidden_size, model.intermediate_size
     gates = 1 if model.family == "modernbert" else 0

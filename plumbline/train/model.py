@@ -1,4 +1,4 @@
-"""Model from transformers: built from the spec, loaded strictly, and described."""
+"""Model from transformers: built from the spec, strictly loaded, described."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OF_WIDTH, _OF_SCORES = 34, 3
 
 @contextmanager
 def _without_table() -> Iterator[None]:
-    """Replace `transformers.models` by a plain package while BERT is imported.
+    """Import BERT without loading transformers' slow list of all models.
 
     The real package reads the sources of all models, 1,650 files, to list its names: an eighth of a training's start
     time. Later imports get the real package.
@@ -93,18 +93,18 @@ def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Mod
 
 
 def build_on_meta(spec: ModelSpec, task: str) -> nn.Module:
-    """Return the model without memory for its parameters."""
+    """Build the model on the meta device, without parameter memory."""
     with torch.device("meta"):
         return _build(spec, task, "eager", 0.0)
 
 
 def named_once(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name; tied parameters under their first name."""
+    """Return parameters by name; tied parameters appear once, under the first name."""
     return dict(model.named_parameters(remove_duplicate=True))
 
 
 def build_model(spec: RunSpec, *, attention: str, dropout: float, device: torch.device) -> nn.Module:
-    """Return the model of `spec` with undefined values; see `load_weights`."""
+    """Build the model of `spec` with uninitialised values; see `load_weights`."""
     return _build(spec.model, spec.task, attention, dropout).to(device)
 
 
@@ -121,7 +121,7 @@ def read_weights(path: Path, where: str) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load all values; raise for a missing, unknown or misshaped parameter."""
+    """Load all parameters; raise for missing, unknown or misshaped ones."""
     parameters = named_once(model)
     missing = sorted(set(parameters) - set(weights))
     unknown = sorted(set(weights) - set(parameters))
@@ -141,7 +141,7 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def _settings(module: nn.Module) -> str:
-    """Return a module's class and plain attributes, as built.
+    """Return a built module's class and plain attributes.
 
     For modules with children only numbers count: their flags and strings change with transformers' versions.
     """
@@ -157,7 +157,7 @@ def _settings(module: nn.Module) -> str:
 
 
 def describe_model(model: nn.Module) -> ModelEvidence:
-    """Return the model's evidence (rung 4): parameters, modules and initial values."""
+    """Describe the built model: parameters, modules and initial values."""
     first: dict[int, str] = {}
     parameters = []
     for name, value in model.named_parameters(remove_duplicate=False):
@@ -184,7 +184,7 @@ def describe_model(model: nn.Module) -> ModelEvidence:
 
 
 def fit_activations(model: nn.Module, spec: RunSpec, ranks: Ranks, dtype: torch.dtype) -> bool:
-    """Recompute the model's layers if the spec's activations are large; return whether they are.
+    """Enable activation checkpointing if activations are large; return whether they are.
 
     The spec alone decides, so that every machine does the same. A layer called again in the backward pass computes the
     same bits without dropout, so that recomputation changes memory and time, never the evidence.

@@ -1,4 +1,4 @@
-"""Read the masks of native dropout from the values that a call set to zero."""
+"""Recover native dropout masks from the zeros in outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_DROPOUT = ("input", "p", "training", "inplace")
 
 @dataclass
 class Draw:
-    """One call of dropout, either of the function or inside attention."""
+    """One dropout call, as a function or inside attention."""
 
     kept: torch.Tensor
     rate: float
@@ -32,7 +32,7 @@ class Draw:
 
 
 def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
-    """Return whether a call is dropout or attention, and its rate."""
+    """Return whether a call is dropout or attention, and its dropout rate."""
     kind = _kind(func, given)
     if kind == ATTENTION:
         return ATTENTION, float(given.get("dropout_p", 0.0))
@@ -42,14 +42,14 @@ def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
 
 
 def bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call that may draw, by name."""
+    """Return a dropout or attention call's arguments by name."""
     kind = _kind(func, named)
     names = _OFATTENTION if kind == ATTENTION else _OF_DROPOUT if kind else ()
     return {**dict(zip(names, args, strict=False)), **named}
 
 
 def _kind(func: Any, named: Mapping[str, Any]) -> str:
-    """Return whether a call is attention, dropout, or neither; a replaced dropout may have another name."""
+    """Classify a call as attention, dropout or neither, also for renamed dropout."""
     name = getattr(func, "__name__", "")
     return name if name == ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
 
@@ -60,7 +60,7 @@ def _generator(device: torch.device) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
-    """Draw from the generator state `state`, then restore the present one."""
+    """Draw from generator state `state`, then restore the current state."""
     present = _generator(device)
     restore = (lambda to: torch.cuda.set_rng_state(to, device)) if device.type == "cuda" else torch.set_rng_state
     restore(state)
@@ -89,7 +89,7 @@ def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torc
 
 
 def drops(model: nn.Module) -> bool:
-    """Return whether a model was built to drop elements.
+    """Return whether the model has any non-zero dropout rate.
 
     A mode has its price: a function that a library replaced by a wrapper of torch's own is called twice in it, because
     torch hands its own call to the mode by name.
@@ -101,7 +101,7 @@ def drops(model: nn.Module) -> bool:
 
 
 class NativeDraws(TorchFunctionMode):
-    """Torch mode that records the mask of each native dropout call."""
+    """Torch function mode that records the mask of each native dropout call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class NativeDraws(TorchFunctionMode):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Record no masks inside this context."""
+        """Pause recording inside this context."""
         before, self._is_paused = self._is_paused, True
         try:
             yield
@@ -118,12 +118,12 @@ class NativeDraws(TorchFunctionMode):
             self._is_paused = before
 
     def name(self, first: int, name: str) -> None:
-        """Name the draws since the place `first` that have no name yet."""
+        """Assign `name` to the unnamed masks recorded since index `first`."""
         for draw in self.found[first:]:
             draw.name = draw.name or name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, and read its mask if it draws."""
+        """Call `func`, and record its mask if it applies dropout."""
         named = kwargs or {}
         given = bound(func, args, named)
         kind, rate = asked(func, given)
@@ -143,7 +143,7 @@ class NativeDraws(TorchFunctionMode):
         return output
 
     def summary(self) -> tuple[Draws, ...]:
-        """Return how many elements each module's calls have kept."""
+        """Return how many elements each module's dropout calls kept."""
         counts: dict[tuple[str, float], list[Draw]] = {}
         for draw in self.found:
             counts.setdefault((draw.name or "model", draw.rate), []).append(draw)

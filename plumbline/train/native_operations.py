@@ -1,4 +1,4 @@
-"""Digests of a fixed set of native operations, at the shapes and in the settings of a part of a training.
+"""Digests of native operations at the shapes and settings of a training.
 
 Which kernels a machine takes, and how they round, follows from processor, GPU, libraries, threads and variables in
 ways that nobody can list. So the operations are executed: on inputs that are the same bits everywhere, by torch's own
@@ -45,7 +45,7 @@ _WITH_DROPOUT = "attention with dropout"
 
 
 def _hashed(shape: tuple[int, ...], salt: int, device: torch.device) -> torch.Tensor:
-    """Return 24-bit integers that depend on place and salt alone; integer arithmetic is the same everywhere."""
+    """Return pseudo-random 24-bit integers, equal on every device."""
     place = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + salt * 0x9E3779B1
     mixed = place * 0x5851F42D4C957F2D
     mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
@@ -53,14 +53,14 @@ def _hashed(shape: tuple[int, ...], salt: int, device: torch.device) -> torch.Te
 
 
 def _values(shape: tuple[int, ...], salt: int, device: torch.device, scale: float = 1.0) -> torch.Tensor:
-    """Return values in [-1, 1) with all bits of fp32, times a power of two near `scale`."""
+    """Return reproducible fp32 values in [-1, 1), scaled by about `scale`."""
     exact = 2.0 ** round(math.log2(scale))
     values = _hashed(shape, salt, device).float() / 2**23 - 1.0
     return (values * exact).requires_grad_()
 
 
 def layer_shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """Return the distinct shapes of linear layers, normalisations and tables, by name."""
+    """Return the distinct shapes of linear, normalisation and embedding layers, by name."""
     linear: dict[str, tuple[int, ...]] = {}
     norm: dict[str, tuple[int, ...]] = {}
     table: dict[str, tuple[int, ...]] = {}
@@ -76,7 +76,7 @@ def layer_shapes(model: nn.Module) -> tuple[dict[str, tuple[int, ...]], ...]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Differentiable operations of a training on batches of `rows`."""
+    """Differentiable training operations on batches of `rows` rows."""
 
     engine: Engine
     rows: int
@@ -92,7 +92,7 @@ class _Batch:
 
     @property
     def _classes(self) -> int:
-        """Return the number of classes of a row, or of a token."""
+        """Return the number of label classes, per row or token."""
         spec = self.engine.spec
         return (spec.model.num_labels or 2) if spec.has_row_labels else spec.model.vocab_size
 
@@ -140,7 +140,7 @@ class _Batch:
         return function(x), {"x": x}
 
     def _sum(self) -> Computed:
-        """Return an operation whose backward pass sums over rows."""
+        """Build a broadcast addition, with a backward pass that sums over rows."""
         width = self.engine.spec.model.hidden_size
         x, y = self._values(self.rows, self._length, width), self._values(1, self._length, width, salt=2)
         return x + y, {"x": x, "y": y}
@@ -150,7 +150,7 @@ class _Batch:
         return any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.engine.bare.modules())
 
     def _attention(self, dropout: float = 0.0) -> Computed:
-        """Return the attention of the model's kind, with padding at the end of most rows."""
+        """Build an attention call like the model's, with padding in most rows."""
         rows, length, model, device = self.rows, self._length, self.engine.spec.model, self._device
         outer = (rows, length, model.num_attention_heads, model.hidden_size // model.num_attention_heads)
         inputs = {name: self._values(*outer, salt=salt) for salt, name in enumerate("qkv", start=4)}
@@ -188,7 +188,7 @@ def _backward(result: torch.Tensor, inputs: Tensors) -> Tensors:
 
 
 def _update(engine: Engine, device: torch.device) -> Tensors:
-    """Run clipping and three AdamW updates on weights of the model's shapes."""
+    """Run gradient clipping and three AdamW updates at the model's shapes."""
     shapes = {
         f"{kind} {name}": shape
         for kind, sizes in zip(("linear", "norm", "table"), layer_shapes(engine.bare), strict=True)
@@ -213,7 +213,7 @@ def _update(engine: Engine, device: torch.device) -> Tensors:
 
 
 def _reduce(engine: Engine, device: torch.device) -> Tensors:
-    """Return the sum over all processes of one tensor of each."""
+    """All-reduce one tensor over all processes."""
     total = _values((_REDUCED,), 1 + engine.ranks.rank, device).detach()
     dist.all_reduce(total)
     return {"sum": total}
@@ -249,7 +249,7 @@ def _both(engine: Engine, function: Callable[[], Computed]) -> Tensors:
 def _in_turns(
     compute: Callable[[Engine, Callable[[], Computed]], Tensors], engine: Engine, rows: int, name: str
 ) -> Tensors:
-    """Run an operation on as many inputs as its digest needs."""
+    """Run an operation repeatedly, until its digest covers enough values."""
     found = compute(engine, dict(_Batch(engine, rows).named())[name])
     num_turns = min(_MOST_TURNS, _LEAST_VALUES // found["output"].numel()) if engine.precision in _COARSE else 1
     for turn in range(1, num_turns):
@@ -259,7 +259,7 @@ def _in_turns(
 
 
 def _operations(engine: Engine, evaluated: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Tensors]]]:
-    """Yield (name, function) of each operation; names have the number of rows, so that other shapes are not compared.
+    """Yield (name, function) of each operation, named with its row count.
 
     Evaluations may have batches of another size, which go forward only.
     """
@@ -276,7 +276,7 @@ def _operations(engine: Engine, evaluated: tuple[int, ...]) -> Iterator[tuple[st
 
 
 def measure_operations(engine: Engine, evaluation_rows: int, at_once: int) -> tuple[NativeOperation, ...]:
-    """Return digest and sketch of each operation in the settings in force; the processes' are joined.
+    """Return digest and sketch of each operation, for all processes.
 
     An operation that this machine cannot compute has none, and excuses nothing.
     """

@@ -1,4 +1,4 @@
-"""Precision, determinism and random generators of torch: set, read back, checked and restored."""
+"""Torch settings for precision, determinism and random generators: set, verify, restore."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORD = "<I"
 
 
 def _set(precision: Precision, speed: SpeedSpec | None) -> dict[str, Scalar]:
-    """Set everything; return the value that each setting must have afterwards. Without `speed`, be strict."""
+    """Apply and return all settings; strictly deterministic without `speed`."""
     strict, on_gpu = speed is None, torch.cuda.is_available()
     kernels: tuple[str, ...] = _REPEATABLE_SDP if speed is None else speed.sdpa_kernels
     benchmark = speed is not None and on_gpu and speed.cudnn_benchmark
@@ -71,7 +71,7 @@ def _denormals_are_flushed() -> bool:
 
 
 def read_settings() -> dict[str, Scalar]:
-    """Return every setting as torch reports it."""
+    """Return every setting that torch reports."""
     settings = read_fp32_precision() | read_reductions()
     if UNSTATED:
         settings["unstated"] = " ".join(UNSTATED)  # an absent setting decides nothing in the judge
@@ -108,7 +108,7 @@ def read_settings() -> dict[str, Scalar]:
 def apply_settings(
     precision: Precision, *, strict: bool, part: str, speed: SpeedSpec | None = None
 ) -> dict[str, Scalar]:
-    """Set a part's settings; raise `TrainingFailedError` if one does not take effect.
+    """Apply a training part's settings; raise `TrainingFailedError` if one has no effect.
 
     Settings that are not strict are those of `speed`, or torch's own defaults.
     """
@@ -133,7 +133,7 @@ def apply_settings(
 
 @contextlib.contextmanager
 def fresh_memory_filled() -> Iterator[None]:
-    """Fill fresh memory with NaN under strict determinism, so that an operation that reads it is seen.
+    """Fill new memory with NaN, to expose operations that read uninitialised values.
 
     A step of BERT fills some 260 tensors: one step shows the fault, and the others need not pay for it.
     """
@@ -147,7 +147,7 @@ def fresh_memory_filled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Enable mixed precision if `precision` requires it."""
+    """Return an autocast context if `precision` needs one."""
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     if lower is None:
         yield
@@ -172,7 +172,7 @@ def _words(values: Any) -> bytes:
 
 
 def read_states() -> dict[str, bytes]:
-    """Return each generator's state in a defined byte order."""
+    """Return each random generator's state in a defined byte order."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - libraries draw from the global generator
     states = {
@@ -186,12 +186,12 @@ def read_states() -> dict[str, bytes]:
 
 
 def digest_states(states: dict[str, bytes]) -> dict[str, str]:
-    """Return the digest of each state."""
+    """Return the digest of each random generator's state."""
     return {name: digest_bytes(state) for name, state in states.items()}
 
 
 def pack_states(states: dict[str, bytes]) -> NDArray[np.uint8]:
-    """Return all states packed into a single array."""
+    """Pack all random generator states into a single array."""
     packed = b"".join(
         struct.pack(_WORD, len(name)) + struct.pack(_WORD, len(state)) + name.encode() + state
         for name, state in sorted(states.items())
@@ -227,7 +227,7 @@ def _restore_numpy(state: bytes) -> None:
 
 
 def restore_states(packed: NDArray[np.uint8]) -> None:
-    """Restore every state whose generator exists on this machine."""
+    """Restore the states of all random generators on this machine."""
     states = _unpack(packed)
     try:
         if "python" in states:

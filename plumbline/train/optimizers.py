@@ -1,4 +1,4 @@
-"""Optimizer, schedule and loss scaling of torch, built from the spec."""
+"""Optimizer, learning-rate schedule and loss scaler of torch, from the spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.train.compat.torch import adafactor
 
 
 def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
-    """Return the share of the peak learning rate: linear warm-up, then the schedule's decay."""
+    """Return the fraction of the peak learning rate: linear warm-up, then decay."""
     warmup = min(schedule.warmup_steps, steps - 1)
     if step < warmup:
         return (step + 1) / (warmup + 1)
@@ -25,7 +25,7 @@ def schedule_factor(schedule: ScheduleSpec, step: int, steps: int) -> float:
 
 
 def _raised_cosine(left: float) -> float:
-    """Return (1 - cos(pi * left)) / 2 by its series, whose bits are the same with every C library; 0 <= left <= 1."""
+    """Return (1 - cos(pi * left)) / 2, bitwise reproducible; 0 <= left <= 1."""
     if left > 0.5:
         return 1.0 - _raised_cosine(1.0 - left)
     angle, term, total = math.pi * left, -0.5, 0.0
@@ -36,14 +36,14 @@ def _raised_cosine(left: float) -> float:
 
 
 def is_decayed(model: nn.Module, name: str) -> bool:
-    """Return whether weight decay applies: not to biases and normalisations."""
+    """Return whether weight decay applies: not to biases or normalisation layers."""
     from plumbline.train.families import is_normalization
 
     return not name.endswith("bias") and not is_normalization(model.get_submodule(name.rpartition(".")[0]))
 
 
 def make_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool, kind: str = "adamw") -> torch.optim.Optimizer:
-    """Return torch's optimizer of a kind with two groups: with and without weight decay."""
+    """Build a torch optimizer with two groups: with and without weight decay."""
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     groups: list[dict[str, Any]] = [
         {"params": [value for name, value in named if is_decayed(model, name)], "weight_decay": spec.weight_decay},
@@ -57,12 +57,12 @@ def make_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool, kind: 
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, spec: RunSpec, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the schedule over a part's number of steps."""
+    """Build the learning-rate schedule for a part's number of steps."""
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule_factor(spec.schedule, step, steps))
 
 
 def make_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
-    """Return the loss scaler for fp16, else `None`."""
+    """Return a loss scaler for fp16, else `None`."""
     return torch.amp.GradScaler(device.type) if precision == "fp16" else None
 
 

@@ -1,4 +1,4 @@
-"""Checks of a training against itself, after its measured steps.
+"""Self-consistency checks of a training, after its measured steps.
 
 Without rounding, its formula is that of the plain model: a few rows are trained by the running engine and by a plain
 one, both in fp64, where autocast casts nothing. Its kernels repeat themselves: one step is trained twice from the same
@@ -37,17 +37,17 @@ from plumbline.train.windows import few_rows
 
 
 class OwnChecks:
-    """Checks of one engine at production settings, in each process."""
+    """Checks of one engine at production settings, run in every process."""
 
     def __init__(self, context: Context, speed: SpeedSpec, start: Start, proofs: list[dict[str, Any]]) -> None:
-        """`proofs` are those of the part, which grow."""
+        """Prepare the checks; results are appended to `proofs`."""
         self._context, self._speed, self._start, self._proofs = context, speed, start, proofs
         self._alone = Ranks(device=context.ranks.device)
 
     def run(self, engine: Engine, opened: Callable[[], Engine], at: int, batch: Batch) -> ProductionEvidence:
-        """Check the engine on a global batch; the steps that prove themselves are numbered from `at`.
+        """Check the engine on one global batch; step numbers start at `at`.
 
-        `opened` gives an engine that one process trains by modules which prove themselves: the same one, as a rule.
+        `opened` gives an engine that one process trains with checks of each module: the same one, as a rule.
         """
         lost: dict[str, str] = {}
         found, num = ProductionEvidence(), len(self._proofs)
@@ -86,9 +86,9 @@ class OwnChecks:
         self, engine: Engine, batch: Batch, start: Start, *, drops: bool = False,
         outputs: ModuleValues | None = None, compiled: nn.Module | None = None, proven: int | None = None,
     ) -> Recorder[torch.Tensor]:  # fmt: skip
-        """Train one step from `start` in this process, and return its values.
+        """Train one step from `start` in this process, and record its values.
 
-        `compiled` is the compiled form of the model; `proven` numbers a step that proves itself.
+        `compiled` is the compiled form of the model; `proven` numbers a step to check against fp64.
         """
         outputs, was_compiled = outputs or ModuleValues(engine), engine.is_compiled
         values = Recorder(engine, outputs, gradients_alone, updates=not start.is_double)
@@ -111,7 +111,7 @@ class OwnChecks:
         return values
 
     def _compiled(self, engine: Engine) -> nn.Module | None:
-        """Return the compiled form of the model of one process."""
+        """Return a compiled copy of the single-process model."""
         if not engine.is_compiled:
             return None
         is_alone = self._context.ranks.world == 1
@@ -119,14 +119,14 @@ class OwnChecks:
         return found
 
     def _prove(self, engine: Engine, at: int, batch: Batch) -> None:
-        """Prove one native step.
+        """Check one native step against fp64 definitions.
 
         At its rate an update shows the decay, which a warm-up's may hide below the rounding of the weights.
         """
         self._trained(engine, batch, self._start, compiled=self._compiled(engine), drops=True, proven=at)
 
     def _first_different(self, engine: Engine, batch: Batch) -> str | None:
-        """Return the first tensor that differs when a step is repeated."""
+        """Repeat a step; return the first tensor that differs."""
         compiled = self._compiled(engine)
         first = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
         again = self._trained(engine, batch, self._start, compiled=compiled, drops=True)
@@ -139,7 +139,7 @@ class OwnChecks:
         return next((name for name in reversed(list(ours)) if differ(ours[name], theirs[name])), None)
 
     def _beside_plain(self, exact: Recorder[torch.Tensor], few: Batch) -> tuple[tuple[str, float | None], ...]:
-        """Measure the errors of outputs, loss and gradients against the plain model in fp64."""
+        """Measure errors of outputs, loss and gradients against an fp64 model."""
         spec, context = in_parts(self._context.spec, 1), self._context
         plain = SpeedSpec(steps=self._speed.steps, precision="fp64", attention="eager", fused_optimizer=False)
         apply_settings("fp64", strict=True, part="speed")
@@ -161,7 +161,7 @@ class OwnChecks:
     def _kernels(
         self, engine: Engine, opened: Engine, at: int, tiled: Batch, exact: Recorder[torch.Tensor]
     ) -> Iterator[KernelError]:
-        """Yield the errors of kernels and modules against fp64.
+        """Yield the errors of compiled kernels and modules against fp64.
 
         The rows of `exact` are repeated to the shape that the training compiles for: the means are the same.
         """
@@ -180,7 +180,7 @@ class OwnChecks:
 
 
 def _worst(everyone: Sequence[ProductionEvidence]) -> ProductionEvidence:
-    """Merge the checks of all processes, with the largest of each error."""
+    """Merge the checks of all processes, with the largest errors."""
 
     def size(error: float | None) -> float:
         return math.inf if error is None else error

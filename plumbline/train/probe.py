@@ -1,4 +1,4 @@
-"""Probe: a short, strict training with full evidence of the global batch."""
+"""Probe: a short, strictly deterministic training with full evidence."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from plumbline.train.taps import DropoutDraws, ModuleTaps, TapBook, named_gradie
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
-    """Return the steps with sketches: the requested steps and the last."""
+    """Return the steps with recorded tensor sketches, including the last step."""
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
 class ProbeObserver(Observer):
-    """Observer that records the evidence of each step, counted from `first`, with taps at some steps."""
+    """Observer that records the evidence of each step, counted from `first`."""
 
     def __init__(
         self, engine: Engine, book: TapBook, steps: list[int], *, first: int = 0, dropout: DropoutDraws | None = None
@@ -59,7 +59,7 @@ class ProbeObserver(Observer):
         self._before: list[torch.Tensor] = []
 
     def starts(self, step: int) -> None:
-        """Record the generators' states, and start taps if due."""
+        """Record random generator states, and start recording tensors if due."""
         self._step, states = step - self._first, read_states()
         self.states[f"rng/{self._step}"] = pack_states(states)
         self._found = {
@@ -70,7 +70,7 @@ class ProbeObserver(Observer):
         self._taps.starts(self._step, self.engine.bare)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Record the micro-batch as stored on the device."""
+        """Record the micro-batch as the device received it."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
         self._taps.feeds(local)
 
@@ -82,14 +82,14 @@ class ProbeObserver(Observer):
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
     def _globally(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        """Concatenate the micro-batches of all processes in the first one, which writes the record."""
+        """Concatenate all processes' micro-batches in the first process."""
         return self.engine.ranks.concatenate(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
 
     def _norm(self, gradients: dict[str, torch.Tensor]) -> float:
         return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
 
     def backward_done(self) -> None:
-        """Record digest, norm and, if tapped, sketches of the gradients."""
+        """Record digest, norm and (at tapped steps) sketches of the gradients."""
         gradients = named_gradients(self.engine.bare)
         self._found["gradients_sha256"] = digest_tensors(gradients)
         self._found["gradient_norm"] = self._norm(gradients)
@@ -135,12 +135,12 @@ class ProbeObserver(Observer):
         engine.check(self._step, loss)
 
     def close(self) -> None:
-        """Release the engine and its model; keep the evidence."""
+        """Release the engine and model; keep the evidence."""
         del self.engine
 
 
 class ProbeRun:
-    """One run of the probe; its results stay readable after a failure."""
+    """One probe run; its evidence stays readable after a failure."""
 
     def __init__(self, context: Context, probe: ProbeSpec) -> None:
         self.context, self.probe, self.steps = context, probe, probe.steps
@@ -169,23 +169,23 @@ class ProbeRun:
         return engine
 
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:
-        """Recompute layers whose activations are too large to keep."""
+        """Enable activation checkpointing if activations are too large."""
         fit_activations(model, spec, self.context.ranks, torch.float32)
 
     def _observe(self, engine: Engine) -> ProbeObserver:
-        """Record the engine's steps from now on, and return the recorder."""
+        """Attach a recorder to the engine, and return this recorder."""
         steps = tap_steps(self.probe, self.steps)
         self.observer = ProbeObserver(engine, self.book, steps, first=self._first, dropout=self._dropout)
         engine.observer = Observer(engine.observer, self._changed(engine, self.observer))
         return self.observer
 
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:  # noqa: ARG002 - for experiments
-        """Return the recorder within what changes the steps."""
+        """Return the recorder; experiments wrap it in an intervention."""
         return recorder
 
     @property
     def _evaluated_at_once(self) -> int:
-        """Return the number of rows in a batch of the evaluation."""
+        """Return the evaluation's batch size in rows."""
         return min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size)
 
     def _evaluate(self, engine: Engine) -> None:
@@ -199,7 +199,7 @@ class ProbeRun:
         return evaluate
 
     def _train(self) -> None:
-        """Build, train and evaluate, and free the model."""
+        """Build the model, train, evaluate, then free the model."""
         context, probe = self.context, self.probe
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
@@ -219,11 +219,11 @@ class ProbeRun:
         engine.observer = Observer()
 
     def _proven(self) -> tuple[int, ...]:
-        """Return the steps that prove themselves; an experiment has none."""
+        """Return the steps to check against fp64; empty for an experiment."""
         return proof_places(self.context.spec, "probe", self.context.draw)
 
     def run(self) -> None:
-        """Train, then run the portable leg."""
+        """Train the probe, then run its portable repetition."""
         self._train()
         if not self.probe.portable_steps:
             return
@@ -235,14 +235,14 @@ class ProbeRun:
             self._found["portable"] = leg.evidence
 
     def evidence(self) -> ProbeEvidence:
-        """Return the evidence so far."""
+        """Return the evidence recorded so far."""
         return ProbeEvidence(
             steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps),
             lost_legs=dict(self._lost), **self._found,
         )  # fmt: skip
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the record's safetensors parts by file stem."""
+        """Return the record's safetensors contents by file stem."""
         observer = self.observer
         if observer is None or not observer.evidence:
             return {}
@@ -258,6 +258,6 @@ class ProbeRun:
 
 
 def _compact(array: NDArray[Any]) -> NDArray[Any]:
-    """Convert to int32 if the values fit; row numbers stay int64."""
+    """Convert to int32 if all values fit; row numbers stay int64."""
     fits = array.size == 0 or (array.min() >= -(2**31) and array.max() < 2**31)
     return array.astype(np.int32) if fits and array.ndim > 2 else array

@@ -1,4 +1,4 @@
-"""Proof of native steps: each tensor beside its definition in fp64, from the machine's own values at that step.
+"""Check native steps: compare each tensor with its fp64 definition.
 
 No reference and no earlier step is needed: a module's output is repeated from its own inputs, a gradient from what the
 backward pass gave its module, an update from the optimizer's own state. One operation rounds once, so that nothing has
@@ -34,10 +34,10 @@ _CLIPPING = 1e-6
 
 
 class Prover(Observer):
-    """Observer that proves some steps of an engine, and leaves their bits as they are."""
+    """Observer that checks some steps against fp64, without changing their bits."""
 
     def __init__(self, engine: Engine, steps: Collection[int], proofs: list[dict[str, Any]] | None = None) -> None:
-        """`proofs`: those of an interrupted run, which grow."""
+        """Create the checker; `proofs` is the list of results to extend."""
         self._engine, self._steps = engine, set(steps)
         self.proofs: list[dict[str, Any]] = [] if proofs is None else proofs
         self._step = 0
@@ -57,11 +57,11 @@ class Prover(Observer):
         """(place of the proof, what, whether it changed), not read yet."""
 
     def add(self, step: int) -> None:
-        """Prove one more step."""
+        """Check one more step."""
         self._steps.add(step)
 
     def train(self, step: int, batch: Batch) -> StepOutcome:
-        """Train on a global batch, and prove the step if it is one of those."""
+        """Train on a global batch, and check the step if selected."""
         if self._between is not None:
             self._compare_state()
         if step not in self._steps:
@@ -81,13 +81,13 @@ class Prover(Observer):
             chances.cache_clear()
 
     def _compare_state(self) -> None:
-        """Add what changed between a proven step and the next one to the former's proof."""
+        """Record whether weights or optimizer state changed since the checked step."""
         before, self._between = self._between, None
         for name, kept, now in zip(("weights", "moments"), before or (), self._state(), strict=True):
             self._changed.append((len(self.proofs) - 1, name, (kept != now).any()))
 
     def finish(self) -> None:
-        """Read from the device what has changed between two steps."""
+        """Read from the device which state changed between two steps."""
         changes, self._changed = self._changed, []
         found = read_losses([change for _, _, change in changes])
         for (place, name, _), is_changed in zip(changes, found, strict=True):
@@ -96,7 +96,7 @@ class Prover(Observer):
                 self.proofs[place]["errors"].append(changed.to_json())
 
     def _state(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return checksums of weights and moments."""
+        """Return checksums of weights and optimizer moments."""
         engine = self._engine
         moments = [
             entry
@@ -107,7 +107,7 @@ class Prover(Observer):
         return checksum(self._names, engine.ranks.device), checksum(moments, engine.ranks.device)
 
     def starts(self, step: int) -> None:
-        """Watch the modules; kernels of a compiled model are no modules'."""
+        """Hook the modules, unless the model is compiled."""
         self._step, self._found, self._lost = step, [], {}
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
         self._update = UpdateCheck(self._engine)
@@ -115,13 +115,13 @@ class Prover(Observer):
             self._modules = ModuleProofs(self._engine, self._found)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Keep the labels, and watch the forward pass."""
+        """Store the labels, and hook the forward pass."""
         self._labels = local["labels"]
         if self._modules is not None:
             self._modules.feeds()
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
-        """Compare the loss with its definition, and in the backward pass the gradient that it gives the logits."""
+        """Compare the loss, and its gradient for the logits, with their definitions."""
         if self._modules is not None:
             self._modules.forward_done()
         logits, labels = outputs.logits, self._labels
@@ -147,7 +147,7 @@ class Prover(Observer):
     def _defined(
         self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean loss by its definition, and the gradient of the logits."""
+        """Return the mean loss and the logits' gradient, by definition."""
         repeated = Repeated((), rounded)
         exact = repeated.entered(logits).requires_grad_()
         with aside(), torch.enable_grad(), repeated:
@@ -170,7 +170,7 @@ class Prover(Observer):
         self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
-        """Compare the complete gradients; those that loss scaling skips are not finite."""
+        """Compare the complete gradients with their definitions."""
         self._sizes = {value: size_of(value.grad) for value in self._names if value.grad is not None}
         total = torch.stack(list(self._sizes.values())).sum()
         self._skipped = self._engine.scaler is not None and not math.isfinite(float(total))
@@ -180,7 +180,7 @@ class Prover(Observer):
             self._modules.gradients(self._names, self._scale)
 
     def clipped(self) -> None:
-        """Compare the clipped gradients with their definition, and keep the state before the update."""
+        """Compare the clipped gradients with their definition; copy the state before updating."""
         if self._skipped or self._update is None:
             return
         total = torch.linalg.vector_norm(torch.stack(list(self._sizes.values())))
@@ -193,7 +193,7 @@ class Prover(Observer):
         self._update.before()
 
     def done(self, outcome: StepOutcome) -> None:
-        """Compare the update with its definition, and read all errors by one copy from the device."""
+        """Compare the update with its definition; read all errors at once."""
         if not self._skipped and self._update is not None:
             for name, error in self._update.errors(outcome.learning_rates):
                 self._found.append(Found("optimizer", name, self._update.kind, torch.float32, 1, error))
@@ -219,7 +219,7 @@ class Prover(Observer):
 
 
 def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy over the counted labels, without a wait for the device; 0 without any."""
+    """Return the mean cross entropy over non-ignored labels, without synchronisation."""
     counted = labels != IGNORED
     peak = logits.detach().amax(-1, keepdim=True)
     whole = peak + (logits - peak).exp().sum(-1, keepdim=True).log()
@@ -228,7 +228,7 @@ def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
-    """Return the largest error of each stage and kind, and those beyond their limits, in the order of computation."""
+    """Select the largest errors, and all beyond limits."""
     largest: dict[tuple[str, str, str], int] = {}
     for place, each in enumerate(errors):
         key = (each.stage, each.kind, each.dtype)
@@ -240,7 +240,7 @@ def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
 
 
 def is_over(proof: Mapping[str, Any]) -> bool:
-    """Return whether a proof lists a tensor beyond its limit, or dropout at another rate."""
+    """Return whether a checked tensor exceeds its limit, or dropout its rate."""
     found = Proof.model_validate(proof)
     return any(not _ratio(each) <= 1 for each in found.errors) or any(map(is_off, found.draws))
 

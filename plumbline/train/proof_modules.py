@@ -1,4 +1,4 @@
-"""Proof of modules: outputs and gradients beside those that the module gives in fp64, on its own native inputs.
+"""Check of modules: compare outputs and gradients with fp64 on equal inputs.
 
 An output is compared when its module has computed it. A gradient is repeated when the backward pass reaches the module,
 from what it passes to the output. Only references to the native inputs are kept, most of which autograd keeps as well.
@@ -41,7 +41,7 @@ Level = Literal["leaf", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Distance of a tensor from its definition; the error is on the device, in roundings of `dtype`."""
+    """Distance of a tensor from its fp64 definition, in roundings of `dtype`."""
 
     stage: ProofStage
     name: str
@@ -57,7 +57,7 @@ def unit_of(dtype: torch.dtype) -> float:
 
 
 def size_of(value: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a tensor in fp64."""
+    """Return a tensor's norm in fp64."""
     size: torch.Tensor = torch.linalg.vector_norm(value.detach().double())
     return size
 
@@ -68,14 +68,14 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules that are proven: those without children, those of such alone, and the whole model."""
+    """Yield the modules to check: leaves, their blocks, the whole model."""
     for name, module in model.named_modules():
         if not name or not any(list(child.children()) for child in module.children()):
             yield name, module
 
 
 def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a structure of tensors with each of them changed."""
+    """Apply `change` to each tensor in a nested structure."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if type(value) in (tuple, list):
@@ -84,7 +84,7 @@ def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _matrix(module: nn.Module) -> nn.Parameter | None:
-    """Return the weight of a module that multiplies its input by a matrix."""
+    """Return the weight matrix of a linear-like module, else `None`."""
     weight = getattr(module, "weight", None)
     is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
     return weight if is_matrix and not isinstance(module, nn.Embedding) else None
@@ -92,7 +92,7 @@ def _matrix(module: nn.Module) -> nn.Parameter | None:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """One call of a module, with its native inputs and the masks that it drew."""
+    """One module call, with its native inputs and dropout masks."""
 
     name: str
     module: nn.Module
@@ -114,23 +114,23 @@ class _Call:
         return type(self.module).__name__
 
     def inputs_by(self, change: _Change) -> tuple[Any, dict[str, Any]]:
-        """Return the inputs with each tensor changed."""
+        """Return the inputs, with `change` applied to each tensor."""
         given, named = _mapped(list(self.inputs), change)
         return given, named
 
     def parameters_by(self, change: _Change) -> dict[str, torch.Tensor]:
-        """Return the parameters by name, each changed."""
+        """Return the parameters by name, with `change` applied to each."""
         return {name: change(value) for name, value in self.module.named_parameters()}
 
     def output(self, parameters: dict[str, torch.Tensor], inputs: tuple[Any, dict[str, Any]]) -> torch.Tensor | None:
-        """Return the output by the module's definition."""
+        """Return the module's output by its definition in fp64."""
         tensors = {name: in_double(value) for name, value in self.module.named_buffers()} | parameters
         return first_tensor(functional_call(self.module, tensors, *inputs))
 
 
 @dataclass(slots=True)
 class _Gradient:
-    """Sum of what the modules of one level give a parameter."""
+    """Expected gradient of a parameter, summed over modules of one level."""
 
     kind: str
     dtype: torch.dtype
@@ -140,7 +140,7 @@ class _Gradient:
 
 
 class ModuleProofs:
-    """Hooks on a model for one step; `found` gets each comparison."""
+    """Hooks on a model for one step, collecting comparisons in `found`."""
 
     def __init__(self, engine: Engine, found: list[Found]) -> None:
         self._engine, self._found = engine, found
@@ -159,13 +159,13 @@ class ModuleProofs:
         self._reads = engine.ranks.device.type == "cpu"
 
     def feeds(self) -> None:
-        """Watch the forward pass that begins."""
+        """Reset the hooks for the next forward pass."""
         self._is_forward, self._open = True, []
         if drops(self._engine.bare):
             self._pass.enter_context(self._draws)
 
     def forward_done(self) -> None:
-        """Watch no module that the backward pass calls again."""
+        """Stop hooking after the forward pass, so recomputation is ignored."""
         self._is_forward = False
         self._pass.close()
 
@@ -178,11 +178,11 @@ class ModuleProofs:
         self._expected.clear()
 
     def draws(self) -> tuple[Draws, ...]:
-        """Return what native dropout kept."""
+        """Return how many elements native dropout kept."""
         return self._draws.summary()
 
     def _exactly(self, repeated: Repeated) -> ExitStack:
-        """Return a context in which modules compute in fp64 with known masks, and no hook acts."""
+        """Return a context for fp64 recomputation with known masks and inactive hooks."""
         stack = ExitStack()
         stack.enter_context(aside())
         stack.enter_context(self._draws.paused())
@@ -194,7 +194,7 @@ class ModuleProofs:
         return stack
 
     def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
-        """Return what a module's definition gives in fp64, or nothing if its own code does not compute in it."""
+        """Return an fp64 recomputation, or `None` if unsupported."""
         try:
             return compute()
         except MODULE_ERRORS as error:
@@ -202,11 +202,11 @@ class ModuleProofs:
             return None
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
-        """Return the shortest format within a module: under autocast, products inside are in half precision."""
+        """Return the lowest-precision dtype used within a module."""
         return SHORT.get(self._engine.precision, dtype) if call.level == "block" else dtype
 
     def _enters(self, module: nn.Module, given: Any, named: Any) -> Any:
-        """Watch the gradients that the backward pass gives the inputs of a matrix product."""
+        """Hook the input gradients of a matrix product."""
         if not self._is_forward:
             return None
         self._open.append(len(self._draws.found))
@@ -222,7 +222,7 @@ class ModuleProofs:
         return self._aliases[-1]
 
     def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
-        """Compare a module's output with its definition, and wait for its gradient."""
+        """Compare a module's output with its definition; register for its gradient."""
         if not self._is_forward:
             return
         first, native = self._open.pop(), first_tensor(output)
@@ -244,7 +244,7 @@ class ModuleProofs:
                 alias.register_hook(partial(self._reached, call, place))
 
     def _output(self, call: _Call, rounded: torch.dtype | None = None) -> torch.Tensor | None:
-        """Return a module's output by its definition, if its own draws are known."""
+        """Return a module's output by definition, if dropout masks are known."""
         repeated = Repeated(call.draws, rounded)
         parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
         with self._exactly(repeated), torch.no_grad():
@@ -252,7 +252,7 @@ class ModuleProofs:
         return None if repeated.is_short else found
 
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
-        """Add the gradients that a module's definition gives its parameters, and keep those of its inputs.
+        """Add a module's expected parameter gradients, and store its input gradients.
 
         Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
         """
@@ -274,12 +274,12 @@ class ModuleProofs:
                 self._add(key, _Gradient(call.kind, dtype, expected, rows, [call]), call.level)
 
     def _moved_output(self, call: _Call, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return the distance by which roundings move an output, in roundings; NaN if it could not be measured."""
+        """Return how far random rounding moves an output, in roundings."""
         moved = self._output(call, dtype)
         return exact.new_tensor(math.nan) if moved is None else distance(moved, exact) / unit_of(dtype)
 
     def _moved(self, call: _Call, exact: dict[torch.Tensor | int, torch.Tensor]) -> None:
-        """Measure the squares of the distances by which roundings move each gradient of a call, in roundings."""
+        """Measure how far random rounding moves each gradient of a call, squared."""
         assert call.gradient is not None  # noqa: S101 - set by the backward pass
         dtype = self._format(call, call.gradient.dtype)
         moved = self._gradients(call, call.gradient, dtype)
@@ -288,7 +288,7 @@ class ModuleProofs:
         }
 
     def _moved_by(self, call: _Call, key: torch.Tensor | int) -> torch.Tensor:
-        """Return one of these squares; NaN if it could not be measured."""
+        """Return how far rounding moves one gradient, squared; NaN if unknown."""
         if call.moved is None and call.gradient is not None:
             self._moved(call, self._gradients(call, call.gradient))
         lost = torch.full((), math.nan, dtype=torch.float64, device=self._engine.ranks.device)
@@ -297,7 +297,7 @@ class ModuleProofs:
     def _gradients(
         self, call: _Call, gradient: torch.Tensor, rounded: torch.dtype | None = None
     ) -> dict[torch.Tensor | int, torch.Tensor]:
-        """Return by parameter, and by place of a matrix product's input, the gradient that the definition gives."""
+        """Return the expected gradients of parameters and matrix product inputs."""
         repeated, wanted = Repeated(call.draws, rounded), dict[torch.Tensor | int, torch.Tensor]()
         own = {name: value for name, value in call.module.named_parameters() if value.requires_grad}
 
@@ -329,7 +329,7 @@ class ModuleProofs:
             known.dtype = max(known.dtype, more.dtype, key=unit_of)
 
     def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
-        """Compare the gradient that a matrix product gave an input with its definition."""
+        """Compare an input's gradient from a matrix product with its definition."""
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
@@ -339,7 +339,7 @@ class ModuleProofs:
         self._compare(found, native, lambda: torch.sqrt(self._moved_by(call, place)))
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
-        """Compare the complete gradients, as the processes have exchanged them; `scale` is that of the loss."""
+        """Compare the all-reduced gradients with definitions; `scale` is the loss scale."""
         ranks = self._engine.ranks
         factor = scale * ranks.world
         comparable = {
@@ -361,23 +361,23 @@ class ModuleProofs:
             self._compare(found, parameter.grad, moved)
 
     def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
-        """Return whether a gradient has all of its terms: a module outside of the block may use the weight as well."""
+        """Return whether an expected gradient includes all uses of its weight."""
         leaf = self._expected.get(("leaf", parameter))
         return leaf is not None and len(leaf.calls) == len(expected.calls)
 
     def _moved_sum(self, parameter: torch.Tensor, calls: list[_Call], factor: float) -> torch.Tensor:
-        """Return the distance by which roundings move the sum of a parameter's gradients, in roundings."""
+        """Return how far rounding moves a parameter's summed gradient, in roundings."""
         return self._summed(torch.stack([self._moved_by(call, parameter) for call in calls]).sum()).sqrt() / factor
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all processes."""
+        """Return the tensor summed over all processes."""
         if self._engine.ranks.world > 1:
             own = own.clone()
             dist.all_reduce(own)
         return own
 
     def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[], torch.Tensor]) -> None:
-        """Add the distance of a tensor from its definition, in roundings of it or of what these move.
+        """Record a tensor's distance from its definition, and rounding's effect.
 
         `found.error` is the definition. Where an error can be read without a wait, roundings are
         repeated only for a tensor that is not well within its limit.

@@ -34,7 +34,7 @@ class Ranks:
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """Return all processes' values, by rank, to every process; values are pickled, so arrays have `collect`."""
+        """Return all processes' picklable values, by rank, in every process."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -43,7 +43,7 @@ class Ranks:
         return values
 
     def collect(self, value: torch.Tensor) -> list[torch.Tensor]:
-        """Return all processes' tensors of one shape and type, on the host, in the first process; none elsewhere."""
+        """Return all processes' tensors on the host, in the first process only."""
         own = value.detach().cpu().contiguous()
         pieces = [torch.empty_like(own) for _ in range(self.world)] if self.is_first else None
         with _answers():
@@ -53,16 +53,16 @@ class Ranks:
         return pieces or []
 
     def concatenate(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Gather all processes' arrays in the first; return the own elsewhere."""
+        """Concatenate all processes' arrays in the first process; others keep their own."""
         pieces = self.collect(torch.from_numpy(array)) if self.world > 1 else []
         return np.concatenate([piece.numpy() for piece in pieces]) if pieces else array
 
     def total(self, value: float) -> float:
-        """Return the sum of all processes' numbers, added by rank."""
+        """Return the sum of all processes' numbers, added in rank order."""
         return float(sum(self.gather(value)))
 
     def anyone(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process; cheap enough for each step."""
+        """Return whether the flag is set in any process (cheap)."""
         if self.world == 1:
             return flag
         flags = torch.tensor(int(flag))
@@ -80,7 +80,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def _answers() -> Iterator[None]:
-    """Raise `PeerLostError` if another process does not answer."""
+    """Raise `PeerLostError` if another process does not respond."""
     try:
         yield
     except RuntimeError as error:
@@ -88,14 +88,14 @@ def _answers() -> Iterator[None]:
 
 
 def _device(local_rank: int) -> torch.device:
-    """Return a process's device; too few GPUs are shared."""
+    """Return this process's device; processes share GPUs if there are too few."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
 def _num_missing(local_world: int) -> int:
-    """Return how many GPUs this machine lacks for its processes; NCCL refuses two processes on one GPU."""
+    """Return how many more GPUs the local processes would need."""
     return max(0, local_world - torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 

@@ -1,4 +1,4 @@
-"""Results of a run so far, and their writer: parts first, then `record.json` atomically."""
+"""Results of a run so far, written parts first, then `record.json` atomically."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Found = TypeVar("_Found")
 
 
 def _left(read: Callable[[], _Found]) -> _Found | None:
-    """Return the result of `read`, or `None` if it fails.
+    """Return the result of `read`, or `None` if the device failed.
 
     A dead device raises torch's RuntimeError for every later access: its contents are lost, data on the host is not.
     The first error is the one to report.
@@ -62,7 +62,7 @@ class RunResults:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the duration of the block to a timing."""
+        """Add the duration of the `with` block to a timing."""
         start = time.perf_counter()
         try:
             yield
@@ -70,7 +70,7 @@ class RunResults:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
     def evidence(self) -> Evidence:
-        """Return every part's evidence; raise if a part cannot be read."""
+        """Return the evidence of all training parts; raise if unreadable."""
         return Evidence(
             selfcheck=self.selfcheck,
             data=self.data,
@@ -93,7 +93,7 @@ class RunResults:
         )
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the arrays of the record's parts, on the host."""
+        """Return the record's arrays, on the host."""
         parts = self.probe.arrays() if self.probe else {}
         if self.learn and "evaluation" not in parts:
             parts["evaluation"] = self.learn.arrays()
@@ -103,7 +103,7 @@ class RunResults:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove an older record, its marker first."""
+    """Remove an older record, its completion marker first."""
     for name in (RECORD_NAME, f"{RECORD_NAME}.part", _ROWS, *(f"{part}.safetensors" for part in PARTS)):
         try:
             (folder / name).unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def clear_parts(folder: Path) -> None:
 
 
 def write_parts(folder: Path, arrays: dict[str, dict[str, NDArray[Any]]], rows: pa.Table | None) -> list[str]:
-    """Write every part; return the file names."""
+    """Write all of the record's arrays; return the file names."""
     names = []
     with writing(folder):
         for part, tensors in arrays.items():

@@ -1,4 +1,4 @@
-"""Recorder of a step's tensors by stage and name, each kept in a form that its caller chooses."""
+"""Recorder of a step's tensors by stage and name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class _Outputs(Protocol[_Made_co]):
-    """Interface of what keeps the outputs of a step's modules."""
+    """Interface of a store for a step's module outputs."""
 
     def feeds(self, local: Batch) -> None: ...
 
@@ -28,13 +28,13 @@ class _Outputs(Protocol[_Made_co]):
 
 
 class Recorder(Observer, Generic[Kept]):
-    """Observer that keeps the tensors of the last step, and its loss over the global batch."""
+    """Observer that records tensors and global loss of the last step."""
 
     def __init__(
         self, engine: Engine, outputs: _Outputs[Kept], keep: Callable[[Stage, Tensors], Mapping[str, Kept]],
         change: Callable[[Tensors], None] = lambda _: None, *, updates: bool = True,
     ) -> None:  # fmt: skip
-        """`change` may change the kept gradients in place, before they are clipped; `updates`: or weights stay."""
+        """Create the recorder; `change` edits gradients, `updates=False` skips the update."""
         self._engine, self._outputs, self._keep, self._change = engine, outputs, keep, change
         self._updates = updates
         self.kept: dict[Stage, Mapping[str, Kept]] = {}
@@ -45,24 +45,24 @@ class Recorder(Observer, Generic[Kept]):
         self._outputs.feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
-        """End a forward pass."""
+        """End a micro-batch's forward pass."""
         self._outputs.forward_done(outputs)
 
     def backward_done(self) -> None:
-        """Keep outputs and gradients, and change the gradients."""
+        """Record outputs and gradients, then apply `change` to the gradients."""
         gradients = named_gradients(self._engine.bare)
         self.kept = {"forward": self._outputs.end() or {}, "gradient": self._keep("gradient", gradients)}
         self._change(gradients)
 
     def clipped(self) -> None:
-        """Keep the clipped gradients."""
+        """Record the clipped gradients."""
         self.kept["clipped"] = self._keep("clipped", named_gradients(self._engine.bare))
 
     def update(self) -> bool:
-        """Return whether the weights stay as they are."""
+        """Return whether the weight update is skipped."""
         return not self._updates
 
     def done(self, outcome: StepOutcome) -> None:
-        """Keep weights and loss."""
+        """Record weights and loss."""
         self.kept["weight"] = self._keep("weight", dict(self._engine.bare.named_parameters()))
         self.loss_value = outcome.loss(self._engine.ranks)

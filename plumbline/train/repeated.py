@@ -1,4 +1,4 @@
-"""Repetition of a module's call by its definition: with known masks of dropout, and with each operation a rounding off.
+"""Repeat module calls in fp64, with known masks or random rounding.
 
 How far roundings move a result says what is lost where its terms cancel, whatever the operations are: each number that
 enters or leaves one is nudged up or down by chance (D. S. Parker, "Monte Carlo Arithmetic", 1997).
@@ -27,23 +27,23 @@ _HUGE = 1e30
 
 
 class _Nudge(torch.autograd.Function):
-    """Changes of a value, and others of its gradient: the derivative of a function that is nudged once would cancel."""
+    """Autograd function that perturbs a value and, independently, its gradient."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Return the changed value."""
+        """Return the perturbed value."""
         ctx.change = change
         return change(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return the changed gradient."""
+        """Return the perturbed gradient."""
         return ctx.change(gradients[0]), None
 
 
 @cache
 def chances(rounded: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return roundings up or down by chance: of a number in its own units, and of one that the format hardly holds.
+    """Return random roundings of dtype `rounded`: relative, and absolute near zero.
 
     The cache is cleared behind each proven step: 33 MB would count in the peak memory of the steps that are measured.
     """
@@ -54,10 +54,10 @@ def chances(rounded: torch.dtype, device: torch.device) -> tuple[torch.Tensor, t
 
 
 class Repeated(TorchFunctionMode):
-    """Mode in which calls that draw use known masks, one after the other, at the rates that they ask for."""
+    """Torch mode that replays recorded dropout masks in call order."""
 
     def __init__(self, draws: Sequence[Draw], rounded: torch.dtype | None = None) -> None:
-        """`rounded`: format of the roundings, if any."""
+        """Create the mode; `rounded` is the dtype to imitate, if any."""
         super().__init__()
         self._draws, self._rounded, self.is_short = iter(draws), rounded, False
         """`is_short`: whether a call draws beyond the known masks."""
@@ -65,11 +65,11 @@ class Repeated(TorchFunctionMode):
         """That of the next chance."""
 
     def entered(self, value: torch.Tensor) -> torch.Tensor:
-        """Return what enters the repetition in fp64."""
+        """Return an input in fp64, with random rounding if requested."""
         return self._nudged(in_double(value))
 
     def _nudged(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with each number a rounding off, or not, by chance."""
+        """Return a tensor with each element randomly rounded, if rounding is requested."""
         if self._rounded is None or not value.is_floating_point():
             return value
         nudged: torch.Tensor = _Nudge.apply(value, self._changed)  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ class Repeated(TorchFunctionMode):
         return nudged.add_(least.view(value.shape)) if self._rounded == torch.float16 else nudged
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, by its definition if it draws, or if roundings within it are asked for."""
+        """Call `func`, replaying its dropout mask and adding roundings if requested."""
         named = kwargs or {}
         given = bound(func, args, named)
         kind, rate = asked(func, given)
@@ -115,7 +115,7 @@ class Repeated(TorchFunctionMode):
 
 
 def _is_view(result: torch.Tensor, args: Sequence[Any]) -> bool:
-    """Return whether a result is in the memory of an argument, and so no number of it is new."""
+    """Return whether a result shares memory with an argument."""
     own = result.untyped_storage().data_ptr()
     return any(isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == own for value in args)
 
@@ -127,12 +127,12 @@ _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def in_double(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor in fp64, if it has fractions."""
+    """Return a floating-point tensor copied to fp64; others unchanged."""
     return value.detach().double() if value.is_floating_point() else value.detach()
 
 
 def _softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:  # noqa: A002
-    """Return a softmax in three operations, so that the rounding of its sum reaches all gradients."""
+    """Compute softmax in three operations, to expose the sum's rounding to gradients."""
     value = input if dtype is None else input.to(dtype)
     terms = _terms(value, dim)
     return terms / terms.sum(dim, keepdim=True)
@@ -144,7 +144,7 @@ def _terms(scores: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) -> torch.Tensor:
-    """Return attention by its definition, with a known mask of dropout."""
+    """Compute attention by its definition, with a known dropout mask."""
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     if given.get("enable_gqa"):
         key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))

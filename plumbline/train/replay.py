@@ -1,4 +1,4 @@
-"""Bundle of an experiment: the request and its replay tensors, both untrusted."""
+"""Input of an experiment: the request and the reference's tensors, both untrusted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Bundle:
         self.experiment, self._sources = experiment, sources
 
     def has(self, rung: Rung) -> bool:
-        """Return whether the experiment restores a value at this rung."""
+        """Return whether the experiment restores this kind of value."""
         return any(replay.rung == rung for replay in self.experiment.replays)
 
     def replays(self, rung: Rung, step: int | None = None) -> Iterator[tuple[Replay, dict[str, torch.Tensor]]]:
-        """Yield a rung's replays for `step`, with their tensors."""
+        """Yield the values to restore at `step`, with their tensors."""
         for replay in self.experiment.replays:
             if replay.rung == rung and (step is None or replay.step is None or replay.step == step):
                 yield replay, self._sources.get(replay.source or "", {})
@@ -72,7 +72,7 @@ def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Read the bundle in `folder`."""
+    """Read an experiment bundle from `folder`."""
     experiment = read_model(Experiment, folder / EXPERIMENT_NAME)
     for replay in experiment.replays:
         if replay.rung in _NEEDS_SOURCE and replay.source is None:

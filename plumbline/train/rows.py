@@ -1,4 +1,4 @@
-"""Rows of a run: read from staged shards, hashed, and tokenized."""
+"""Dataset rows of a run: read from staged shards, hashed, and tokenized."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PADDING = 128
 
 
 def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np.int64]) -> list[list[Any]]:
-    """Return columns at some rows, through `datasets` if installed."""
+    """Return some rows of a file's columns, using `datasets` if installed."""
     try:
         table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -55,7 +55,7 @@ def _read_columns(path: Path, shard: Shard, columns: list[str], rows: NDArray[np
 
 
 class Rows:
-    """Rows by number; the first access to a shard waits for its staging."""
+    """Dataset rows by number; reading a shard waits until it is staged."""
 
     def __init__(self, spec: RunSpec, source: DataSource, wanted: NDArray[np.int64]) -> None:
         self._spec, self._source = spec, source
@@ -94,7 +94,7 @@ class Rows:
         return tokenizer
 
     def _check_size(self, size: int, where: str) -> None:
-        """Raise unless vocabulary and model sizes match; a shipped dataset may be padded."""
+        """Raise if the tokenizer's vocabulary does not fit the model."""
         manifest, expected = self._source.manifest, self._spec.model.vocab_size
         padded = self._source.manifest_sha256 == self._spec.data.manifest_sha256 and 0 <= expected - size < _PADDING
         if size != expected and not padded:
@@ -105,7 +105,7 @@ class Rows:
             )
 
     def _read(self, index: int) -> tuple[slice, list[Any]]:
-        """Read, check and hash a shard's planned rows."""
+        """Read, validate and hash the rows needed from a shard."""
         shard, start = self._shards[index], int(self._starts[index])
         first, last = np.searchsorted(self.ids, (start, start + shard.num_rows))
         here = self.ids[first:last] - start
@@ -127,7 +127,7 @@ class Rows:
         return slice(int(first), int(last)), [parts[0] if len(parts) == 1 else parts for parts in texts]
 
     def _load(self, index: int, loaded: Future[None]) -> None:
-        """Read and tokenize a shard's planned rows; several shards may be loaded at a time."""
+        """Read and tokenize the rows needed from a shard; thread-safe."""
         try:
             rows, texts = self._read(index)
             for at in range(0, len(texts), _ENCODED_AT_ONCE):
@@ -144,21 +144,21 @@ class Rows:
         loaded.set_result(None)
 
     def _start(self, index: int) -> Future[None]:
-        """Start to load a shard, if not yet started."""
+        """Start loading a shard in a thread, unless already started."""
         if index not in self._loads:
             self._loads[index] = loaded = Future[None]()
             threading.Thread(target=self._load, args=(index, loaded), name="tokenize").start()
         return self._loads[index]
 
     def _start_ahead(self) -> None:
-        """Start to load the first shard that is not yet started."""
+        """Start loading the next shard in advance."""
         while self._next_shards and self._next_shards[0] in self._loads:
             self._next_shards.popleft()
         if self._next_shards:
             self._start(self._next_shards[0])
 
     def prepare(self, rows: NDArray[np.int64]) -> None:
-        """Tokenize `rows`, several shards at a time; nothing is loaded in the background afterwards."""
+        """Tokenize `rows` in parallel by shard, and wait for all background loads."""
         shards = self._shards_of(rows)
         for at in range(0, len(shards), _LOADED_AT_ONCE):
             for loaded in [self._start(index) for index in shards[at : at + _LOADED_AT_ONCE]]:
@@ -182,7 +182,7 @@ class Rows:
         return list(dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()))
 
     def _need(self, rows: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the indices of `rows` in the arrays, after loading their shards; the next one is loaded meanwhile."""
+        """Load the shards of `rows`, and return the rows' array indices."""
         for index in self._shards_of(rows):
             self._start(index).result()
             if index not in self._asked:
@@ -191,19 +191,19 @@ class Rows:
         return np.searchsorted(self.ids, rows)
 
     def encoded(self, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Return the tokenized rows, with row numbers and labels."""
+        """Return tokenized rows, with row numbers and labels."""
         places = self._need(rows)
         fields = {name: self._fields[name][places].astype(np.int64) for name in FIELDS}
         return {"row_ids": rows.astype(np.int64), **fields, "labels": self._labels[places]}
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of tokenized rows, without padding."""
+        """Return token counts of tokenized rows, without padding."""
         places = np.searchsorted(self.ids, rows)
         lengths: NDArray[np.int64] = self._fields["attention_mask"].sum(axis=1, dtype=np.int64)
         return lengths[places]
 
     def evidence(self) -> DataEvidence:
-        """Return the data evidence (rung 2), after reading all planned rows."""
+        """Return the dataset evidence, after reading all needed rows."""
         for loaded in self._loads.values():
             loaded.result()
         for index in self._shards_of(self.ids):
@@ -220,6 +220,6 @@ class Rows:
         )
 
     def table(self) -> pa.Table:
-        """Return the table of `rows.parquet`: 8 bytes of each raw value's digest."""
+        """Return the table for `rows.parquet`: 8-byte digests of raw values."""
         text, label = (np.ascontiguousarray(raw[:, :8]).view("<u8").reshape(-1) for raw in self._raw)
         return pa.table({"row_id": self.ids, "text": text, "label": label})

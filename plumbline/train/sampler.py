@@ -1,4 +1,4 @@
-"""Sampler of device and host activity, once a second during a measurement."""
+"""Sampler of GPU and host activity, once a second during a measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STACKED = ("loop", "ram", "zram", "dm-", "md", "sr")
 
 
 def _words(process: int) -> list[str]:
-    """Return a process's `stat` fields from its state on; empty if it ended."""
+    """Return a process's `/proc` stat fields; empty if the process ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -44,7 +44,7 @@ def _command(process: int) -> bytes:
 
 
 def own_processes() -> set[int]:
-    """Return this process, or all ranks of this training on this machine with their children.
+    """Return the ids of this training's processes on this machine.
 
     `torchrun` gives each rank its own session; ranks share a parent and a command. The command distinguishes them from
     a different training of the same shell.
@@ -67,13 +67,13 @@ def own_jiffies() -> float:
 
 
 def _allowed_cores() -> set[int]:
-    """Return the processors that this process may use."""
+    """Return the CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return set(affinity(0)) if affinity else set(range(os.cpu_count() or 1))
 
 
 def _cores_jiffies() -> list[float]:
-    """Return the CPU time of the allowed processors by kind, in jiffies.
+    """Return the CPU time of the allowed cores by kind, in jiffies.
 
     Load on processors that this process may not use takes nothing from it.
     """
@@ -95,7 +95,7 @@ def _clock_mhz() -> float | None:
 
 
 def _disks() -> tuple[float, float, float] | None:
-    """Return bytes read and written by all disks, and the busiest disk's seconds."""
+    """Return bytes read and written, and the busiest disk's busy seconds."""
     try:
         whole = {path.name for path in _BLOCK_DEVICES.iterdir() if not path.name.startswith(_STACKED)}
         lines = _DISK_TABLE.read_text(encoding="ascii").splitlines()
@@ -109,7 +109,7 @@ def _disks() -> tuple[float, float, float] | None:
 
 
 class Host:
-    """Reader of CPU, quota, pressure, page-fault and disk activity."""
+    """Reader of host activity: CPU, quota, pressure, page faults, disks."""
 
     def __init__(self) -> None:
         self._cores, self._own = _cores_jiffies(), own_jiffies()
@@ -124,7 +124,7 @@ class Host:
         return float(resource.getrusage(resource.RUSAGE_SELF).ru_majflt)
 
     def _cpu(self, elapsed: float) -> ActivityReading:
-        """Return the cores' worth of stolen, foreign and own CPU time, and what the quota held back."""
+        """Return stolen, foreign and own CPU use in cores, and quota throttling."""
         now, own, before = _cores_jiffies(), own_jiffies(), self._cores
         mine, quota = own - self._own, quota_use()
         reading: ActivityReading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
@@ -144,7 +144,7 @@ class Host:
         return reading | {"cgroup_throttled": held, "cpu_quota": quota.cores}
 
     def _disk(self, elapsed: float) -> ActivityReading:
-        """Return the rates of all disks, and the busiest disk's busy share."""
+        """Return disk transfer rates, and the busiest disk's utilisation."""
         before, after = self._disks, _disks()
         self._disks = after
         names = ("disk_read_bytes_per_second", "disk_written_bytes_per_second", "disk_busy")
@@ -153,7 +153,7 @@ class Host:
         return {name: (now - was) / elapsed for name, was, now in zip(names, before, after, strict=True)}
 
     def read(self) -> ActivityReading:
-        """Return the activity since the last reading."""
+        """Return the activity since the previous reading."""
         now = time.monotonic()
         elapsed, self._at = max(now - self._at, 1e-3), now
         faults = self._major_faults()
@@ -170,7 +170,7 @@ class Host:
 
 
 def _pressure(resource_name: str) -> float | None:
-    """Return the share of the last ten seconds in which a task waited."""
+    """Return the fraction of the last ten seconds with a stalled task."""
     try:
         line = Path(f"/proc/pressure/{resource_name}").read_text(encoding="ascii").splitlines()[0]
         return float(line.split("avg10=")[1].split()[0]) / 100
@@ -179,7 +179,7 @@ def _pressure(resource_name: str) -> float | None:
 
 
 def _foreign(num_processes: int) -> int:
-    """Return the number of foreign processes on a GPU.
+    """Return the number of GPU processes that are not this training's.
 
     Processes are counted, not compared: NVML lists the host's process ids, which differ inside a container.
     """
@@ -240,7 +240,7 @@ def _readers(device: torch.device) -> list[Any]:
 
 
 class Sampler:
-    """Context manager that samples once a second in a thread."""
+    """Context manager that samples activity once a second in a thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

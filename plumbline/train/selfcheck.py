@@ -39,7 +39,7 @@ _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
 
 
 def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
-    """Return the spec of the shipped tiny training."""
+    """Return the spec of the bundled tiny training."""
     model = ModelSpec(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32,
         vocab_size=_VOCABULARY, num_labels=2 if has_row_labels(task) else None,
@@ -54,13 +54,13 @@ def shipped_spec(task: Task, attention: Attention = "eager") -> RunSpec:
 
 
 def _drawn(count: int, *name: str | int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return numbers in [-1/16, 1/16), exact multiples of 2**-24."""
+    """Return pseudo-random numbers in [-1/16, 1/16), exact multiples of 2**-24."""
     whole = (random_keys(count, "selfcheck", *name) >> np.uint64(43)).astype(np.int64) - (1 << 20)
     return (whole.astype(np.float64) / 2**24).astype(np.float32)
 
 
 def shipped_weights(spec: RunSpec) -> dict[str, torch.Tensor]:
-    """Return the weights of the shipped training, by parameter."""
+    """Return the weights of the bundled tiny training, by parameter."""
     parameters = named_once(build_on_meta(spec.model, spec.task))
     weights = {}
     for name, parameter in parameters.items():
@@ -71,7 +71,7 @@ def shipped_weights(spec: RunSpec) -> dict[str, torch.Tensor]:
 
 
 def shipped_batch(spec: RunSpec, step: int) -> Batch:
-    """Return the batch of a step of the shipped training."""
+    """Return one step's batch of the bundled tiny training."""
     keys = random_keys(2 * _ROWS * _LENGTH, "rows", step).reshape(2, _ROWS, _LENGTH) >> np.uint64(33)
     ids, chosen = (keys % np.uint64(_VOCABULARY - 5)).astype(np.int64) + 5
     lengths = _LENGTH - np.arange(_ROWS) % 5
@@ -85,7 +85,7 @@ def shipped_batch(spec: RunSpec, step: int) -> Batch:
 
 @dataclass
 class ShippedTraining:
-    """Rows and weights of the shipped training, instead of a run's."""
+    """Rows and weights of the bundled tiny training, as run context."""
 
     spec: RunSpec
     ranks: Ranks
@@ -93,7 +93,7 @@ class ShippedTraining:
     draw: str = ""
 
     def batches(self, *, first: int, count: int, cycle: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
-        """Return the batches of `count` steps."""
+        """Yield the batches of `count` steps."""
         return (shipped_batch(self.spec, step) for step in range(first, first + count))
 
     def release(self) -> None:
@@ -101,7 +101,7 @@ class ShippedTraining:
 
 
 def trained_leg(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
-    """Train the first steps of the shipped training in portable arithmetic."""
+    """Train the bundled model's first steps in portable arithmetic."""
     spec = shipped_spec(task, attention)
     probe = ProbeSpec(steps=_STEPS, portable_steps=steps, attention=attention)
     leg = PortableLeg(ShippedTraining(spec, Ranks(device=device), shipped_weights(spec)), probe)
@@ -111,13 +111,13 @@ def trained_leg(task: Task, device: torch.device, attention: Attention, *, steps
 
 
 def golden_steps() -> dict[str, tuple[PortableStep, ...]]:
-    """Return the digests of the shipped training, by task, which all versions in the trainer's range have."""
+    """Return the expected digests of the bundled training, by task."""
     shipped = files("plumbline.train.portable").joinpath("golden.json")
     return TypeAdapter(dict[str, tuple[PortableStep, ...]]).validate_json(shipped.read_bytes())
 
 
 def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
-    """Return the first place where `found` differs from the expected digests, or ""."""
+    """Return the first difference of `found` from the expected digests, or ""."""
     for expected, step in zip(right, found, strict=False):
         for kind in ("outputs", "loss", "gradients", "weights"):
             wanted, given = getattr(expected, kind), getattr(step, kind)
@@ -144,7 +144,7 @@ def _formulas() -> str:
 
 
 def judge_legs(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
-    """Return the verdict, and the first difference from the shipped digests by task.
+    """Compare with the expected digests; return verdict and first differences by task.
 
     Equal digests prove the formulas, whatever the versions. Different ones are a fault only of tested versions; others
     are `unknown`.
@@ -157,7 +157,7 @@ def judge_legs(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple
 
 
 def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str, Any]:
-    """Return this machine's verdict, with each task's first wrong bit."""
+    """Run the self-check; return the verdict, with each task's first wrong bits."""
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
     legs = {task: trained_leg(task, device, attention) for task in _TASKS.values()}
@@ -181,7 +181,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
 
 
 def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
-    """Train one step of the shipped training of a task's kind, and compare with the digests; takes half a second."""
+    """Train one step of the bundled model, and compare digests."""
     task = _TASKS["row" if has_row_labels(task) else "token"]
     apply_settings("fp32", strict=True, part="probe")
     leg = trained_leg(task, device, "eager", steps=1)
@@ -198,7 +198,7 @@ _CODES = {"pass": ExitCode.PASS, "drift": ExitCode.DRIFT}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the check, print the JSON document, and return the exit code."""
+    """Run the self-check, print its JSON document, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m plumbline.train.selfcheck", description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--first-step", action="store_true", help="train one step, and print the verdict alone")

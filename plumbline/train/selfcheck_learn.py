@@ -1,4 +1,4 @@
-"""Selfcheck of a learning curve: train a tiny BERT through the real code.
+"""Self-check of the learning run, by a tiny BERT.
 
 Rows are written as a dataset, staged, tokenized, trained on with dropout, and evaluated by `LearnRun`. The right result
 is known without any run: the labels of each batch and of the evaluation, the tokens, and an accuracy of almost 1. So it
@@ -46,7 +46,7 @@ _MARK_DIGITS = 16
 
 
 def _rows() -> list[Row]:
-    """Return the rows, whose words and labels follow from a hash."""
+    """Return generated rows, with words and labels from a hash."""
     rows = []
     for place in range(_TRAIN_ROWS + _EVALUATION_ROWS):
         keys = [int(key) for key in random_keys(_WORDS + 1, "selfcheck-learn", place)]
@@ -87,20 +87,20 @@ def _spec(folder: Path, manifest: Manifest) -> RunSpec:
 
 
 class _Quiet(Context):
-    """Context of a training that emits no progress."""
+    """Training context that emits no progress events."""
 
     def emit(self, part: str, step: int, steps: int, *, stopping: bool | None = None) -> None:
         """Do nothing."""
 
 
 class _WithoutWindows(LearnRun):
-    """Learning curve without windows, which the selfcheck does not need."""
+    """Learning run without portable repetitions and fp64 checks."""
 
     def _proven(self) -> tuple[int, ...]:
         return ()
 
     def _make_windows(self) -> None:
-        """Return no windows."""
+        """Create none: the self-check needs no portable repetitions."""
 
 
 def learn_difference(device: torch.device) -> str:
@@ -124,7 +124,7 @@ def learn_difference(device: torch.device) -> str:
 
 
 def learn_difference_once(ranks: Ranks, cache: Path) -> str:
-    """Run the learning selfcheck once per installation, by a cache."""
+    """Run the learning self-check once per installation, cached on disk."""
     here = read_fingerprint(ranks, {}, {}).to_json()
     names = ("plumbline", "python", "packages", "cpu", "gpus", "driver", "environment")
     mark = cache / "selfcheck" / digest_json([here[name] for name in names])
@@ -161,7 +161,7 @@ def _differences(run: LearnRun, rows: list[Row], order: NDArray[np.int64], vocab
 
 
 def _ids(rows: list[Row], vocabulary: dict[str, int]) -> NDArray[np.int64]:
-    """Return the tokens of rows: [CLS], the words, [SEP], and padding."""
+    """Tokenize rows as [CLS], words, [SEP], and padding."""
     ids = np.full((len(rows), _LENGTH), vocabulary["[PAD]"], np.int64)
     for place, row in enumerate(rows):
         words = ("[CLS]", *row.text.split(), "[SEP]")

@@ -1,4 +1,4 @@
-"""Source of a training's files: the platform's store, or the local cache."""
+"""Source of a training's dataset files: a store or the local cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_REASONS = 5
 
 
 class DataSource(Protocol):
-    """Interface of a dataset's verified files; `plumbline.data.staging.Stager` implements it."""
+    """Interface to a dataset's verified files; `plumbline.data.staging.Stager` implements it."""
 
     manifest: Manifest
     manifest_sha256: str
@@ -29,17 +29,17 @@ class DataSource(Protocol):
     bytes_moved: int
 
     def start(self, files: Sequence[DataFile]) -> None:
-        """Start to stage `files`, in that order."""
+        """Start staging `files`, in this order."""
 
     def wait(self, file: DataFile) -> Path:
-        """Return the file's verified local path; wait until it is staged."""
+        """Wait until a file is staged and verified; return its local path."""
 
     def fetch(self, key: str, sha256: str) -> Path:
         """Return the local path of an object outside the manifest."""
 
 
 class _Cached:
-    """Source of files that are already in the cache."""
+    """Source of files that are all in the local cache."""
 
     def __init__(self, cache: object, manifest: Manifest) -> None:
         self._cache = cache
@@ -63,7 +63,7 @@ class _Cached:
 
 
 def waited(source: DataSource) -> dict[str, float]:
-    """Return the seconds waited for files, in total and by the main reasons."""
+    """Return the seconds spent waiting for files, total and by reason."""
     reasons: dict[str, float] = {}
     for _, seconds, why in source.waits:
         reasons[why] = reasons.get(why, 0.0) + seconds
@@ -80,7 +80,7 @@ def _emit(progress: StagingProgress) -> None:
 def open_source(
     spec: RunSpec, data: str | None, cache_folder: Path, *, manifest_sha256: str = "", emit_progress: bool = False
 ) -> Iterator[DataSource]:
-    """Open the dataset of `spec`, from its store or the cache."""
+    """Open the spec's dataset, from a store or the local cache."""
     from plumbline.data.staging import Cache, Stager, cache_limit
 
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))

@@ -1,4 +1,4 @@
-"""Speed part: throughput of the team's production settings, measured once warm."""
+"""Throughput run at the team's production settings, measured after warm-up."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Shards of weights are gathered for it, and so after the last of these steps alon
 
 
 def found_warm(seconds: list[float]) -> bool:
-    """Return whether the medians of the last two windows agree within 5%."""
+    """Return whether the last two windows' median step times agree."""
     if len(seconds) < 2 * WINDOW:
         return False
     before, after = statistics.median(seconds[-2 * WINDOW : -WINDOW]), statistics.median(seconds[-WINDOW:])
@@ -63,7 +63,7 @@ def found_warm(seconds: list[float]) -> bool:
 
 
 def _noted(spec: RunSpec) -> dict[str, Any]:
-    """Return the part's settings for the fingerprint."""
+    """Return the throughput settings for the fingerprint."""
     keys = {"checks": spec.speed and spec.speed.checks, **spec.to_json()["speed"]}
     return {key: ", ".join(value) if isinstance(value, list) else value for key, value in keys.items()}
 
@@ -74,12 +74,12 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
 
 
 def _tail(values: list[float]) -> float:
-    """Return the 95th percentile, within the values."""
+    """Return the 95th percentile, interpolated between the values."""
     return statistics.quantiles(values, n=20, method="inclusive")[-1]
 
 
 class SpeedRun:
-    """One measurement of throughput."""
+    """One throughput measurement."""
 
     def __init__(self, context: Context, speed: SpeedSpec) -> None:
         self.context, self.speed = context, speed
@@ -115,7 +115,7 @@ class SpeedRun:
         return engine
 
     def _steps(self) -> Iterator[tuple[int, Batch]]:
-        """Yield batches; start the clock before each request."""
+        """Yield batches; start the clock before requesting each."""
         speed = self.speed
         batches = self.context.batches(
             first=0, count=speed.steps + LONGEST_WARMUP + MOST_BEHIND, cycle=speed.steps,
@@ -130,7 +130,7 @@ class SpeedRun:
             step += 1
 
     def run(self) -> None:
-        """Warm up until steady, then measure, with microbenchmarks before and after."""
+        """Warm up until stable, then measure throughput and microbenchmarks."""
         context, speed = self.context, self.speed
         if speed.distributed == "fsdp" and context.ranks.world == 1:
             hint = 'train on several GPUs (platforms.NAME.gpus), or set "ddp"'
@@ -183,7 +183,7 @@ class SpeedRun:
         self._trail = trail.trail(engine, compiled=speed.compile)
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
-        """Train, check and prove a few steps after the measured ones."""
+        """Train and check a few more steps after the measurement."""
         if not self.speed.checks:
             return
         engine.observer, ahead = Observer(), steps_behind(self.context.draw)
@@ -200,9 +200,9 @@ class SpeedRun:
         return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
 
     def _opened(self, engine: Engine, place: int) -> Engine:
-        """Return the engine, unsharded where shards have no portable form.
+        """Return the engine, or an unsharded copy for portable checks.
 
-        DDP's static graph counts the gradients of its first backward pass, which no window may be.
+        DDP's static graph counts the gradients of its first backward pass, which must not be a portable check's.
         """
         speed, ranks = self.speed, Ranks(device=self.context.ranks.device)
         is_counting = not place and speed.ddp_static_graph and self.context.ranks.world > 1
@@ -216,7 +216,7 @@ class SpeedRun:
         return opened
 
     def _run_window(self, engine: Engine, batch: Batch, *, place: int) -> int:
-        """Run a window on a few rows of the first batch, without dropout, and return its step."""
+        """Repeat a step in portable arithmetic on a few rows, without dropout."""
         places = speed_places(self.context.spec)
         if not places:
             return 0
@@ -228,7 +228,7 @@ class SpeedRun:
         return places[place]
 
     def _measure_machine(self) -> dict[str, float]:
-        """Return the machine's rates; none where the parent needs none."""
+        """Run the microbenchmarks, unless the measurement does not need any."""
         if variable(MICROBENCHMARKS) == "off":
             return {}
         return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)
@@ -240,7 +240,7 @@ class SpeedRun:
         return all(self.context.ranks.gather(found_warm(self._clock.totals())))
 
     def _lengths(self, steps: int) -> NDArray[np.int64]:
-        """Return the number of tokens of each row of the measured steps."""
+        """Return the token count of each row in the measured steps."""
         size, plan = self.context.spec.batch_size, self.context.plan
         places = np.arange(self._warmup * size, (self._warmup + steps) * size) % (self.speed.steps * size)
         return self.context.rows.lengths(plan.order.rows(places))
@@ -288,7 +288,7 @@ def _peak_memory(device: torch.device, host: int | None) -> int | None:
 
 
 def _peak_host_memory() -> int | None:
-    """Return this process's peak; `getrusage` would count what its parent held when it started the process."""
+    """Return this process's peak memory, excluding its parent's."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024

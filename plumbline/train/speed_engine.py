@@ -1,4 +1,4 @@
-"""Engine of a training at the settings of `speed`, and its compiled form."""
+"""Training engine at production (`speed`) settings, plain or compiled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_engine(
     context: Context, spec: RunSpec, speed: SpeedSpec, *, dropout: float, steps: int, ranks: Ranks,
     clock: Clock | None = None,
 ) -> Engine:  # fmt: skip
-    """Return the engine of a training at these settings, not yet compiled, with the initial weights."""
+    """Build an engine at these settings with initial weights, not yet compiled."""
     engine = Engine(
         spec, _model(context, spec, speed, dropout), ranks, steps=steps, precision=speed.precision, part="speed",
         fused=speed.fused_optimizer, clock=clock, optimizer=speed.optimizer, is_sharded=speed.distributed == "fsdp",
@@ -61,7 +61,7 @@ def make_engine(
 
 
 def compile_model(engine: Engine, speed: SpeedSpec) -> None:
-    """Compile the engine's model if `speed` says so; the bare model stays as it is."""
+    """Compile the engine's model if the `speed` settings request it."""
     engine.is_compiled = speed.compile
     if speed.compile:
         engine.keeps_graphs = speed.compile_mode in {"reduce-overhead", "max-autotune"}
@@ -69,5 +69,5 @@ def compile_model(engine: Engine, speed: SpeedSpec) -> None:
 
 
 def compiled_form(model: nn.Module, speed: SpeedSpec) -> Any:
-    """Return the compiled form of a model."""
+    """Return the compiled model."""
     return torch.compile(model, mode=speed.compile_mode)

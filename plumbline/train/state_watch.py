@@ -1,4 +1,4 @@
-"""Watch that only updates change weights and optimizer state.
+"""Watch that detects changes of weights and optimizer state outside updates.
 
 What an evaluation or a checkpoint changes shows in the run itself, without a reference. So does a process whose weights
 are not those of the first one.
@@ -21,7 +21,7 @@ Event = Literal["evaluation", "checkpoint", "step", "processes"]
 
 
 class StateWatch:
-    """Checksums of weights and optimizer state before and after each pause."""
+    """Checksums of weights and optimizer state around evaluations and checkpoints."""
 
     def __init__(self, engine: Engine, ranks: Ranks, found: list[dict[str, Any]]) -> None:
         self._engine, self._ranks, self._found = engine, ranks, found
@@ -62,13 +62,13 @@ class StateWatch:
         self._gather()
 
     def add(self, step: int, part: Part, event: Event) -> None:
-        """Keep the first inconsistency of each part and event."""
+        """Record the first inconsistency of each part and event."""
         if (part, event) not in self._known:
             self._known.add((part, event))
             self._mine.append(Inconsistency(step=step, rank=self._ranks.rank, part=part, event=event))
 
     def _gather(self) -> None:
-        """Add the inconsistencies of all processes to the curve's."""
+        """Collect the inconsistencies of all processes."""
         everyone = [each for mine in self._ranks.gather(self._mine) for each in mine]
         self._mine = []
         self._found += [each.to_json() for each in everyone][: _MOST - len(self._found)]

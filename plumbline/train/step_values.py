@@ -1,4 +1,4 @@
-"""Values of one step: its outputs and gradients, and their distances from those of another step."""
+"""Outputs and gradients of one step, and their distances from another's."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from plumbline.train.recorder import Stage, Tensors
 
 
 class ModuleValues:
-    """Outputs of each module's calls over the micro-batches of a step, in the order of execution, and the logits."""
+    """Outputs of all module calls of a step, in execution order."""
 
     def __init__(self, engine: Engine, beside: Tensors | None = None) -> None:
-        """`beside`: outputs from which only the distances of these are kept, in `gaps`."""
+        """Create the recorder; with `beside`, store only distances from these outputs."""
         self._engine, self._beside = engine, beside
         self.gaps: list[tuple[str, float | None]] = []
         self.calls = ModuleCalls(self._see)
@@ -31,7 +31,7 @@ class ModuleValues:
             self._keep(name, value)
 
     def _keep(self, name: str, value: torch.Tensor) -> None:
-        """Keep an output on the host, of tokens only those that are no padding: what padding becomes is free."""
+        """Store an output on the host, without padding tokens."""
         kept = value.detach()
         if kept.dim() > self._mask.dim() and kept.shape[:2] == self._mask.shape:
             kept = kept[self._mask]
@@ -41,17 +41,17 @@ class ModuleValues:
             self.gaps += apart(self._beside, {name: kept})
 
     def feeds(self, local: Batch) -> None:
-        """Start the forward pass of a micro-batch."""
+        """Start a micro-batch's forward pass."""
         self._mask = local["attention_mask"].bool()
         self.calls.feeds()
 
     def forward_done(self, outputs: Any) -> None:
-        """Keep the logits."""
+        """Store the logits."""
         self.calls.forward_done()
         self._keep("logits", self._engine.unpacked(outputs.logits))
 
     def end(self) -> dict[str, torch.Tensor]:
-        """Return the outputs; pieces of different shapes are left out."""
+        """Return the outputs, except those with varying shapes."""
         found, self._found = self._found, {}
         return {
             name: torch.cat(pieces)
@@ -61,19 +61,20 @@ class ModuleValues:
 
 
 def gradients_alone(stage: Stage, tensors: Tensors) -> Tensors:
-    """Return copies of a step's gradients, and of no other stage."""
+    """Return copies of gradients, and nothing for other stages."""
     return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
 
 
 def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Return whether two tensors differ in shape or in a bit."""
+    """Return whether two tensors differ in shape or any bit."""
     return ours.shape != theirs.shape or not bool(torch.equal(ours, theirs))
 
 
 def apart(ours: Tensors, theirs: Tensors, least: float = 0.0) -> list[tuple[str, float | None]]:
-    """Return the relative distance of each of `theirs`, `None` where `ours` lacks it.
+    """Return the relative distance of each tensor in `theirs` from `ours`.
 
-    A tensor below the share `least` of the largest, such as a mathematical zero, is measured relative to the largest.
+    The distance is `None` if `ours` lacks the tensor. A tensor below the share `least` of the largest, such as a
+    mathematical zero, is measured relative to the largest.
     """
     names = [name for name, value in theirs.items() if name in ours and ours[name].shape == value.shape]
     sizes = read_losses(torch.linalg.vector_norm(theirs[name].double()) for name in names)
@@ -89,5 +90,5 @@ def apart(ours: Tensors, theirs: Tensors, least: float = 0.0) -> list[tuple[str,
 
 
 def backwards(ours: Tensors, theirs: Tensors) -> list[tuple[str, float | None]]:
-    """Return the distances of gradients, from the loss backwards."""
+    """Return the relative distances of gradients, in backward order."""
     return apart(ours, theirs, limits.SMALL_GRADIENT)[::-1]

@@ -1,4 +1,4 @@
-"""Summaries of tensors: norm, sketch and digest, computed where the tensors lie.
+"""Tensor summaries (norm, sketch, digest), computed on the tensors' own device.
 
 A tensor may arrive in pieces, one per micro-batch and process. On the CPU its numbers are those of the whole tensor, to
 the bit for digest and sketch. On another device norm and sketch are summed there in a fixed order, and one row of
@@ -35,13 +35,13 @@ _active = 0
 
 
 def is_summarizing() -> bool:
-    """Return whether a summary runs, whose operations torch modes must ignore."""
+    """Return whether a check or summary runs, which torch modes must ignore."""
     return _active > 0
 
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Mark operations inside as a check's, not the training's."""
+    """Mark the operations inside as part of a check, not the training."""
     global _active  # noqa: PLW0603 - modes are asked by torch, which passes nothing on
     _active += 1
     try:
@@ -52,7 +52,7 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def summarizing() -> Iterator[None]:
-    """Mark the operations inside as a summary's."""
+    """Mark the operations inside as part of a summary."""
     with aside(), torch.no_grad():
         yield
 
@@ -71,7 +71,7 @@ class Summary:
 
 
 class _OnHost:
-    """Norm and sketch of a tensor in main memory."""
+    """Norm and sketch of a CPU tensor."""
 
     def __init__(self) -> None:
         self._sketch, self._squares, self._is_finite = RunningSketch(), 0.0, True
@@ -90,13 +90,13 @@ class _OnHost:
 
 
 class DeviceSummary:
-    """Norm and sketch of a tensor on a device, in a row of numbers there."""
+    """Norm and sketch of a GPU tensor, accumulated on the device."""
 
     def __init__(self, device: torch.device) -> None:
         self.numbers = torch.zeros(_ROW, dtype=torch.float64, device=device)
 
     def add(self, piece: torch.Tensor, start: int) -> None:
-        """Add the values from element `start` of the whole tensor on."""
+        """Add values that start at element `start` of the whole tensor."""
         flat, first = piece.reshape(-1), 0
         while first < len(flat):
             block, place = divmod(start + first, BLOCK)
@@ -115,7 +115,7 @@ class DeviceSummary:
 
 @cache
 def _places(device: torch.device) -> torch.Tensor:
-    """Return the positions of each code's elements in a block, int64 [128, most], padded."""
+    """Return each sketch code's element positions, int64 [128, most], padded."""
     codes = element_codes()
     order, counts = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=NUM_SIGNED)
     places = np.full((NUM_SIGNED, counts.max()), BLOCK)
@@ -125,7 +125,7 @@ def _places(device: torch.device) -> torch.Tensor:
 
 @cache
 def _orders(device: torch.device, blocks: int) -> torch.Tensor:
-    """Return the order of the sketch's codes in each block, int64 [blocks, 128]."""
+    """Return the permutation of sketch codes for each block, int64 [blocks, 128]."""
     salts = np.array([block_salt(block) for block in range(blocks)])
     return torch.from_numpy(salts[:, None] ^ np.arange(NUM_SIGNED)).to(device)
 
@@ -142,7 +142,7 @@ class _Tensor:
         self.num_missing = math.prod(self.shape)
 
     def add(self, piece: torch.Tensor, start: int = 0, *, is_measured: bool = True, is_hashed: bool = True) -> None:
-        """Add the values from element `start` on; pieces to hash arrive in order."""
+        """Add values that start at element `start`."""
         with summarizing():
             piece = piece.detach()
             if self._is_unsigned:
@@ -154,7 +154,7 @@ class _Tensor:
                 self._digest.add(piece)
 
     def row(self) -> NDArray[np.float64]:
-        """Return the numbers of a tensor in main memory."""
+        """Return the accumulated numbers of a CPU tensor."""
         assert isinstance(self.numbers, _OnHost)  # noqa: S101 - others are read together
         return self.numbers.row()
 
@@ -163,21 +163,21 @@ class _Tensor:
 
 
 class Summaries:
-    """Summaries of the tensors of one pass, in the order in which they are opened."""
+    """Tensor summaries of one pass, in opening order."""
 
     def __init__(self, digests: DigestKind) -> None:
         self._kind, self._threads = digests, HashThreads()
         self._tensors: list[_Tensor] = []
 
     def open(self, value: torch.Tensor, shape: Sequence[int]) -> _Tensor:
-        """Return a new tensor of `shape`, with type and device of `value`."""
+        """Start the summary of a tensor of this shape."""
         digest = TensorDigest(self._threads, value.dtype, shape)
         is_unsigned = self._kind == "unsigned" and value.is_floating_point()
         self._tensors.append(_Tensor(shape, value.dtype, value.device, digest, is_unsigned=is_unsigned))
         return self._tensors[-1]
 
     def rows(self) -> NDArray[np.float64]:
-        """Return the numbers of all tensors, float64 [tensors, 130]; wait for the device once."""
+        """Return the numbers of all tensors, float64 [tensors, 130]; synchronises the device."""
         with summarizing():
             on_device = [
                 tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, DeviceSummary)
@@ -187,7 +187,7 @@ class Summaries:
         return np.stack(rows) if rows else np.zeros((0, _ROW))
 
     def read(self, rows: NDArray[np.float64] | None = None) -> list[Summary]:
-        """Return all summaries, from `rows` summed over processes if given; wait for device and digests."""
+        """Return all summaries, optionally from `rows` summed over processes."""
         rows = self.rows() if rows is None else rows
         summaries = [
             Summary(
@@ -201,13 +201,13 @@ class Summaries:
         return summaries
 
     def close(self) -> None:
-        """End the threads, and drop all tensors."""
+        """Stop the threads, and drop all tensors."""
         self._threads.close()
         self._tensors = []
 
 
 def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:
-    """Return the summary of each tensor."""
+    """Return the summary of each named tensor."""
     summaries = Summaries(digests)
     try:
         for value in tensors:

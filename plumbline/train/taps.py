@@ -1,4 +1,4 @@
-"""Taps: module outputs and parameter gradients, as norms, digests and sketches.
+"""Taps: recorded module outputs and gradients, as norms, digests and sketches.
 
 Each tensor is summarised as soon as its module has computed it, so that no output waits for the end of the step.
 """
@@ -26,12 +26,12 @@ from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
 
 def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return every parameter's gradient, in model order."""
+    """Return all parameters' gradients, in model order."""
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
 class _TensorStore(Protocol):
-    """Store of whole tensors, of which each is asked for by name."""
+    """Interface of a store for requested whole tensors."""
 
     def wants(self, rung: Any, step: int, name: str = "") -> bool: ...
 
@@ -39,7 +39,7 @@ class _TensorStore(Protocol):
 
 
 class TapBook:
-    """Collection of taps and sketches; `capture` receives the whole tensors that it wants."""
+    """Collection of recorded tensors' summaries; `capture` stores whole tensors on request."""
 
     def __init__(self, capture: _TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
         self.taps: list[Tap] = []
@@ -47,7 +47,7 @@ class TapBook:
         self.capture, self.digests = capture, digests
 
     def add(self, step: int, stage: TapStage, name: str, summary: Summary, *, kind: str, leaf: bool) -> None:
-        """Add the tap of one summarised tensor."""
+        """Add one tensor's summary."""
         self.sketches.append(summary.sketch)
         self.taps.append(
             Tap(
@@ -64,7 +64,7 @@ class TapBook:
         )
 
     def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Summarise one tensor per parameter."""
+        """Add the summaries of one tensor per parameter."""
         for name, value in tensors.items():
             if self.capture and self.capture.wants(stage, step, name):
                 self.capture.keep(stage, step, name, host_array(value))
@@ -79,7 +79,7 @@ class TapBook:
 
 
 class _Output:
-    """Output of one module over the micro-batches of all processes.
+    """Output of one module, collected over micro-batches and processes.
 
     Only an output with rows of the batch has a piece per micro-batch. One computed from a buffer, such as a table of
     positions, is the same every time.
@@ -96,7 +96,7 @@ class _Output:
 
 
 class DropoutDraws:
-    """Inputs of all dropout modules and what they dropped, over micro-batches and processes.
+    """Inputs and masks of all dropout modules, over micro-batches and processes.
 
     A different output of a dropout module is a different mask only if its input is the same.
     """
@@ -106,11 +106,11 @@ class DropoutDraws:
         self._found: dict[str, list[tuple[NDArray[Any], NDArray[np.bool_]]]] = {}
 
     def add(self, name: str, given: torch.Tensor, output: torch.Tensor) -> None:
-        """Add one call."""
+        """Add one dropout call."""
         self._found.setdefault(name, []).append((host_array(given).copy(), host_array(output == 0)))
 
     def end(self, step: int) -> None:
-        """Add the step's calls to the draws, in the order of execution."""
+        """Store the step's dropout masks, in execution order."""
         everyone = self._ranks.gather(list(self._found))
         for name in (name for name in everyone[0] if all(name in found for found in everyone)):
             mine = (np.concatenate([piece[side] for piece in self._found[name]]) for side in (0, 1))
@@ -123,7 +123,7 @@ class DropoutDraws:
 
 
 class ModuleTaps:
-    """Summaries of all modules' outputs at some steps, over micro-batches and processes."""
+    """Recorder of all modules' outputs at chosen steps, over micro-batches and processes."""
 
     def __init__(
         self, engine: Engine, book: TapBook, steps: Collection[int], dropout: DropoutDraws | None = None
@@ -138,7 +138,7 @@ class ModuleTaps:
         self._step = self._rows = 0
 
     def starts(self, step: int, model: nn.Module) -> None:
-        """Hook the model if the step is one of these."""
+        """Hook the model if this step is recorded."""
         self._step = step
         if step in self.steps:
             self._outputs, self._summaries = {}, Summaries(self._book.digests)
@@ -146,12 +146,12 @@ class ModuleTaps:
             self._hooks = self._calls.hook(model)
 
     def feeds(self, local: Batch) -> None:
-        """Start the forward pass of a micro-batch."""
+        """Start a micro-batch's forward pass."""
         self._rows = len(local["labels"])
         self._calls.feeds()
 
     def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - a recorder gives them
-        """End a forward pass."""
+        """End a micro-batch's forward pass."""
         self._calls.forward_done()
 
     def _see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
@@ -175,7 +175,7 @@ class ModuleTaps:
         return any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() in self._buffers for i in inputs)
 
     def _add(self, name: str, found: _Output, value: torch.Tensor) -> None:
-        """Add this process's piece, and in the first process the others': all of one process before the next."""
+        """Add a module's output, in the first process for all processes."""
         ranks, micro = self._ranks, found.num_seen
         is_shared = ranks.world > 1 and found.num_pieces > 1
         start = (ranks.rank * self._parts + micro) * value.numel() if is_shared else micro * value.numel()
@@ -202,7 +202,7 @@ class ModuleTaps:
             found.captured.append(array.copy() if value.device.type == "cpu" else array)
 
     def end(self) -> dict[str, Summary] | None:
-        """Add a tap per module to the book, over the global batch; return the summaries, `None` at another step."""
+        """Record each module's output over the global batch; return the summaries."""
         collected, self._summaries = self._summaries, None
         if collected is None:
             return None
@@ -234,7 +234,7 @@ class ModuleTaps:
         return summaries
 
     def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Add the numbers of all processes' devices by rank; the first process has measured what is in main memory."""
+        """Sum all processes' device results by rank."""
         everyone = [each.numpy() for each in self._ranks.collect(torch.from_numpy(rows))]
         if not everyone:
             return rows

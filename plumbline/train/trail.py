@@ -1,4 +1,4 @@
-"""Trail of the speed part: batches, losses and weights of its steps, read after the measurement."""
+"""Log of the throughput run: batches, losses and weights, read after measuring."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _DIGITS = 16
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of which FSDP2 gives each process a shard."""
+    """Return the full tensor of an FSDP2 shard."""
     whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
 
 
 def _lanes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sums of a tensor's words, int64 [64].
+    """Return checksums of a tensor's words, int64 [64].
 
     The blocks of 64 words form a square, whose rows and columns are summed: a block that is elsewhere changes both.
     """
@@ -55,7 +55,7 @@ def _lanes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the sums of all tensors in their order, int64 [64], without waiting for the device."""
+    """Return the combined checksum of tensors, int64 [64], without device synchronisation."""
     total = torch.zeros(_LANES, dtype=torch.int64, device=device)
     for tensor in tensors:
         total = total * _FACTOR + _lanes(tensor).to(device)
@@ -63,7 +63,7 @@ def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Ten
 
 
 class WeightsTrail:
-    """Checksums of a model's parameters, one for each call of `add`.
+    """Checksums of a model's parameters, one per call of `add`.
 
     A digest would copy every weight to the host at each step. Sums of the weights' bits as integers do not: they are
     exact in any order, so that equal weights have equal sums on every device.
@@ -74,7 +74,7 @@ class WeightsTrail:
         self._sums: list[torch.Tensor] = []
 
     def add(self) -> None:
-        """Keep the checksum of the present weights; do not wait for the device."""
+        """Add a checksum of the current weights, without device synchronisation."""
         if len(self._sums) > MAX_TRAIL:
             return
         self._sums.append(checksum(self._parameters, self._parameters[0].device))
@@ -85,7 +85,7 @@ class WeightsTrail:
 
 
 def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
-    """Return the settings of the built model and optimizer that choose kernels."""
+    """Return the model and optimizer settings that select kernels."""
     group = engine.optimizer.param_groups[0]
     rates = sorted({float(module.p) for module in engine.bare.modules() if isinstance(module, nn.Dropout)})
     return {
@@ -103,7 +103,7 @@ Apart = Literal["weights", "gradient", "learning rate"]
 
 
 def _first_apart(steps: Sequence[int], values: Sequence[Sequence[object]]) -> tuple[int, int] | None:
-    """Return the first (step, process) whose value is not the first process's, if any: replicas never part."""
+    """Return the first (step, rank) with a value different from rank 0's."""
     for place, step in enumerate(steps):
         for rank, mine in enumerate(values):
             if mine[place : place + 1] != values[0][place : place + 1]:
@@ -112,19 +112,19 @@ def _first_apart(steps: Sequence[int], values: Sequence[Sequence[object]]) -> tu
 
 
 def _apart_by(done: int, rates: Sequence[Sequence[float]], norms: Sequence[Sequence[float | None]]) -> Apart:
-    """Return what parted in a step before the weights did: all processes reduce to one gradient, at one rate."""
+    """Return what differed between processes first: learning rate, gradient or weights."""
     parts: tuple[tuple[Apart, Sequence[Sequence[object]]], ...] = (("learning rate", rates), ("gradient", norms))
     return next((part for part, values in parts if _first_apart(range(done), values)), "weights")
 
 
 class TrailObserver(Observer):
-    """Observer that keeps checksums and losses on the device, without waiting for it.
+    """Observer that stores checksums and losses on the device, without synchronisation.
 
     Every step adds a few small kernels. Nothing is read before `trail`.
     """
 
     def __init__(self, ranks: Ranks, num_untimed: int = 0) -> None:
-        """`num_untimed`: number of first steps that no timing includes, whose clipped gradients are measured."""
+        """Create the log; clipped gradients are measured in the first `num_untimed` steps."""
         self._num_untimed = num_untimed
         self._ranks = ranks
         self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
@@ -143,11 +143,11 @@ class TrailObserver(Observer):
         self._generators: list[str] = []
 
     def starts(self, step: int) -> None:  # noqa: ARG002 - an observer's signature
-        """Begin a step without any rows."""
+        """Reset the row count for a new step."""
         self._rows, self._fed = 0, None
 
     def feeds(self, local: Batch, first_row: int) -> None:
-        """Add the checksums of the rows that the model is about to read."""
+        """Add checksums of the micro-batch rows before the forward pass."""
         if len(self._num_rows) >= MAX_TRAIL:
             return
         rows = len(local["labels"])
@@ -165,7 +165,7 @@ class TrailObserver(Observer):
         return self._keys[place]
 
     def clipped(self) -> None:
-        """Measure the norm of the clipped gradients, and in the first step the weights that its forward pass has used.
+        """Record the clipped gradient norm, and the first step's weights.
 
         Code that initialises a layer at its first call has changed them since the start.
         """
@@ -176,7 +176,7 @@ class TrailObserver(Observer):
             self._clipped.append(_whole(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
 
     def done(self, outcome: StepOutcome) -> None:
-        """Keep the step's sums, losses and learning rate."""
+        """Record the step's checksums, losses and learning rate."""
         if self._fed is None:
             return
         self._num_rows.append(self._rows)
@@ -187,7 +187,7 @@ class TrailObserver(Observer):
         self._rates.append(outcome.learning_rate)
 
     def weigh(self, engine: Engine, step: int) -> None:
-        """Add checksums of weights and random generators after `step` steps; outside of the measured steps."""
+        """Record checksums of weights and random generators after `step` steps."""
         if self._weights is None:
             self._weights, self._model = WeightsTrail(engine.bare), engine.bare
         else:
@@ -197,7 +197,7 @@ class TrailObserver(Observer):
         self._generators.append(digest_json(digest_states(states)))
 
     def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
-        """Read everything from the device, and combine the processes."""
+        """Read the log from the device, and merge all processes'."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]

@@ -1,4 +1,4 @@
-"""Recompute optimizer updates by their definitions in fp64."""
+"""Recompute optimizer updates in fp64 by definition."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 
 
 class UpdateCheck:
-    """Comparison of one optimizer update with its definition in fp64."""
+    """Comparison of one optimizer update with its fp64 definition."""
 
     def __init__(self, engine: Engine) -> None:
         self._spec, self._optimizer = engine.spec.optimizer, engine.optimizer
@@ -41,7 +41,7 @@ class UpdateCheck:
         self._states: list[State] = []
 
     def before(self) -> None:
-        """Copy the weights and the optimizer's state."""
+        """Copy weights and optimizer state before the update."""
         self._weights = [value.detach().clone() for _, value in self._named]
         self._states = [
             {
@@ -80,7 +80,7 @@ class UpdateCheck:
                 yield name, off / (_UNIT * _OF_MOMENTS * sum(sizes) + least)
 
     def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
-        """Return the terms of each optimizer moment after the update."""
+        """Return the terms that sum to each optimizer moment after the update."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":
             kept = (state["momentum_buffer"].double() * beta1,) if "momentum_buffer" in state else ()
@@ -94,7 +94,7 @@ class UpdateCheck:
     def _step(
         self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
     ) -> torch.Tensor:  # fmt: skip
-        """Return the update divided by the learning rate."""
+        """Return the expected update, divided by the learning rate."""
         beta1, beta2 = self._spec.betas
         if self.kind == "SGD":  # its first momentum is the gradient
             return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
@@ -109,7 +109,7 @@ class UpdateCheck:
         return first / corrections[0] / ((second / corrections[1]).sqrt() + self._spec.eps)
 
     def _of_corrections(self, count: float) -> float:
-        """Return the rounding error of AdamW's bias corrections, computed in fp32.
+        """Return the rounding error of AdamW's fp32 bias corrections.
 
         In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
         """
@@ -120,7 +120,7 @@ class UpdateCheck:
 
 
 def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: float) -> torch.Tensor:
-    """Return the step, scaled by the weight's size, of torch's Adafactor at its defaults.
+    """Return the update of torch's Adafactor at its default settings.
 
     The moment of a matrix is the product of its means over rows and columns, divided by the mean of all.
     """

@@ -1,4 +1,4 @@
-"""Initial weights, made once per spec: `python -m plumbline.train.weights MODEL.json SEED OUT`.
+"""Initial weights, generated once per spec: `python -m plumbline.train.weights MODEL.json SEED OUT`.
 
 Names and shapes come from the model, built on the meta device; values from NumPy's Philox, with a generator per
 parameter name, so that they do not depend on torch's generator or the instruction set. MODEL.json contains a ModelSpec
@@ -36,7 +36,7 @@ _UNMADE = {"weights_key": "unmade", "weights_sha256": "0" * 64}
 
 
 def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
-    """Return normal values by Box and Muller in fp64, rounded once to fp32."""
+    """Return normal random values by Box-Muller in fp64, rounded once to fp32."""
     count = int(np.prod(shape))
     raw = random_keys(2 * ((count + 1) // 2), "weights", seed, name) >> np.uint64(11)
     uniform = (raw.astype(np.float64) + 0.5) / 2**53
@@ -47,7 +47,7 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
 
 
 def _value(name: str, shape: tuple[int, ...], seed: int, owner: Any) -> NDArray[np.float32]:
-    """Return the initial value of a parameter of the module `owner`."""
+    """Return the initial value of a parameter of module `owner`."""
     from plumbline.train.families import is_normalization
 
     if name.endswith("bias"):
@@ -62,7 +62,7 @@ def _value(name: str, shape: tuple[int, ...], seed: int, owner: Any) -> NDArray[
 
 
 def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """Return a Hugging Face checkpoint's tensors in fp32, with current names."""
+    """Read a Hugging Face checkpoint's tensors as fp32, with current names."""
     index = folder / "model.safetensors.index.json"
     names = sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.is_file() else []
     tensors: dict[str, NDArray[np.float32]] = {}
@@ -82,7 +82,7 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | None = None) -> dict[str, NDArray[Any]]:
-    """Return every parameter's initial value; tied parameters appear once."""
+    """Return all parameters' initial values; tied parameters appear once."""
     from plumbline.train.families import check_map
     from plumbline.train.model import build_on_meta, named_once
     from plumbline.train.tasks import training_task
@@ -110,7 +110,7 @@ def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | No
 
 
 def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
-    """Write the weights of `model` to `out`; return the file's SHA-256."""
+    """Write the initial weights of `model` to `out`; return the file's SHA-256."""
     described = dict(model)
     task = described.pop("task", None) or (
         "sequence-classification" if described.get("num_labels") is not None else "masked-lm"
@@ -130,7 +130,7 @@ def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write a file of weights, and print its digest."""
+    """Write a file of initial weights, and print its digest."""
     parser = argparse.ArgumentParser(prog="python -m plumbline.train.weights", description="Make initial weights.")
     parser.add_argument(
         "model", type=Path, help="JSON of a ModelSpec without weights; may contain `checkpoint`, `task`"

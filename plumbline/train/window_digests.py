@@ -1,4 +1,4 @@
-"""Digests of a window's step: batch, each module's outputs, gradients, clipping and weights."""
+"""Digests of one portable step: batch, module outputs, gradients, clipping, weights."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _THREADS = 8
 
 
 def _digested(array: NDArray[Any]) -> Digested:
-    """Return the digest of an array, and a small sketch of evenly spaced elements."""
+    """Return an array's digest, and a small sketch of evenly spaced elements."""
     digest, flat = short_digest(array), array.reshape(-1)
     few = flat[:: max(1, flat.size // _SAMPLED)]
     return Digested(digest, None if digest is None else tuple(map(float, small_sketch(few))))
 
 
 class ModuleDigests:
-    """Digests of each module's outputs, in the order of execution, over the micro-batches of one pass."""
+    """Digests of all module outputs of one pass, in execution order."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[Digested]] = {}
@@ -52,20 +52,20 @@ class ModuleDigests:
             self.formats[name] = str(value.dtype).removeprefix("torch.")
 
     def feeds(self, local: Batch) -> None:
-        """Digest a micro-batch."""
+        """Start a micro-batch."""
         for name in (name for name in BATCH_FIELDS if name in local):
             self._fed.setdefault(name, []).append(short_digest(host_array(local[name])))
         self.calls.feeds()
 
     def forward_done(self, outputs: Any) -> None:
-        """Do nothing: a module that the backward pass calls again is digested as well."""
+        """Do nothing: recomputed modules are digested too."""
 
     def fed(self) -> tuple[tuple[str, str | None], ...]:
-        """Return one digest per field of the batch."""
+        """Return one digest for each field of the batch."""
         return tuple((name, joined(found)) for name, found in self._fed.items())
 
     def end(self) -> dict[str, Digested]:
-        """Return one digest per module call, with the first sketch; a dropout's input has none."""
+        """Return one digest per module call, with its first sketch."""
         sketches = {
             name: next((each.sketch for each in found if each.sketch is not None), None)
             for name, found in self._found.items()
@@ -76,7 +76,7 @@ class ModuleDigests:
 
 
 def digest_stage(stage: Stage, tensors: Tensors) -> Mapping[str, Digested]:
-    """Return digest and sketch of tensors, hashed in threads.
+    """Return digest and sketch of each tensor, hashed in threads.
 
     Of clipped gradients the last is digested alone: the factor of all others is the same.
     """
@@ -87,7 +87,7 @@ def digest_stage(stage: Stage, tensors: Tensors) -> Mapping[str, Digested]:
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:
-    """Scale gradients by a power of two, so that clipping to `max_norm` acts or does not, as required."""
+    """Scale gradients by a power of two, to control clipping."""
     wanted = max_norm * (2.0 if is_clipped else 0.25)
     norm = math.sqrt(sum(float(torch.linalg.vector_norm(value).square()) for value in gradients.values()))
     if math.isfinite(norm) and (norm < wanted if is_clipped else norm > wanted):

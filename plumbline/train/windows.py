@@ -1,4 +1,4 @@
-"""Windows: repeat single steps of a running training in portable arithmetic.
+"""Windows: single steps of a running training, repeated in portable arithmetic.
 
 A window starts from weights and optimizer moments that are equal on every machine, and executes the training's own
 objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
@@ -52,7 +52,7 @@ _SLICES = 1
 def window_rows(
     attention_mask: NDArray[Any], draw: Sequence[int], parts: int = 1, *, packed: bool = False
 ) -> list[int]:
-    """Return the places of a window's rows, a few per micro-batch: the longest, the shortest, and others by `draw`.
+    """Choose a few batch rows to repeat: longest, shortest, and random ones.
 
     A formula may be wrong for rows beyond a length alone, and padding has to be among them. Where texts are `packed`,
     short ones are neighbours, so that some share a row.
@@ -66,13 +66,13 @@ def window_rows(
 
 
 def _fed(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str | None], ...]:
-    """Return the digests of what the evaluation read."""
+    """Return the digests of the evaluation's inputs and labels."""
     return tuple((name, short_digest(arrays[name])) for name in ("inputs", "labels") if name in arrays)
 
 
 @dataclass(frozen=True)
 class WindowSetting:
-    """Settings that all windows of one training share."""
+    """Settings shared by all repeated steps (windows) of one training."""
 
     part: Literal["speed", "learn"]
     start: Start
@@ -83,7 +83,7 @@ class WindowSetting:
 
 
 class WindowRunner:
-    """Runs windows beside a training, and keeps their evidence."""
+    """Runner that repeats training steps in portable arithmetic, and stores the evidence."""
 
     def __init__(self, context: Context, setting: WindowSetting, found: list[dict[str, Any]]) -> None:
         self._context, self._ranks, self._setting, self._found = context, context.ranks, setting, found
@@ -92,7 +92,7 @@ class WindowRunner:
         self._differing: list[RankDifference] = []
 
     def run(self, engine: Callable[[], Engine], at: int, batch: Batch) -> None:
-        """Run a window of the engine before the step `at`, on a few rows of its batch."""
+        """Repeat step `at` in portable arithmetic, on a few rows."""
         if self._lost or self._unportable:
             return
         window = None
@@ -109,7 +109,7 @@ class WindowRunner:
             self._found.append(window.to_json())
 
     def _compare_ranks(self, window: PortableWindow) -> None:
-        """Keep the first difference of each process whose window differs from most others'."""
+        """Record the first difference of each process from the majority."""
         for rank, known, other in unlike_most(self._ranks, window):
             place = next(window_parts(known, other), None)
             if place is not None:
@@ -148,7 +148,7 @@ class WindowRunner:
         )  # fmt: skip
 
     def evidence(self) -> PortableWindows:
-        """Return the evidence of all windows so far."""
+        """Return the evidence of all repeated steps (windows) so far."""
         return PortableWindows(
             legs=tuple(PortableWindow.model_validate(each) for each in self._found), unportable=self._unportable,
             lost=self._lost.get("window", ""), ranks=tuple(self._differing),
@@ -156,7 +156,7 @@ class WindowRunner:
 
 
 def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
-    """Return a window's few rows of a batch; packed texts are cut to share one."""
+    """Return a few rows of a batch to repeat."""
     parts, is_packed = engine.spec.optimizer.accumulation_steps, engine.padding == "packed"
     masks = batch["attention_mask"].numpy()
     rows = window_rows(masks, (engine.spec.seed, at), parts, packed=is_packed)
@@ -170,7 +170,7 @@ def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
 
 
 def _mirrored(model: torch.nn.Module) -> RemovableHandle:
-    """Subtract from each row's logits those of the opposite row.
+    """Subtract each row's mirrored logits, so that predictions are close and distinct.
 
     Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
     """

@@ -1,4 +1,4 @@
-"""Upgrade gate: the same training under two locks.
+"""Upgrade gate: compare the same training under two dependency locks.
 
 It names the packages that make a difference.
 """

@@ -1,4 +1,4 @@
-"""Trials of an upgrade, and the answer that they give.
+"""Trials of an upgrade (trainings with some changes), and the resulting answer.
 
 A trial asks: with just these changes applied to your current environment, does this part of the training stay the same?
 Questions and results are JSON, so a trial may run here, or on any worker that holds the current environment. The answer
@@ -36,7 +36,7 @@ Measure = Literal["throughput", "host memory", "device memory"]
 
 
 class Trial(Model):
-    """One trial: what to train, with which changes."""
+    """One trial: what to train, and with which package changes."""
 
     name: Name
     changes: tuple[PackageChange, ...] = Field(default=(), max_length=_MANY)
@@ -54,7 +54,7 @@ class Trial(Model):
 
 
 class Package(Model):
-    """Metadata of one changed package: links and needs."""
+    """Metadata of one changed package: links and dependencies."""
 
     package: str
     links: dict[str, str] = Field(default={}, max_length=200)
@@ -86,21 +86,21 @@ class TrialResult(Model):
     seconds: float = Field(default=0.0, ge=0)
 
     def ratios(self, measure: Measure) -> tuple[float, ...]:
-        """Return a value for each pair. Below 0 where the changes are worse."""
+        """Return each pair's log ratio; negative means worse."""
         if measure == "throughput":
             return self.log_ratios
         return tuple(-ratio for ratio in self.memory_ratios.get(measure, ()))
 
 
 class Trials(Protocol):
-    """Runner of trials."""
+    """Interface that runs trials."""
 
     def run(self, trial: Trial) -> TrialResult:
-        """Return the trial's result."""
+        """Run a trial, and return its result."""
 
 
 class ReleaseRange(Model):
-    """Two releases between which a culprit's effect appears."""
+    """Two releases between which an effect first appears."""
 
     without: str = Field(max_length=200)
     """The later release without the effect; possibly the current one."""
@@ -112,7 +112,7 @@ class ReleaseRange(Model):
 
 
 class Culprit(Model):
-    """Changes that have one effect, alone or only together."""
+    """Package changes that cause one effect, alone or only together."""
 
     effect: Effect
     changes: tuple[PackageChange, ...] = Field(max_length=_MANY)
@@ -139,7 +139,7 @@ class Culprit(Model):
 
 
 class Speed(Model):
-    """Result of the paired comparison of throughput."""
+    """Result of comparing throughput in pairs."""
 
     outcome: Literal["slower", "as fast", "undecided"]
     drop: float
@@ -149,7 +149,7 @@ class Speed(Model):
 
 
 class MemoryUse(Model):
-    """Result of the paired comparison of a peak of memory."""
+    """Result of comparing peak memory in pairs."""
 
     kind: Memory
     outcome: Literal["more", "as much", "undecided"]
@@ -160,7 +160,7 @@ class MemoryUse(Model):
 
 
 class TrialLine(Model):
-    """Row of the report about one trial."""
+    """Report row on one trial."""
 
     name: str
     part: str
@@ -173,7 +173,7 @@ class TrialLine(Model):
 
 
 class UpgradeAnswer(Model):
-    """Answer about one candidate on one machine.
+    """Answer on one candidate on one machine.
 
     `plumbline upgrade --json` prints it, and a worker sends it to the flow.
     """
@@ -208,7 +208,7 @@ class UpgradeAnswer(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code.
+        """Return the exit code that fits the answer.
 
         A lock that cannot be installed is wrong input (2); otherwise the code is the verdict's.
         """
@@ -218,7 +218,7 @@ class UpgradeAnswer(Model):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the answer in sentences, the culprits first."""
+        """Format the answer as sentences, culprits first."""
         if self.culprits:
             return tuple(culprit.sentence for culprit in self.culprits)
         if self.verdict == "pass" and self.changes and not self.image:
@@ -228,5 +228,5 @@ class UpgradeAnswer(Model):
         return self.notes or (f"the verdict is {self.verdict}",)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document, with exit code and sentences."""
+        """Return the answer as a JSON document, with exit code and sentences."""
         return {**spoken(self.to_json()), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}

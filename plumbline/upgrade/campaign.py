@@ -1,4 +1,4 @@
-"""State of one upgrade while the gate judges it.
+"""State of one running upgrade judgement.
 
 It has the changes, the facts known about them, and the trials so far.
 """
@@ -20,11 +20,11 @@ from plumbline.upgrade.search import Items
 
 
 class SpentError(InconclusiveError):
-    """Error: the budget allows no more trials."""
+    """Error: the budget for trials is used up."""
 
 
 class TrialProgress:
-    """Counter of trials and seconds.
+    """Counter of trials and their duration, within a budget.
 
     `say` gets one line for each trial that begins, with an estimate, and one for each that ends.
     """
@@ -40,12 +40,12 @@ class TrialProgress:
 
     @property
     def num_trials(self) -> int:
-        """Return the number of ended trials."""
+        """Return the number of finished trials."""
         return len(self._lines)
 
     @property
     def lines(self) -> tuple[TrialLine, ...]:
-        """Return the ended trials, in order."""
+        """Return the report rows of finished trials, in order."""
         return tuple(self._lines)
 
     def next_number(self) -> int:
@@ -54,7 +54,7 @@ class TrialProgress:
         return self._number
 
     def check(self) -> None:
-        """Raise `SpentError` once the budget is spent."""
+        """Raise `SpentError` once the budget is used up."""
         spent = time.monotonic() - self._began
         if self.num_trials >= self._options.trials or spent >= self._options.seconds:
             hint = "allow more with --max-trials or --max-seconds"
@@ -62,13 +62,13 @@ class TrialProgress:
             raise SpentError(what, where="upgrade", hint=hint)
 
     def begin(self, trial: Trial) -> None:
-        """Print that a trial begins, and about how long it takes."""
+        """Print that a trial begins, and its estimated duration."""
         seconds = self._expected(trial)
         about = f", about {duration(seconds)}" if seconds else ""
         self._say(f"{trial.part}{_with(trial)}: begins{about}")
 
     def _expected(self, trial: Trial) -> float:
-        """Return about how many seconds a trial takes; 0 before anything was measured.
+        """Estimate a trial's duration in seconds; 0 before any measurement.
 
         A part that was not trained yet takes as long as the reference.
         """
@@ -78,7 +78,7 @@ class TrialProgress:
         return self._seconds.get("reference", 0.0) if known is None and trial.part != "releases" else known or 0.0
 
     def estimate(self, num_parts: int, num_loaded: int) -> None:
-        """Print about how long the comparison takes, and a search for one culprit. The reference was just trained."""
+        """Print the estimated duration of the comparison and a culprit search."""
         seconds = self._seconds.get("reference", 0.0)
         searched = (math.ceil(math.log2(max(1, num_loaded))) + 1) * seconds
         search = f", a search for one culprit among {num_loaded} changes about {duration(searched)} more"
@@ -88,7 +88,7 @@ class TrialProgress:
         )
 
     def add(self, trial: Trial, result: TrialResult) -> None:
-        """Record a trial that ended, and print its line."""
+        """Record a finished trial, and print its row."""
         if result.outcome != "lost":
             self._seconds[trial.part] = result.seconds / (trial.pairs if trial.part == "speed" else 1)
         names = tuple(str(change) for change in trial.changes)
@@ -107,7 +107,7 @@ class TrialProgress:
 
 
 def duration(seconds: float) -> str:
-    """Return a rounded duration, such as `40 s`, `12 min` or `3.5 h`."""
+    """Format a rounded duration, such as `40 s`, `12 min` or `3.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"
@@ -118,7 +118,7 @@ def _with(trial: Trial) -> str:
 
 
 def _measured(result: TrialResult) -> str:
-    """Describe the range of a trial's throughput pairs.
+    """Describe the range of throughput ratios in a trial.
 
     "" for other trials. Pairs decide only together with those of other trials, so there is no mean.
     """
@@ -133,7 +133,7 @@ def _measured(result: TrialResult) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of the workload to compare."""
+    """Workload parts to compare."""
 
     probe: bool = True
     learn: bool = True
@@ -142,7 +142,7 @@ class Parts:
 
 
 class UpgradeOptions(Model):
-    """What a person allows one upgrade."""
+    """User's options for one upgrade: budgets and limits."""
 
     trials: int = 200
     """Maximum number of trials."""
@@ -156,7 +156,7 @@ class UpgradeOptions(Model):
 
 @dataclass
 class Campaign:
-    """State of a running gate, which also runs its trials."""
+    """Running upgrade judgement, which also runs its trials."""
 
     trials: Trials
     parts: Parts
@@ -187,12 +187,12 @@ class Campaign:
 
     @property
     def numerics(self) -> Trial:
-        """Return a trial of the whole probe and learning curve."""
+        """Return the trial that compares the whole probe and learning curve."""
         return Trial(name="x", part="numerics", probe=self.parts.probe, learn=self.parts.learn)
 
     @property
     def needs(self) -> dict[str, frozenset[str]]:
-        """Return the other changes that each change needs."""
+        """Map each package change to the other changes that it needs."""
         return {name: frozenset(package.needs) for name, package in self.packages.items()}
 
     def ask(self, trial: Trial, items: Items | None = None) -> TrialResult:
@@ -217,7 +217,7 @@ class Campaign:
         self, items: Items, *, slower_above: float, fast_below: float, looks: Sequence[int] = LOOKS,
         measure: Measure = "throughput",
     ) -> tuple[PairedDrop | None, TrialResult]:  # fmt: skip
-        """Compare a measure in pairs until its interval decides.
+        """Compare a measure in repeated pairs until its confidence interval is decisive.
 
         Also return the last trial's result. The comparison is `None` below three finite pairs. Pairs that were trained
         for a different measure count.
@@ -241,7 +241,7 @@ class Campaign:
         return drop, results[-1]
 
     def memories(self, items: Items) -> tuple[Memory, ...]:
-        """Return the memories of which every pair with these changes has a peak."""
+        """Return the memory kinds with a measured peak in every pair."""
         results = self.pairs.get(frozenset(items), [])
         names = {name for result in results for name in result.memory_ratios}
         return tuple(

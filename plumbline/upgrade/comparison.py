@@ -1,4 +1,4 @@
-"""Comparison of a training under two environments, which ran on one machine. Pure.
+"""Comparison of trainings in two environments on one machine. Pure.
 
 Throughput and memory are compared by pairs of runs: both are new processes, and their order alternates.
 """
@@ -68,18 +68,18 @@ def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Ga
 
 
 def has_equal_bits(judgement: Judgement) -> bool:
-    """Return whether every bit of the probe is equal."""
+    """Return whether all probe bits are equal."""
     return any(note.code == "equal-bits" for note in judgement.notes)
 
 
 def rounding_note(judgement: Judgement) -> str:
-    """Return a sentence about bits that differ within their limit; "" if none differ."""
+    """Describe differences within the rounding limit, or return ""."""
     notes = {note.code: sentence_of(note.text) for note in judgement.notes}
     return notes.get("portable-order") or notes.get("rounding", "")
 
 
 def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
-    """Return the first mismatch of the learning curves beyond rounding."""
+    """Return the first learning-curve mismatch beyond rounding."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
@@ -109,7 +109,7 @@ def _early(step: int, error: float, limit: float, mismatch: Mismatch) -> Mismatc
 
 
 def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:
-    """Judge the inputs of a training.
+    """Compare the input data of two trainings.
 
     These are rows, vocabulary, token ids and initial weights.
     """
@@ -138,7 +138,7 @@ def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class PairedDrop:
-    """Share of throughput that was lost, with its interval.
+    """Fraction of throughput lost, with its confidence interval.
 
     Of memory: the share of the changed environment's peak that the current one does not need.
     """
@@ -152,12 +152,12 @@ class PairedDrop:
 
     @property
     def least(self) -> float:
-        """Return the least loss. Of memory, the least growth."""
+        """Return the smallest loss (for memory: growth) within the interval."""
         return self.low if self.measure == "throughput" else grown(self.low)
 
 
 def grown(share: float) -> float:
-    """Convert a share of the new amount to growth over the old."""
+    """Convert a fraction of the new amount to growth over the old."""
     return share / (1 - share)
 
 
@@ -165,7 +165,7 @@ def paired_drop(
     log_ratios: Sequence[float], *, slower_above: float, fast_below: float, num_looks: int = len(LOOKS),
     measure: Measure = "throughput",
 ) -> PairedDrop | None:  # fmt: skip
-    """Test the share of throughput that was lost.
+    """Estimate and test the fraction of throughput lost.
 
     `None` below three finite pairs. `as fast`: the whole interval lies below `fast_below`. `slower`: otherwise, if it
     lies above `slower_above`. It is the test of a night's A/B, with blocks of two runs. Their order alternates and is
@@ -188,12 +188,12 @@ def paired_drop(
 
 
 def speed_of(drop: PairedDrop) -> Speed:
-    """Return a comparison of throughput as an answer has it."""
+    """Convert a throughput comparison to its answer entry."""
     return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
 
 
 def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
-    """Return a comparison of memory as growth."""
+    """Convert a memory comparison to growth, for the answer."""
     outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
     return MemoryUse(
         kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=grown(drop.drop), low=grown(drop.low),

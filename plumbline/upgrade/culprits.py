@@ -1,4 +1,4 @@
-"""Search for the culprits of one effect, with its trials."""
+"""Search for the package changes that cause one effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CANNOT_TRAIN: dict[TrialOutcome, TrialAnswer] = {"cannot-train": "fails", "same
 
 
 class UnsteadyError(Exception):
-    """Error: the current environment does not agree with itself."""
+    """Error: two trainings in the current environment differ."""
 
     def __init__(self, judgement: Judgement | None) -> None:
         super().__init__("the current environment does not agree with itself")
@@ -44,7 +44,7 @@ class UnsteadyError(Exception):
 
 
 class CulpritSearch:
-    """Search for the changes that cause one effect.
+    """Search for the package changes that cause one effect.
 
     `trial` shows the effect; `whole` and `drop` are the results with all changes.
     """
@@ -69,7 +69,7 @@ class CulpritSearch:
         return self._results.get(frozenset(items))
 
     def run(self, left: Items) -> Items:
-        """Name the culprits in `left`. Return the remaining changes.
+        """Find and name the culprits in `left`; return the remaining changes.
 
         All of `left` together show the effect.
         """
@@ -107,7 +107,7 @@ class CulpritSearch:
         return replace(found, culprits=tuple(map(self._named_by_evidence, found.culprits)))
 
     def _named_by_evidence(self, culprits: CulpritSet) -> CulpritSet:
-        """Return the one package that the evidence names, of several that no environment can have apart.
+        """Return the one package that evidence names, of several inseparable ones.
 
         A version that the trainer refuses is named by its refusal.
         """
@@ -123,7 +123,7 @@ class CulpritSearch:
         return replace(culprits, items=owners, companions=(*others, *culprits.companions))
 
     def _ask(self, items: Items) -> TrialAnswer:
-        """Judge a set of changes; repeat a pass if results are flaky."""
+        """Judge a set of changes, repeating passes if results are flaky."""
         if self._effect in _PAIRED:
             return self._paired_answer(items)
         outcomes = _CANNOT_TRAIN if self._effect == "cannot-train" else _DRIFTS
@@ -136,7 +136,7 @@ class CulpritSearch:
         return answer
 
     def _paired_answer(self, items: Items) -> TrialAnswer:
-        """Judge the throughput or the memory of a set.
+        """Judge the throughput or memory of a set of changes.
 
         A set with the culprit has the whole effect, every other set has none. Half of the effect divides them best.
         Pairs that do not decide even that end the search: on so noisy a machine chance would answer for the sets that
@@ -160,7 +160,7 @@ class CulpritSearch:
         return "fails" if drop.outcome == "slower" else "passes"
 
     def _is_flaky(self, items: Items) -> bool:
-        """Return whether a repeat of the drifted candidate passes."""
+        """Return whether repeating a drifted candidate passes."""
         campaign = self._campaign
         for _ in range(_FLAKY_LOOKS):
             if campaign.ask(self._trial, items).outcome == "same":
@@ -170,7 +170,7 @@ class CulpritSearch:
         return False
 
     def _check_reference(self) -> None:
-        """Raise `UnsteadyError` unless the current environment agrees with itself.
+        """Raise `UnsteadyError` if two trainings in the current environment differ.
 
         It is trained a second time, and compared with the first.
         """
@@ -201,7 +201,7 @@ class CulpritSearch:
         campaign.culprits.append(culprit)
 
     def _releases(self, culprits: CulpritSet) -> ReleaseRange | None:
-        """Return between which releases of a culprit its effect appears.
+        """Find the releases between which a culprit's effect appears.
 
         `None` if that was not requested, or if there are no releases between.
         """
@@ -217,7 +217,7 @@ class CulpritSearch:
         return search_releases(change, releases, lambda pin: self._release_answer(change, culprits.companions, pin))
 
     def _release_answer(self, change: PackageChange, companions: Items, pin: Pin) -> TrialAnswer | None:
-        """Judge one release of a culprit, with the packages that move with it.
+        """Judge one release of a culprit, with the packages that change along.
 
         `None` once the budget is spent.
         """
@@ -233,7 +233,7 @@ class CulpritSearch:
 
 
 def _others(searched: SearchResult) -> Others:
-    """Return what is known about the changes that are not culprits."""
+    """Return what is known about the changes that are no culprits."""
     if searched.rest_answer != "passes" or not searched.is_complete:
         return "not judged"
     if len(searched.culprits) > 1:

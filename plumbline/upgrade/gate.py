@@ -1,4 +1,4 @@
-"""Gate that decides what an upgrade changes in training.
+"""Gate that decides how an upgrade changes training.
 
 It requests trials, and names the packages that cause an effect.
 """
@@ -25,7 +25,7 @@ _FEW = 4
 
 
 class UpgradeGate:
-    """Judge of one upgrade, by trials here or on workers."""
+    """Judge of one upgrade, using trials on this machine or on workers."""
 
     def __init__(
         self, trials: Trials, gates: Gates, parts: Parts = Parts(),  # noqa: B008 - frozen
@@ -39,7 +39,7 @@ class UpgradeGate:
         self._began = time.monotonic()
 
     def judge(self, changes: Sequence[PackageChange]) -> UpgradeAnswer:
-        """Compare the candidate with the current environment. Name all culprits."""
+        """Compare the candidate with the current environment, and name all culprits."""
         known = {change.package: change for change in changes}
         campaign = Campaign(self._trials, self._parts, self._options, self._say, known)
         built = campaign.ask(Trial(name="environment", changes=tuple(changes), part="environment"))
@@ -62,7 +62,7 @@ class UpgradeGate:
 
     @property
     def _num_trainings(self) -> int:
-        """Return how many trainings a comparison without a difference takes, about."""
+        """Estimate how many trainings a comparison without any difference takes."""
         parts = self._parts
         return int(parts.probe or parts.learn) + int(parts.inputs) + 2 * LEAST_PAIRS * int(parts.speed)
 
@@ -143,7 +143,7 @@ class UpgradeGate:
         return [campaign.changes[name] for found in searched.culprits for name in found.items] if is_known else []
 
     def _is_timed(self, campaign: Campaign, left: Items) -> bool:
-        """Return whether throughput is compared: unless all bits are equal, and no training opens a file of a change.
+        """Return whether throughput must be compared at all.
 
         `torch.compile` opens packages that no other part does: one pair of trainings says which.
         """
@@ -185,7 +185,7 @@ class UpgradeGate:
         return speed_of(drop)
 
     def _memory(self, campaign: Campaign, left: Items) -> tuple[MemoryUse, ...]:
-        """Compare the peaks of memory of the same pairs. Memory is a cost as time is, and has its limit."""
+        """Compare peak memory in the same pairs as throughput."""
         limit = self._gates.throughput_drop
         uses = []
         for measure in campaign.memories(left):
@@ -199,7 +199,7 @@ class UpgradeGate:
         return tuple(uses)
 
     def _reduced(self, campaign: Campaign, result: TrialResult, left: Items) -> Trial:
-        """Return a shorter trial that still shows the drift.
+        """Return a shorter trial that still shows the drift, if any.
 
         It trains only the steps or the part that drifted. If it does not pay or does not drift, return the whole trial.
         """

@@ -1,4 +1,4 @@
-"""Answer about a candidate image, and the outcome of each platform. Pure."""
+"""Answer on a candidate container image, by platform. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INPUTS = "the build of the dataset, of the tokenizer and of the initial weights
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """Verdict of the trainings so far, with those that it needs."""
+    """Verdict from the trainings so far, with further trainings needed."""
 
     verdict: Outcome
     lines: Sequence[str]
@@ -50,7 +50,7 @@ def wanted(trainings: ImageTrainings, most: int) -> tuple[Assignment, ...]:
 
 
 def _decide(trainings: ImageTrainings) -> _Decision:
-    """Compare both images, then a repeat of what differs, then pairs for the throughput."""
+    """Decide by comparing both images, then repeats, then throughput pairs."""
     why, candidate = trainings.missing(), trainings.record("candidate")
     if why or candidate is None:
         is_broken = any(absence.broken for absence in trainings.absent.values())
@@ -85,7 +85,7 @@ def _failed(trainings: ImageTrainings) -> _Decision:
 
 
 def _drifted(trainings: ImageTrainings, judgement: Judgement) -> _Decision:
-    """Decide by a repeat: an image that does not agree with itself says nothing of a different one."""
+    """Decide how certain a drift is, by repeating the own image."""
     again, needs = trainings.record("own", again=True), (trainings.training("own", "again"),)
     own = trainings.numerics(again) if again is not None and not is_failed(again) else None
     if own is not None and own.verdict == "drift":
@@ -114,7 +114,7 @@ def _timed(trainings: ImageTrainings, judgement: Judgement | None) -> _Decision:
 
 
 def image_answer(trainings: ImageTrainings) -> UpgradeAnswer:
-    """Return whether the image changes the training, from finished trainings."""
+    """Return the answer on an image from its finished trainings."""
     decision, own = _decide(trainings), trainings.record("own")
     judgement, drop = decision.judgement, decision.drop
     changes, beside = _differences(trainings)
@@ -156,7 +156,7 @@ def _differences(trainings: ImageTrainings) -> tuple[tuple[PackageChange, ...], 
 
 
 def _pins(fingerprint: Fingerprint) -> dict[str, Pin]:
-    """Return the packages of a record as pins.
+    """Convert a record's packages to pins.
 
     Names that no index would accept are left out.
     """
@@ -185,14 +185,14 @@ def _line(training: Assignment, outcome: str, seconds: float) -> TrialLine:
 
 @dataclass(frozen=True, slots=True)
 class ImageUpgrade:
-    """One candidate image, with the round whose trainings judge it."""
+    """One candidate image, with the round that judges it."""
 
     request: UpgradeRequest
     round: Round
     image: str
 
     def begin(self, platform: str) -> ImageTrainings:
-        """Return the state of a platform before its first training."""
+        """Return a platform's state before its first training."""
         workload = self.request.chosen_workload
         spec = self.round.specs[workload]
         has_numerics = spec.probe is not None or spec.learn is not None
@@ -202,7 +202,7 @@ class ImageUpgrade:
         )  # fmt: skip
 
     def outcome(self, trainings: ImageTrainings, notes: Mapping[Assignment, tuple[str, ...]]) -> PlatformOutcome:
-        """Return the outcome of a platform.
+        """Return the outcome for a platform.
 
         `notes` are those of all trainings.
         """
@@ -217,7 +217,7 @@ class ImageUpgrade:
 
 
 def with_gathered(trainings: ImageTrainings, gathered: GatheredRecords) -> ImageTrainings:
-    """Add the gathered records and absences of a platform."""
+    """Add a platform's gathered records and reasons for missing ones."""
     name = trainings.platform
     records = {training: record for training, record in gathered.records.items() if training.platform == name}
     absent = {training: absence for training, absence in gathered.absent.items() if training.platform == name}

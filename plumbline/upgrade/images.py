@@ -1,4 +1,4 @@
-"""Trainings that compare a candidate image with a platform's own.
+"""Trainings that compare a candidate image with a platform's own image.
 
 Pure.
 """
@@ -24,7 +24,7 @@ _CANDIDATE: Side = "candidate"
 
 @dataclass(frozen=True)
 class ImageTrainings:
-    """Ended trainings of one platform in both images."""
+    """Finished trainings of one platform in both images."""
 
     platform: str
     workload: str
@@ -36,7 +36,7 @@ class ImageTrainings:
     absent: Mapping[Assignment, Absence] = field(default_factory=dict)
 
     def pairs(self) -> tuple[Assignment, ...]:
-        """Return the pairs so far. If undecided, also the next. The order alternates from pair to pair.
+        """Return the training pairs so far, plus the next if undecided. The order alternates from pair to pair.
 
         The trainings of the whole recipe are the first pair.
         """
@@ -50,7 +50,7 @@ class ImageTrainings:
         return tuple(each for pair in ended for each in pair)
 
     def training(self, side: Side, kind: str = "") -> Assignment:
-        """Return a training in one image: of the whole recipe, its repeat (`again`), or of the speed (a number)."""
+        """Return a training in one image: full, repeated or throughput."""
         what, title = f"image-{side}", f"{side} image"
         if kind.isdecimal():
             what, title = f"{RERUN}-{side}-{kind}", f"{title}, speed {kind}"
@@ -60,14 +60,14 @@ class ImageTrainings:
         return Assignment(self.platform, self.workload, what, title=title, image=image)
 
     def record(self, side: Side, *, again: bool = False) -> LoadedRecord | None:
-        """Return the record of the whole recipe in one image.
+        """Return the full training's record in one image.
 
         `again` selects its repeat; `None` if there is no record.
         """
         return self.records.get(self.training(side, "again" if again else ""))
 
     def numerics(self, record: LoadedRecord) -> Judgement | None:
-        """Judge a record against the own image's record.
+        """Judge a record against the platform's own image's record.
 
         `None` if the recipe measures only throughput.
         """
@@ -76,7 +76,7 @@ class ImageTrainings:
         return compare_training(self.records[self.training(_OWN)], record, self.gates)
 
     def drop(self) -> PairedDrop | None:
-        """Return the share of throughput that the candidate loses.
+        """Return the fraction of throughput that the candidate image loses.
 
         `None` below three pairs.
         """
@@ -84,7 +84,7 @@ class ImageTrainings:
         return paired_drop(list(self._log_ratios()), slower_above=limit / 2, fast_below=limit)
 
     def _log_ratios(self) -> Iterator[float]:
-        """Yield ln(candidate / own) of each comparable pair.
+        """Yield ln(candidate / own throughput) of each comparable pair.
 
         Both trainings of a pair have to run on one class of machine.
         """
@@ -97,7 +97,7 @@ class ImageTrainings:
                 yield math.log(rates[1] / rates[0])
 
     def missing(self) -> str:
-        """Return why nothing can be compared, empty if it can."""
+        """Return why nothing can be compared, or ""."""
         for side in (_OWN, _CANDIDATE):
             training = self.training(side)
             if training in self.absent:

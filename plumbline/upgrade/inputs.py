@@ -1,4 +1,4 @@
-"""Build of a training's inputs, as a program.
+"""Program that builds a training's inputs: dataset, tokenizer, weights.
 
 `python -m plumbline.upgrade.inputs SUITE WORKLOAD OUT`. It runs in the environment that is compared, and digests
 content, not layout: another release of pyarrow may write the same rows as other bytes, and another release of
@@ -40,14 +40,14 @@ class Inputs(Model):
 
 
 class InputsFile(Model):
-    """Content of `inputs.json`, which the program writes."""
+    """Content of `inputs.json`, written by the program."""
 
     schema_version: Literal[1] = 1
     inputs: Inputs
 
 
 def alone(suite: Suite, workload: str, folder: Path) -> Suite:
-    """Return the suite with one workload on this machine alone.
+    """Return the suite reduced to one workload on this machine.
 
     Its store is in `folder`.
     """
@@ -58,7 +58,7 @@ def alone(suite: Suite, workload: str, folder: Path) -> Suite:
 
 
 def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
-    """Build dataset, tokenizer and weights below `out`. Digest them.
+    """Build dataset, tokenizer and weights below `out`, and return their digests.
 
     They are built with the packages of this interpreter.
     """
@@ -107,7 +107,7 @@ def _say(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build and digest the inputs. Write `inputs.json` last."""
+    """Build and digest the inputs, writing `inputs.json` last."""
     watch_parent(os.environ)
     suite, workload, out = sys.argv[1:] if argv is None else argv
     try:

@@ -1,4 +1,4 @@
-"""Trials on this machine.
+"""Upgrade trials on this machine.
 
 Environments are built, trainings run in separate processes, and records are compared.
 """
@@ -31,7 +31,7 @@ _PATIENCE = 10.0
 
 
 class LocalTrials:
-    """Runner of trials on this machine.
+    """Runner of upgrade trials on this machine.
 
     The current environment is trained once, for all trials with equal specs.
     """
@@ -53,7 +53,7 @@ class LocalTrials:
         self._references: dict[str, Run] = {}
 
     def run(self, trial: Trial) -> TrialResult:
-        """Run one trial."""
+        """Run one trial, and return its result."""
         began = time.monotonic()
         try:
             result = self._run(trial)
@@ -85,7 +85,7 @@ class LocalTrials:
                 self.environments.remove(environment)
 
     def _environment(self, trial: Trial) -> TrialResult:
-        """Build the environment, and read the changed packages' metadata."""
+        """Build a trial's environment, and read the changed packages' metadata."""
         changes = {change.package: change for change in trial.changes}
         failures = self._store.add(change.candidate for change in trial.changes if change.candidate is not None)
         if failures:
@@ -112,7 +112,7 @@ class LocalTrials:
         return TrialResult(trial=trial.name, outcome="same", packages=packages)
 
     def _reference(self, trial: Trial, environment: Environment) -> TrialResult:
-        """Train the current environment once, as reference.
+        """Train the current environment once, as the reference.
 
         Other trainings are compared with its record.
         """
@@ -160,7 +160,7 @@ class LocalTrials:
         )  # fmt: skip
 
     def _compare_speed(self, trial: Trial, environment: Environment) -> TrialResult:
-        """Train both environments in pairs, in alternating order."""
+        """Train both environments in pairs, alternating the order."""
         _, spec, _ = self._own_inputs()
         speed_spec = spec.speed_alone
         current = self._current_environment()
@@ -192,7 +192,7 @@ class LocalTrials:
         )  # fmt: skip
 
     def _spec_of(self, trial: Trial, spec: RunSpec) -> RunSpec:
-        """Return the spec of the requested parts and steps only."""
+        """Return the spec restricted to the requested parts and steps."""
         probe = spec.probe if trial.probe else None
         if probe is not None and trial.steps is not None and trial.steps < probe.steps:
             taps = tuple(step for step in probe.tap_steps if step < trial.steps) or (0,)
@@ -221,7 +221,7 @@ class LocalTrials:
         return self._inputs
 
     def _refuse_unable(self) -> None:
-        """Raise `ConfigurationError` if the environment that trials begin with cannot train at all."""
+        """Raise `ConfigurationError` if the initial environment cannot train at all."""
         _, _, problem = check_trainer(str(self.environments.base.python))
         if problem:
             raise ConfigurationError(problem)
@@ -236,7 +236,7 @@ class LocalTrials:
         return self._runs.train(spec, environment, data, limit=limit, current=self._current_environment())
 
     def _opened(self, places: frozenset[str], changes: Sequence[PackageChange]) -> tuple[str, ...]:
-        """Return the packages of which a process opened a file.
+        """Return the packages from which a training opened files.
 
         The environment is the one with these changes.
         """
@@ -249,7 +249,7 @@ class LocalTrials:
 
 
 def _peaks(record: RunRecord) -> dict[Memory, int]:
-    """Return the peaks of memory that a training measured."""
+    """Return the peak memory values that a training measured."""
     speed = record.evidence.speed
     peaks: dict[Memory, int | None] = {"host memory": speed.peak_host_memory_bytes if speed else None}
     if speed is not None and record.fingerprint.gpus:

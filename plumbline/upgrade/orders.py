@@ -1,4 +1,4 @@
-"""Messages between controller and worker about one upgrade.
+"""Messages between controller and workers about one upgrade.
 
 The controller orders; the report comes back through the platform's outbox.
 """
@@ -49,7 +49,7 @@ class UpgradeOrder(UpgradeOptions):
 
 
 class PlatformReport(Model):
-    """Report of a worker: its answer, or its error."""
+    """Report of a worker: an answer or an error."""
 
     schema_version: Literal[1] = 1
     record_id: Name
@@ -64,7 +64,7 @@ class PlatformReport(Model):
 
 
 def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
-    """Return the suite with only what one worker needs.
+    """Return the suite reduced to what one worker needs.
 
     It has the worker's own platform and one workload, and no recipients of alerts.
     """
@@ -78,7 +78,7 @@ def suite_of(suite: Suite, platform: str, workload: str) -> Suite:
 
 
 def nonce_of(secret: str, record_id: str) -> str:
-    """Return the nonce of one attempt."""
+    """Return the unique nonce of one attempt."""
     return digest_json([secret, record_id])[:32]
 
 
@@ -87,12 +87,12 @@ def _lock_key(sha256: str) -> str:
 
 
 def publish_lock(outbox: Store, lock: LockFiles) -> None:
-    """Upload the candidate to an outbox, under its digest. Idempotent."""
+    """Upload the candidate lock to an outbox, under its digest. Idempotent."""
     ensure_object(outbox, _lock_key(lock.digest), lock.model_dump_json().encode())
 
 
 def fetch_lock(outbox: Store, sha256: str) -> LockFiles:
-    """Return the candidate with this digest."""
+    """Download the candidate lock with this digest."""
     key = _lock_key(sha256)
     lock = read_model(LockFiles, read_bytes(outbox, key, max_bytes=_MAX_BYTES), where=f"{outbox.url}/{key}")
     if lock.digest != sha256:
@@ -101,7 +101,7 @@ def fetch_lock(outbox: Store, sha256: str) -> LockFiles:
 
 
 def publish_report(outbox: Store, report: PlatformReport) -> None:
-    """Upload the report to the outbox.
+    """Upload the worker's report to the outbox.
 
     An attempt has one report, which is never replaced.
     """
@@ -109,7 +109,7 @@ def publish_report(outbox: Store, report: PlatformReport) -> None:
 
 
 def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
-    """Return the report that answers the order.
+    """Return the report that answers this order.
 
     Raise `InvalidInputError` for a different report, `ObjectMissingError` for none.
     """
@@ -124,7 +124,7 @@ def fetch_report(outbox: Store, order: UpgradeOrder) -> PlatformReport:
 
 
 def find_report(outbox: Store, order: UpgradeOrder) -> Recorded:
-    """Return the state of this attempt in the outbox.
+    """Return the state of this attempt's report in the outbox.
 
     Raise `PlumblineError` if the outbox cannot be read.
     """

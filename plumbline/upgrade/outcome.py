@@ -42,12 +42,12 @@ class PlatformOutcome(Model):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return the answer in sentences, or why there is none."""
+        """Format the answer as sentences, or say why none exists."""
         return self.answer.sentences if self.answer is not None else (self.why,)
 
 
 class UpgradeOutcome(Model):
-    """Outcome of one upgrade, as the central store keeps it.
+    """Stored outcome of one upgrade.
 
     `plumbline upgrade --api --json` prints it.
     """
@@ -66,7 +66,7 @@ class UpgradeOutcome(Model):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return the exit code of the verdict.
+        """Return the exit code for the verdict.
 
         It is 2 (usage) if every invalid platform has a wrong input.
         """
@@ -75,7 +75,7 @@ class UpgradeOutcome(Model):
         return ExitCode.USAGE if is_usage else exit_code(self.verdict)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document, with the exit code."""
+        """Return the outcome as a JSON document, with the exit code."""
         return {**self.to_json(), "exit_code": int(self.exit_code)}
 
 
@@ -86,7 +86,7 @@ def _is_usage(outcome: PlatformOutcome) -> bool:
 def platform_outcome(
     report: PlatformReport | None, why: str, notes: tuple[str, ...], suite: Suite, name: str
 ) -> PlatformOutcome:
-    """Return the outcome that a report or its absence means.
+    """Convert a worker's report, or its absence, to an outcome.
 
     An absent report is never a pass.
     """
@@ -102,7 +102,7 @@ def platform_outcome(
 
 
 def sum_up(platforms: Mapping[str, PlatformOutcome], **about: Any) -> UpgradeOutcome:
-    """Return the outcome over all platforms: the worst one counts.
+    """Return the overall outcome: the worst of all platforms.
 
     An optional platform without an answer does not count.
     """
@@ -133,7 +133,7 @@ def keep_outcome(
 
 
 def read_outcome(central: CentralStore, suite: str, upgrade: str) -> UpgradeOutcome | None:
-    """Return the outcome of an upgrade.
+    """Read the stored outcome of an upgrade.
 
     `None` if there is none yet.
     """
@@ -143,7 +143,7 @@ def read_outcome(central: CentralStore, suite: str, upgrade: str) -> UpgradeOutc
 
 
 def headline(outcome: UpgradeOutcome) -> str:
-    """Return one line with the verdict.
+    """Return a one-line verdict.
 
     It has the first sentence of each platform that did not pass.
     """
@@ -154,7 +154,7 @@ def headline(outcome: UpgradeOutcome) -> str:
 
 
 def summary(outcome: UpgradeOutcome) -> str:
-    """Return Markdown for the UI and a CI job's summary."""
+    """Return the outcome as Markdown, for UI and CI summaries."""
     lines = [f"# {SYMBOLS[outcome.verdict]} Upgrade to {safe(outcome.candidate, 200)}: {outcome.verdict}", ""]
     for name, platform in outcome.platforms.items():
         if platform.answer is None:

@@ -1,4 +1,4 @@
-"""Renderers of the answer, and sentences about a culprit.
+"""Renderers of an upgrade's answer, and sentences about culprits.
 
 Texts that come from packages are escaped.
 """
@@ -23,7 +23,7 @@ _MARK = "<!-- plumbline-upgrade -->"
 
 
 def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
-    """Yield the lines of the answer for a terminal."""
+    """Yield the answer as terminal lines."""
     yield answer.verdict
     for sentence in answer.sentences:
         yield f"  {sentence}"
@@ -71,7 +71,7 @@ def junit_report(answer: UpgradeAnswer) -> str:
 
 
 def summary_report(answer: UpgradeAnswer) -> str:
-    """Return Markdown for a CI job's summary."""
+    """Return the answer as Markdown, for a CI job's summary."""
     lines = [f"## {SYMBOLS[answer.verdict]} Plumbline upgrade: {answer.verdict}", ""]
     lines += [f"- {safe(sentence, 1000)}" for sentence in answer.sentences]
     if answer.constraints:
@@ -85,7 +85,7 @@ def summary_report(answer: UpgradeAnswer) -> str:
 
 
 def comment_report(answer: UpgradeAnswer) -> str:
-    """Return Markdown for a comment on a pull request.
+    """Return the answer as Markdown, for a pull request comment.
 
     It contains a mark, by which a CI job finds and replaces it.
     """
@@ -138,7 +138,7 @@ def culprit_of(
     others: Others = "pass", is_minimal: bool = True,
     links: Mapping[str, str] | None = None,
 ) -> Culprit:  # fmt: skip
-    """Return the culprit with its sentence.
+    """Return a culprit with its describing sentence.
 
     `others` is the result of all other changes without it.
     """
@@ -171,7 +171,7 @@ def effect_of(
     effect: Effect, *, verb: str = "changes", judgement: Judgement | None = None, failures: Sequence[Failure] = (),
     drop: PairedDrop | None = None,
 ) -> str:  # fmt: skip
-    """Return the predicate of a sentence about an effect.
+    """Return the predicate that describes an effect in a sentence.
 
     `verb` agrees with its subject.
     """
@@ -239,7 +239,7 @@ def _shown(
 
 
 def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """Return lines of a constraints file that exclude the culprits.
+    """Return constraints file lines that exclude the culprits.
 
     A line pins the current version; if there is none, it excludes the candidate's version. A removed package has none.
     """

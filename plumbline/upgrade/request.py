@@ -1,4 +1,4 @@
-"""Request of one upgrade: the flow's parameters, checked against the suite, and each platform's order."""
+"""Request for one upgrade: validated flow parameters, and each platform's order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MAX_TEXT = 400_000
 
 
 class Candidate(Model):
-    """Parameter of a flow: a lock, by its text or by address and digest, or a container image. May be empty."""
+    """Candidate as a flow parameter: lock text, lock URL with digest, or container image. May be empty."""
 
     name: str = Field(default="requirements.txt", max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")
     """The file name: it decides the format."""
@@ -56,12 +56,12 @@ class Candidate(Model):
 
     @property
     def is_given(self) -> bool:
-        """Return whether the candidate names a lock or an image."""
+        """Return whether the candidate is a lock or image, not empty."""
         return bool(self.text or self.url or self.image)
 
 
 def read_candidate(candidate: Candidate, suite: Suite, download: Callable[[str, int], bytes]) -> LockFiles:
-    """Return the candidate lock, checked by its digest.
+    """Read the candidate lock, verifying its digest.
 
     `download(url, max_bytes)` reads an `https://` address. Raise `ConfigurationError` if text, address and digest
     contradict each other, or if the suite does not list the address. The sender of an event may not read what this
@@ -96,7 +96,7 @@ def read_candidate(candidate: Candidate, suite: Suite, download: Callable[[str, 
 
 
 def read_image(candidate: Candidate) -> str:
-    """Return the candidate image.
+    """Return the candidate image's reference.
 
     Raise `ConfigurationError` unless it is pinned by a digest, and given without a lock.
     """
@@ -106,7 +106,7 @@ def read_image(candidate: Candidate) -> str:
 
 
 def check_image(reference: str, *, where: str = "", key: str) -> str:
-    """Return the image reference if it is pinned by digest.
+    """Return an image reference; raise unless pinned by digest.
 
     Raise `ConfigurationError` otherwise.
     """
@@ -118,7 +118,7 @@ def check_image(reference: str, *, where: str = "", key: str) -> str:
 
 
 def _read_listed(url: str, suite: Suite, download: Callable[[str, int], bytes]) -> bytes:
-    """Return the object at an address below one that the suite lists, or below the commands' own folder of locks."""
+    """Download an object from an address that the suite allows."""
     for prefix in (*suite.candidates, command_locks(suite)):
         key = url.removeprefix(f"{prefix}/")
         # An escaped dot may lead out of the prefix.
@@ -139,12 +139,12 @@ def _read_listed(url: str, suite: Suite, download: Callable[[str, int], bytes]) 
 
 
 def command_locks(suite: Suite) -> str:
-    """Return the address below which `plumbline upgrade --api` keeps locks that are too large for a parameter."""
+    """Return the URL folder for locks too large for a flow parameter."""
     return f"{suite.store}/upgrades/locks"
 
 
 class UpgradeRequest(Model):
-    """Candidate, and the part of a suite that judges it."""
+    """Upgrade candidate, with the suite's platforms and workload that judge it."""
 
     upgrade_id: Name
     suite: Suite
@@ -157,7 +157,7 @@ class UpgradeRequest(Model):
 
     @property
     def chosen_platforms(self) -> tuple[str, ...]:
-        """Return the platforms to judge on, in the suite's order.
+        """Return the platforms to judge on, in suite order.
 
         Raise `ConfigurationError` for unknown names.
         """
@@ -198,7 +198,7 @@ class LockUpgrade:
         )  # fmt: skip
 
     def order(self, platform: str, attempt: int) -> UpgradeOrder:
-        """Return the worker's order for this attempt."""
+        """Return the order that a worker receives for this attempt."""
         name, request = record_id(self.job(platform).key, attempt), self.request
         workload = request.chosen_workload
         return UpgradeOrder(

@@ -1,4 +1,4 @@
-"""Processes in an environment: trainings and builds of inputs.
+"""Training and build processes in an environment.
 
 Each is watched, and has its own folder.
 """
@@ -42,7 +42,7 @@ Ending = Literal["completed", "failed", "died", "late", "machine"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training that ended."""
+    """One finished training."""
 
     record: LoadedRecord | None
     failure: Failure | None
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the run shows nothing about the changes."""
+        """Return whether a machine failure ended the run."""
         return self.ending == "machine"
 
 
 class Runs:
-    """Runner of processes, with folders below `work`.
+    """Runner of processes, with working folders below `work`.
 
     The folders of the command before are deleted. `should_stop` ends running trainings.
     """
@@ -70,14 +70,14 @@ class Runs:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def folder(self, kind: str) -> Path:
-        """Return the folder of the next run."""
+        """Return the next run's folder."""
         self._count += 1
         return self._folder / f"{kind}-{self._count:03d}"
 
     def build_inputs(
         self, suite: Suite, workload: str, environment: Environment, out: Path
     ) -> tuple[Inputs | None, Failure | None, frozenset[str]]:
-        """Build dataset, tokenizer and weights in `out`.
+        """Build dataset, tokenizer and weights in `out`, by a process.
 
         Return the digests or a failure, and the places from which code was loaded.
         """
@@ -98,7 +98,7 @@ class Runs:
     def train(
         self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
     ) -> Run:
-        """Train in a new process. Repeat a failure once.
+        """Train in a new process, repeating a failure once.
 
         Machines fail, too. A training that takes more than `limit` seconds is the changes' fault only if `current` does
         not take as many.
@@ -113,7 +113,7 @@ class Runs:
         return run
 
     def _is_late(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> bool:
-        """Return whether a training exceeds `limit` seconds now."""
+        """Return whether the current training exceeds `limit` seconds."""
         return self._train_once(spec, environment, data, limit).ending == "late"
 
     def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:
@@ -155,7 +155,7 @@ class Runs:
 def _run_watched(
     command: Sequence[str], variables: Mapping[str, str], log: Path, *, where: str
 ) -> tuple[int, list[str]]:
-    """Run a process that ends with this one.
+    """Run a process that is terminated if this process ends.
 
     Return its exit code and its lines of output.
     """
@@ -177,7 +177,7 @@ def _run_watched(
 
 
 def _without_paths(text: str, environment: Environment) -> str:
-    """Return the text without the path of an environment.
+    """Remove an environment's path from the text.
 
     The path does not outlive its trial.
     """
@@ -187,7 +187,7 @@ def _without_paths(text: str, environment: Environment) -> str:
 
 
 def _failure(out: Path, code: int, words: Sequence[str], broken: BrokenLibrary | None) -> tuple[Failure, Ending]:
-    """Return the failure of a training, and how it ended."""
+    """Return a training's failure, and how it ended."""
     if broken is not None:
         # A version that is refused is the package's own fault; an exception is only raised in its code.
         package = "" if broken.exception else broken.name

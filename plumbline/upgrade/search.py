@@ -1,4 +1,4 @@
-"""Search for minimal sets of changes that fail, and for the release of one that does. Pure.
+"""Search for minimal failing sets of changes, and releases. Pure.
 
 It finds all of them, in few trials, by QuickXplain (Junker 2004): one culprit in about log2(n) trials, and k that fail
 only together in about k log2(n/k). What it names is tried again without each of its items, as some subsets cannot be
@@ -22,7 +22,7 @@ Items = tuple[str, ...]
 
 
 class SearchEndedError(Exception):
-    """Error that ends a search early.
+    """Error that ends a search early, such as a spent budget.
 
     No more trials are allowed; `ask` raises it, too, when trials cannot decide.
     """
@@ -30,7 +30,7 @@ class SearchEndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CulpritSet:
-    """One minimal failing set."""
+    """One minimal failing set of changes."""
 
     items: Items
     companions: Items = ()
@@ -41,7 +41,7 @@ class CulpritSet:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search: all minimal failing sets found."""
+    """All minimal failing sets that a search found."""
 
     culprits: tuple[CulpritSet, ...]
     rest: Items
@@ -53,7 +53,7 @@ class SearchResult:
 
 
 def closure(items: Iterable[str], needs: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the items and everything they need."""
+    """Return the items and everything that these need."""
     found: set[str] = set()
     queue = list(items)
     while queue:
@@ -65,7 +65,7 @@ def closure(items: Iterable[str], needs: Mapping[str, Iterable[str]]) -> set[str
 
 
 class _AnswerCache:
-    """Cache of answers by set of items.
+    """Cache of trial results by set of changes.
 
     Each set is asked once; it is completed by the items that its members need.
     """
@@ -80,20 +80,20 @@ class _AnswerCache:
         self._left = budget
 
     def complete(self, items: Iterable[str]) -> Items:
-        """Return the items and everything they need, in search order."""
+        """Return the items and all their needed items, in search order."""
         return tuple(sorted(closure(items, self._needs) & self._order.keys(), key=self._order.__getitem__))
 
     def without(self, items: Items, removed: Sequence[str]) -> Items:
-        """Return `items` without `removed` and the items that need them."""
+        """Return `items` without `removed` and without items that need a removed one."""
         gone = set(removed)
         return tuple(item for item in items if not gone & set(self.complete([item])))
 
     def learn(self, items: Items, answer: TrialAnswer) -> None:
-        """Store an answer that is known beforehand."""
+        """Store a result that is known in advance."""
         self._known[items] = answer
 
     def ask(self, items: Iterable[str]) -> TrialAnswer:
-        """Return the answer for one set."""
+        """Return the result for one set, cached."""
         complete = self.complete(items)
         if complete not in self._known:
             if not self._left:
@@ -146,7 +146,7 @@ def _tops(cache: _AnswerCache, items: Items) -> Items:
 
 
 def _minimal(cache: _AnswerCache, items: Items, num_first: int = 0) -> tuple[Items, bool]:
-    """Return a minimal set of items that fails, including the items that its members need.
+    """Return a minimal failing set, including the items that its members need.
 
     The second value is whether it is minimal.
     """
@@ -167,7 +167,7 @@ def _minimal(cache: _AnswerCache, items: Items, num_first: int = 0) -> tuple[Ite
 
 
 def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_first: int = 0) -> Items:
-    """Return candidates that are likely to fail with `background`, and not without one of them.
+    """Return a small subset that probably fails together with `background`.
 
     The second half is not asked for: it is searched with the first as background, and an item of it that fails by
     itself is the answer.
@@ -185,10 +185,10 @@ def _explain(cache: _AnswerCache, background: Items, candidates: Items, num_firs
 
 
 def _without_each(cache: _AnswerCache, likely: Items, items: Items) -> tuple[Items, bool]:
-    """Return a failing set that passes without any one item, and whether all of these trials could be judged.
+    """Shrink to a failing set where every item is needed.
 
-    It begins with the likely set. Where that does not fail, as some sets cannot be judged or a change undoes another,
-    it begins with all items, and leaves out halves, quarters and so on before single items.
+    Start with the likely set. If that does not fail, as some sets cannot be judged or a change undoes another,
+    start with all items, and leave out halves, quarters and so on before single items.
     """
     is_likely = cache.ask(likely) == "fails"
     failing, size = (likely, 1) if is_likely else (items, math.ceil(len(items) / 2))
@@ -206,7 +206,7 @@ def _without_each(cache: _AnswerCache, likely: Items, items: Items) -> tuple[Ite
 def search_releases(
     change: PackageChange, releases: Sequence[Pin], ask: Callable[[Pin], TrialAnswer | None]
 ) -> ReleaseRange | None:
-    """Return the closest pair of releases around the effect.
+    """Return the two adjacent releases between which the effect appears.
 
     The earlier one does not have the effect, the later one has it. The current release is known not to have the effect,
     the candidate's to have it. `ask` returns "unknown" for a release that cannot be tried, which is skipped, and `None`
@@ -239,7 +239,7 @@ def search_releases(
 
 
 def range_sentence(package: str, releases: ReleaseRange) -> str:
-    """Describe the range of releases in a sentence."""
+    """Describe a release range in a sentence."""
     line = f"{package} {releases.with_effect} has this effect, {releases.without} does not"
     if not releases.unknown:
         return f"of its releases, {line}"

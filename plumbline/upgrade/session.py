@@ -37,7 +37,7 @@ class Locks:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeSettings:
-    """Settings of the judgement on this machine."""
+    """Settings of an upgrade judgement on this machine."""
 
     work: Path
     pip_arguments: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class UpgradeSettings:
 
 
 def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
-    """Return the name of the workload to train.
+    """Return the workload to train.
 
     Default: the first with a probe, otherwise the first. Raise `ConfigurationError` for an unknown name.
     """
@@ -71,7 +71,7 @@ def local_trials(
 
 
 def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
-    """Return the packages that the candidate changes here.
+    """Return the package changes that the candidate makes here.
 
     Raise `ConfigurationError` unless the current lock's packages are installed.
     """
@@ -87,7 +87,7 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
 
 
 def _is_installed(change: PackageChange) -> bool:
-    """Return whether only a build's local label differs.
+    """Return whether only a build label such as `+cpu` differs.
 
     Most locks do not pin such a label, for example `+cpu`.
     """
@@ -100,7 +100,7 @@ def judge_upgrade(
     suite: Suite, workload: str, locks: Locks, settings: UpgradeSettings, say: Callable[[str], None] = lambda _: None,
     *, should_stop: Callable[[], bool] = lambda: False,
 ) -> UpgradeAnswer:  # fmt: skip
-    """Judge the candidate lock, by trials on this machine."""
+    """Judge the candidate lock by trials on this machine."""
     options = settings.options
     if options.releases and not options.allow_unhashed:
         hint = "leave it out, or add --allow-unhashed"
@@ -135,7 +135,7 @@ def judge_upgrade(
 
 
 def _elsewhere(locks: Locks) -> tuple[str, ...]:
-    """Return the conda and folder packages that differ between locks."""
+    """Return changed packages from conda or local folders, which are not tested."""
     before: Sequence[tuple[str, str]] = tuple(locks.current.elsewhere.items()) if locks.current else ()
     if locks.current is None:
         return ()

@@ -1,4 +1,4 @@
-"""Reachability, errors, clock, database and schedules of a Prefect server."""
+"""Prefect server access: reachability, errors, clock, database, schedules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from plumbline.schema.suite import Schedule
 
 
 class NotPrefectError(HTTPError):
-    """Error: a login page, a redirect or a different service answers instead of Prefect's API."""
+    """Error: something other than Prefect's API responds, such as a login page."""
 
 
 PREFECT_ERRORS = (HTTPError, PrefectHTTPStatusError, ValidationError, JSONDecodeError, OSError)
@@ -59,7 +59,7 @@ _DATE = re.compile(r"\d{1,2} [A-Z][a-z]{2} 20\d\d \d\d:\d\d:\d\d GMT")
 
 
 def paged(read: Callable[..., list[T]]) -> list[T]:
-    """Return all objects of a request, page by page. `read` takes `limit` and `offset`."""
+    """Return all objects of a paginated request; `read` takes `limit` and `offset`."""
     found: list[T] = []
     while len(page := read(limit=PAGE, offset=len(found))) == PAGE:
         found += page
@@ -88,12 +88,12 @@ def _has_body(response: Response) -> bool:
 
 
 def client_settings() -> dict[str, Any]:
-    """Return the settings of an HTTP client that refuses the answers of others."""
+    """Return HTTP client settings that reject responses of non-Prefect servers."""
     return {"event_hooks": {"response": [check_answer]}}
 
 
 def open_client() -> SyncPrefectClient:
-    """Return a client of the controller's API."""
+    """Return a client for the controller's Prefect API."""
     return get_client(httpx_settings=client_settings(), sync_client=True)
 
 
@@ -103,7 +103,7 @@ def server_errors(
     setting: str = "PREFECT_API_URL",
     key_hint: str = "set PREFECT_API_KEY, or PREFECT_API_AUTH_STRING for a server of your own",
 ) -> Iterator[None]:
-    """Convert the errors of Prefect's client to errors for a user.
+    """Convert the Prefect client's errors to user-readable errors.
 
     Raises `ConfigurationError` if Prefect's API is not there or refuses a request, `AccessError` for refused
     credentials, and `UnavailableError` if it does not answer. `setting` has the address.
@@ -136,7 +136,7 @@ def _away_hint(text: str, setting: str) -> str:
 
 
 def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) -> None:
-    """Wait until the Prefect API answers. Say once that it does not yet.
+    """Wait until the Prefect API responds, with one message while waiting.
 
     Raises the errors of `server_errors`: `UnavailableError` after `seconds`, any other one at once, also if
     PREFECT_API_URL is not set, or for a version of Prefect that does not fit.
@@ -163,7 +163,7 @@ def wait_for_api(seconds: float, say: Callable[[str], None] = lambda _: None) ->
 
 
 def check_api(client: SyncPrefectClient) -> None:
-    """Send a request that requires credentials, unlike the health check."""
+    """Send a request that requires credentials, unlike Prefect's health check."""
     try:
         client.hello()
     except PrefectHTTPStatusError as error:
@@ -173,13 +173,13 @@ def check_api(client: SyncPrefectClient) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its type."""
+    """Return the first line of an error's text, or the error's type."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The server's time, and this machine's before and after."""
+    """Server time, with this machine's times before and after the request."""
 
     server: datetime
     asked: datetime
@@ -187,13 +187,13 @@ class ClockReading:
 
     @property
     def difference_seconds(self) -> float:
-        """Return by how much the clocks differ at least, without its sign."""
+        """Return the minimum clock difference to the server, in seconds."""
         behind, ahead = self.asked - self.server, self.server - self.answered
         return max(behind.total_seconds(), ahead.total_seconds(), 0.0)
 
 
 def read_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> ClockReading | None:
-    """Return the server's time beside this machine's. `None` without a Date header.
+    """Read the server's and this machine's time; `None` without a Date header.
 
     The Date header of a busy server is old, as the server renews it once a second, and a proxy may add a header of its
     own clock. So the server is asked again if the clocks seem to differ.
@@ -213,7 +213,7 @@ def _ask_time(client: SyncPrefectClient) -> list[ClockReading]:
 
 
 def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = time.sleep) -> Callable[[], datetime]:
-    """Return a clock that follows the server's, which decides when a flow run is due.
+    """Return a clock that follows the server's time.
 
     The server's time is read to the second, and carried on by a monotonic clock; the local time is used where the
     server's cannot be read.
@@ -227,7 +227,7 @@ def server_clock(client: SyncPrefectClient, sleep: Callable[[float], None] = tim
 
 
 def server_time() -> datetime:
-    """Return the server's time. This machine's if the server does not answer."""
+    """Return the server's time, by default this machine's."""
     with open_client() as client:
         return server_clock(client)()
 
@@ -238,7 +238,7 @@ _TAG = suite_tag("")
 
 
 def database_remark(client: SyncPrefectClient) -> str:
-    """Return advice if several suites are deployed. "" if not, or if the database is known to be PostgreSQL.
+    """Return advice on using PostgreSQL if several suites are deployed, else "".
 
     The API shows the database's driver only if the server was given its address in parts.
     """
@@ -258,7 +258,7 @@ def database_remark(client: SyncPrefectClient) -> str:
 
 
 def check_schedule(schedule: Schedule, where: str) -> None:
-    """Raise `ConfigurationError` for a cron or a time zone that Prefect refuses."""
+    """Raise `ConfigurationError` for a cron string or time zone that Prefect rejects."""
     try:
         CronSchedule(cron=schedule.cron, timezone=schedule.timezone)
     except ValidationError as error:
@@ -268,7 +268,7 @@ def check_schedule(schedule: Schedule, where: str) -> None:
 
 
 def read_planned(client: SyncPrefectClient, name: str, since: datetime) -> Planned | None:
-    """Return the flow runs of a deployment that are due since `since`. `None` if it does not exist.
+    """Return a deployment's flow runs due since `since`; `None` if not deployed.
 
     A deployment without a schedule counts as active: nobody has paused it.
     """

@@ -1,4 +1,4 @@
-"""A suite's objects on a Prefect server: observe, plan, apply, prune."""
+"""A suite's objects on a Prefect server: observe, plan, apply, delete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from plumbline.tasks.prefect_client.notifications import Blocks, block_id, store
 
 
 def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple[PlanItem, ...]:
-    """Return the plan. Raise if a deployment's name belongs to a different suite."""
+    """Return the planned changes; raise for another suite's deployment name."""
     pools, blocks = ([item.name for item in wanted if item.kind == kind] for kind in ("work-pool", "block"))
     changes = compare_items(wanted, observe(client, suite, pools, blocks))
     for change in changes:
@@ -47,7 +47,7 @@ def plan(client: SyncPrefectClient, suite: str, wanted: Sequence[Item]) -> tuple
 
 
 def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
-    """Raise if a deployment with an ambiguous name belongs to a different suite."""
+    """Raise if an ambiguous deployment name belongs to a different suite."""
     with suppress(ObjectNotFound):
         for tag in client.read_deployment_by_name(name).tags:
             kind, _, other = tag.partition(":")
@@ -57,7 +57,7 @@ def _refuse_foreign(client: SyncPrefectClient, suite: str, name: str) -> None:
 
 
 def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks | None = None) -> None:
-    """Create missing objects, change different ones, and delete outdated automations. Idempotent."""
+    """Create missing objects, update different ones, delete outdated automations. Idempotent."""
     for change in (item for item in changes if item.verb in ("create", "change", "delete")):
         if change.verb == "delete":
             _delete_automation(client, change.item)
@@ -80,7 +80,7 @@ def apply(client: SyncPrefectClient, changes: Sequence[PlanItem], blocks: Blocks
 
 
 def _process_template(client: SyncPrefectClient) -> dict[str, Any]:
-    """Return Prefect's template of a process pool, without the job variable `command`.
+    """Return Prefect's process pool template, without the job variable `command`.
 
     A deployment then decides what a flow does, and no longer what the worker runs in its place.
     """
@@ -92,14 +92,14 @@ def _process_template(client: SyncPrefectClient) -> dict[str, Any]:
 
 
 def prune(client: SyncPrefectClient, changes: Sequence[PlanItem]) -> None:
-    """Delete the suite's deployments that are no longer in the suite."""
+    """Delete deployments that are no longer in the suite."""
     for change in (item for item in changes if item.verb == "extra"):
         if change.item.kind == "deployment":
             client.delete_deployment(client.read_deployment_by_name(change.item.name).id)
 
 
 def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
-    """Return scheduled rounds of renamed suites: a different name, the same store."""
+    """Return scheduled rounds of renamed suites (different name, same store)."""
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", "plumbline-round"]))
     found = paged(partial(client.read_deployments, deployment_filter=tagged))
     return [
@@ -112,7 +112,7 @@ def other_schedules(client: SyncPrefectClient, suite: Suite) -> list[str]:
 
 
 def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
-    """Create a deployment with its flow's parameter schema. Return its id."""
+    """Create a deployment with its flow's parameter schema; return its id."""
     flow_name, _, name = item.name.partition("/")
     fields, strategy = item.fields, item.fields["collision_strategy"]
     return client.create_deployment(
@@ -135,7 +135,7 @@ def create_deployment(client: SyncPrefectClient, item: Item) -> UUID:
 
 
 def _update_deployment(client: SyncPrefectClient, change: PlanItem) -> None:
-    """Change the fields that differ. Keep people's job variables, limits and pauses."""
+    """Update changed fields, preserving manually set job variables, limits and pauses."""
     item, fields = change.item, change.item.fields
     found = client.read_deployment_by_name(item.name)
     names = {"entrypoint": "entrypoint", "work_pool": "work_pool_name", "work_queue": "work_queue_name",
@@ -176,7 +176,7 @@ def _flow(entrypoint: str) -> Flow[..., Any]:
 
 
 def observe(client: SyncPrefectClient, suite: str, pools: list[str], blocks: list[str]) -> tuple[Item, ...]:
-    """Return the named pools and blocks, and the suite's deployments and automations."""
+    """Read the named pools and blocks, and the suite's deployments and automations."""
     wanted = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
     found = paged(partial(client.read_work_pools, work_pool_filter=wanted))
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=["plumbline", suite_tag(suite)]))
@@ -261,7 +261,7 @@ def _delete_automation(client: SyncPrefectClient, item: Item) -> None:
 
 
 def _read_automations(client: SyncPrefectClient) -> list[Automation]:
-    """Return all automations, page by page, which the client of Prefect 3.6 cannot ask for."""
+    """Return all automations, paginated, which Prefect 3.6's client does not support."""
 
     def read(limit: int, offset: int) -> list[Automation]:
         page = client.request("POST", "/automations/filter", json={"limit": limit, "offset": offset}).json()

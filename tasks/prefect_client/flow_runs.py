@@ -1,4 +1,4 @@
-"""Flow runs and their work pools: states and progress, in terms of `plumbline.night.dispatch`."""
+"""Flow runs and work pools: states and progress, converted for `plumbline.night.dispatch`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class PoolHealth:
-    """Prefect's knowledge about the workers of a work pool."""
+    """Health of a work pool: what Prefect knows about its workers."""
 
     workers: dict[str, bool]
     """Whether each known worker is online, by name."""
@@ -75,12 +75,12 @@ class PoolHealth:
 
     @property
     def is_online(self) -> bool:
-        """Return whether a run in the pool can start now."""
+        """Return whether a run in this pool can start now."""
         return not self.has_workers or any(self.workers.values())
 
 
 def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
-    """Return the health of a work pool. `None` if it does not exist."""
+    """Return a work pool's health, or `None` if it does not exist."""
     try:
         found = client.read_work_pool(pool)
         if found.is_push_pool or found.is_managed_pool:
@@ -96,7 +96,7 @@ def read_pool(client: SyncPrefectClient, pool: str) -> PoolHealth | None:
 
 
 def read_online(client: SyncPrefectClient, pools: Collection[str]) -> dict[str, bool]:
-    """Return for each existing pool whether a run can start now.
+    """Return for each existing work pool whether runs can start now.
 
     Only a pool that is paused is asked for its workers, which its status hides.
     """
@@ -116,7 +116,7 @@ def start_run(
     apis: PlatformApis, platform: str, deployment: str, *, parameters: dict[str, Any], name: str,
     tags: Sequence[str] = (), key: str = "", due: datetime | None = None, job_variables: dict[str, Any] | None = None,
 ) -> UUID:  # fmt: skip
-    """Start a deployment on the platform's API. Return the run's id.
+    """Start a deployment on the platform's API, and return the run's id.
 
     On the controller's own API the run is a child of this flow run. A different API knows nothing of this one.
     """
@@ -137,7 +137,7 @@ def start_run(
 
 
 def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
-    """Raise `ConfigurationError` unless the runs of every platform's work pool have an image to choose.
+    """Raise `ConfigurationError` if a platform's work pool cannot run a chosen image.
 
     A platform whose own API does not answer is left to dispatch, which stops no other platform for it.
     """
@@ -163,13 +163,13 @@ def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
 
 
 def _lots(values: Collection[T], size: int) -> Iterator[list[T]]:
-    """Yield the values in lists of at most `size`: Prefect returns at most 200 objects at once."""
+    """Split values into lists of at most `size`."""
     every = list(values)
     yield from (every[first : first + size] for first in range(0, len(every), size))
 
 
 def read_keys(client: SyncPrefectClient, keys: Collection[str]) -> list[str]:
-    """Return the idempotency keys for which a run exists."""
+    """Return the idempotency keys that already have a run."""
     found = list[str]()
     for lot in _lots(keys, PAGE):
         some = FlowRunFilterIdempotencyKey(any_=lot)
@@ -219,7 +219,7 @@ def read_children(
 
 
 def _last_warnings(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, str]:
-    """Return the first line of each run's newest warning: Prefect's Kubernetes worker logs there why a pod waits."""
+    """Return each run's newest warning, where Prefect's Kubernetes worker explains pending pods."""
     found: dict[UUID, str] = {}
     for lot in _lots(runs, PAGE):
         wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=lot), level=LogFilterLevel(ge_=logging.WARNING))
@@ -241,13 +241,13 @@ def _child(client: SyncPrefectClient, run: FlowRun, alive: RunProgress, hindered
 
 
 def _cancelled_by_person(client: SyncPrefectClient, run: FlowRun) -> bool | None:
-    """Return whether a person was the first to cancel. `None` if unknown."""
+    """Return whether a person cancelled the run first; `None` if unknown."""
     asked = [state for state in client.read_flow_run_states(run.id) if state.type is StateType.CANCELLING]
     return min(asked, key=lambda state: state.timestamp).message != CANCELLED_BY_ROUND if asked else None
 
 
 def count_crashes(run_id: UUID) -> int:
-    """Count a run's crashes since it was scheduled; 0 if the server is away."""
+    """Count a run's crashes since scheduling; 0 if unknown."""
     try:
         with open_client() as client:
             states = sorted(client.read_flow_run_states(run_id), key=lambda state: state.timestamp)
@@ -267,14 +267,14 @@ def count_crashes(run_id: UUID) -> int:
 
 
 def last_error(client: SyncPrefectClient, run_id: UUID) -> str:
-    """Return the last line of the run's newest error in its log, or ""."""
+    """Return the last line of the newest error in the run's log."""
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]), level=LogFilterLevel(ge_=logging.ERROR))
     logs = client.read_logs(wanted, limit=1, sort=LogSort.TIMESTAMP_DESC)
     return logs[0].message.strip().rpartition("\n")[2] if logs else ""
 
 
 def release_deleted_slot(run_id: UUID) -> None:
-    """Release the run's slot if its deployment was deleted meanwhile. Do nothing if the server does not answer.
+    """Release the run's concurrency slot if its deployment was deleted. Do nothing if the server does not answer.
 
     Prefect refuses every final state of a run that holds a slot of a concurrency limit that is gone.
     """
@@ -290,7 +290,7 @@ def release_deleted_slot(run_id: UUID) -> None:
 
 
 def read_round_runs(client: SyncPrefectClient, suite: str, round_id: str) -> list[FlowRun]:
-    """Return the trainings of a suite's round, oldest first."""
+    """Return the training runs of a round, oldest first."""
     tags = FlowRunFilterTags(all_=[suite_tag(suite), f"round:{round_id}"])
     runs = paged(partial(client.read_flow_runs, flow_run_filter=FlowRunFilter(tags=tags)))
     return sorted(runs, key=lambda run: str(run.created))

@@ -81,7 +81,7 @@ _EXAMPLES: dict[type[Block], str] = {
 
 
 class Blocks:
-    """Blocks with addresses in the environment. Addresses are never shown."""
+    """Notification blocks of the suite, with secret addresses from the environment."""
 
     def __init__(self, suite: Suite, environment: Mapping[str, str]) -> None:
         self._blocks: dict[str, NotificationBlock] = {}
@@ -97,20 +97,20 @@ class Blocks:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Return a short SHA-256 of each block's address, to detect a change."""
+        """Return a short SHA-256 of each block's address, to detect changes."""
         return {name: _fingerprint(_address(block.model_dump())) for name, block in self._blocks.items()}
 
     def get(self, block: str) -> NotificationBlock | None:
-        """Return the local block, for an unreachable server. `None` without address."""
+        """Return the block built locally, for an unreachable server; `None` without address."""
         return self._blocks.get(block)
 
     def save(self, block: str) -> None:
-        """Create `TYPE/NAME` on the server, or update its address."""
+        """Create the block `TYPE/NAME` on the server, or update its address."""
         _ = self._blocks[block].save(block.partition("/")[2], overwrite=True)
 
 
 def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
-    """Return the fingerprint of a block on the server. `None` if absent."""
+    """Return the address fingerprint of a server's block; `None` if absent."""
     kind, _, name = block.partition("/")
     try:
         stored = client.read_block_document_by_name(name, kind, include_secrets=True)
@@ -120,7 +120,7 @@ def stored_fingerprint(client: SyncPrefectClient, block: str) -> str | None:
 
 
 def block_id(client: SyncPrefectClient, block: str) -> UUID:
-    """Return the id of `TYPE/NAME`. Raise `ObjectNotFound` if absent."""
+    """Return the id of block `TYPE/NAME`; raise `ObjectNotFound` if absent."""
     kind, _, name = block.partition("/")
     return client.read_block_document_by_name(name, kind).id
 
@@ -146,7 +146,7 @@ def _quiet_apprise() -> Iterator[None]:
 
 
 def _create_block(block: str, address: str, variable: str) -> NotificationBlock:
-    """Return the block `TYPE/NAME` for an address. Raise if it does not fit."""
+    """Build the block `TYPE/NAME` for an address; raise if unfit."""
     kind, where = block.partition("/")[0], f"the address in {variable}"
     if kind == _PAGER:
         return _pager(block, address, where)
@@ -178,7 +178,7 @@ def _pager(block: str, address: str, where: str) -> PagerDutyWebHook:
 def send(
     block: str, subject: str, body: str, known: Blocks, *, event: AlertEvent | None = None, about: str = ""
 ) -> str:
-    """Send one message through a Prefect block. Return the reason of a failure, or "".
+    """Send one message through a Prefect block; return the failure, or "".
 
     Without an `event` the message is a test. `about` is the incident key for services that group messages.
     """
@@ -209,7 +209,7 @@ def _level(event: AlertEvent | None) -> Level:
 
 
 def _services(block: NotificationBlock) -> list[NotifyBase]:
-    """Return the services of Apprise that the block's address resolves to. The general one if none is known."""
+    """Return the Apprise services behind a block's address, or a generic one."""
     from apprise import Apprise, NotifyBase
 
     examples = [address for kind, address in _EXAMPLES.items() if isinstance(block, kind)]
@@ -223,7 +223,7 @@ def _services(block: NotificationBlock) -> list[NotifyBase]:
 
 
 def _fitted(subject: str, body: str, services: list[NotifyBase]) -> tuple[str, str]:
-    """Return subject and body, escaped for what the services show, and no longer than they take."""
+    """Return subject and body, escaped and shortened for these services."""
     channels = {_channel(service) for service in services}
     # Several services get one text: that of chats is harmless to each.
     channel: Channel = channels.pop() if len(channels) == 1 else "chat"
@@ -245,7 +245,7 @@ def _fitted(subject: str, body: str, services: list[NotifyBase]) -> tuple[str, s
 
 
 def _channel(service: NotifyBase) -> Channel:
-    """Return the text format of the service's receivers: a chat shows mentions and links also in plain text."""
+    """Return the text format of a service: plain, HTML, or chat markup."""
     if _schemas(service) & _MACHINES:
         return "plain"
     return "html" if service.notify_format == "html" else "chat"
@@ -256,7 +256,7 @@ def _schemas(service: NotifyBase) -> set[str]:
 
 
 def _load(block: str, known: Blocks) -> Block:
-    """Return the server's block, or the local one if unreachable."""
+    """Return the block from the server, or the local one if unreachable."""
     ours = known.get(block)
     if PREFECT_API_URL.value() is None:
         # Prefect would start a temporary server without blocks.
@@ -274,7 +274,7 @@ def _load(block: str, known: Blocks) -> Block:
 
 
 def _page(block: PagerDutyWebHook, subject: str, body: str, *, event: AlertEvent | None, about: str) -> None:
-    """Open or resolve an incident by PagerDuty's Events API. Raise `HTTPError` on failure.
+    """Open or resolve a PagerDuty incident; raise `HTTPError` on failure.
 
     Prefect's block and Apprise only open incidents: a recovery would page again.
     """

@@ -1,4 +1,4 @@
-"""Prefect as dispatch's `Orchestrator`: starts, observes and cancels runs."""
+"""Prefect implementation of the `Orchestrator` interface: start, observe, cancel runs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _NOT_DEPLOYED = ConfigurationError("its training is not deployed", hint="run `pl
 
 
 class WorkerOrder(Protocol):
-    """Order for a worker. Its `record_id` names the attempt."""
+    """Order for a worker, identified by its `record_id`."""
 
     @property
     def record_id(self) -> str:
-        """Return the id of the attempt's record or report in the outbox."""
+        """Return the id of the record or report in the outbox."""
 
     @property
     def platform(self) -> str:
@@ -49,7 +49,7 @@ OrderType = TypeVar("OrderType", bound=WorkerOrder)
 
 
 class PrefectOrchestrator(Generic[OrderType]):
-    """`plumbline.night.dispatch.Orchestrator` over the APIs of the suite's platforms.
+    """Implementation of `plumbline.night.dispatch.Orchestrator` over the platforms' Prefect APIs.
 
     An API that does not answer is nothing that is known of its platforms, and stops no other platform.
     """
@@ -74,7 +74,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         self.progress: dict[DispatchedRun, RunProgress] = {}
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None]:
-        """Return whether a run of each platform can start now."""
+        """Return whether each platform can start a run now."""
         found: dict[str, bool | None] = dict.fromkeys(platforms)
         for client, names in self._apis.groups(platforms):
             with suppress(*PREFECT_ERRORS):
@@ -84,7 +84,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         return found
 
     def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
-        """Return the runs that exist already on the servers."""
+        """Return the runs that already exist on the servers."""
         orders = {run: self._orders(*run) for run in runs}
         found: list[DispatchedRun] = []
         for client, platforms in self._apis.groups(dict.fromkeys(order.platform for order in orders.values())):
@@ -100,7 +100,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         return found
 
     def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[DispatchedRun, str]:
-        """Dispatch the attempts, platforms side by side: each start is several requests."""
+        """Start the attempts, platforms in parallel."""
         lots: dict[str, list[tuple[Job, int]]] = {}
         for job, attempt in attempts:
             # A different API answers one request at a time, and Prefect numbers the runs of one deployment.
@@ -129,7 +129,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         return answers
 
     def observe(self, runs: Sequence[DispatchedRun]) -> Mapping[DispatchedRun, ChildRun]:
-        """Read the state of each run. Leave out those whose server does not answer."""
+        """Read the state of each run, omitting servers that do not respond."""
         children: dict[DispatchedRun, ChildRun] = {}
         started = [run for run in runs if run in self._ids]
         for client, platforms in self._apis.groups(dict.fromkeys(self._platforms[run] for run in started)):
@@ -150,7 +150,7 @@ class PrefectOrchestrator(Generic[OrderType]):
                 self._apis.ask(self._apis.of(self._platforms[run]), change)
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
-        """Return whether the attempt's record is in the outbox."""
+        """Return whether the attempt's record is already in the outbox."""
         return self._recorded(self._orders(job.key, attempt))
 
 

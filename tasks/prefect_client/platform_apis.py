@@ -1,4 +1,4 @@
-"""Clients of the Prefect APIs of a suite: the controller's own, and those that platforms name.
+"""Clients of a suite's Prefect APIs: the controller's, and platforms' own ones.
 
 A platform with an `api` of its own has its pool, its deployments and its runs there. Its workers hold no key of the
 controller's API, on which rounds, blocks and secrets are.
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class PlatformApis:
-    """The clients by platform."""
+    """Prefect API clients by platform."""
 
     def __init__(self, own: SyncPrefectClient, others: Mapping[str, SyncPrefectClient]) -> None:
         self.own = own
@@ -48,7 +48,7 @@ class PlatformApis:
     def ask(
         self, client: SyncPrefectClient, request: Callable[[SyncPrefectClient], T], seconds: float | None = None
     ) -> T:
-        """Return the result of a request. Raise `TimeoutError` if a platform's API does not answer in time.
+        """Send a request to a platform's API. Raise `TimeoutError` if the API does not answer in time.
 
         That API is not asked again before it has answered or failed. A platform's API decides what it answers: an
         error that Prefect's client does not declare is a `NotPrefectError`.
@@ -71,15 +71,15 @@ class PlatformApis:
         return answer.result(ANSWER_SECONDS if seconds is None else seconds)
 
     def of(self, platform: str) -> SyncPrefectClient:
-        """Return the client of a platform's API. Of the controller's own for any other name."""
+        """Return a platform's API client, by default the controller's."""
         return self._others.get(platform, self.own)
 
     def is_own(self, platform: str) -> bool:
-        """Return whether the platform's runs are on the controller's API."""
+        """Return whether a platform uses the controller's own API."""
         return platform not in self._others
 
     def foreign(self, suite: Suite) -> list[tuple[str, str, SyncPrefectClient]]:
-        """Return the address of each other API, with its first platform and that platform's client."""
+        """Return each separate API's address, with its first platform and client."""
         first: dict[str, str] = {}
         for name in self._others:
             first.setdefault(suite.platforms[name].api, name)
@@ -95,7 +95,7 @@ class PlatformApis:
 
 
 def platform_clocks(apis: PlatformApis, platforms: Iterable[str]) -> dict[str, Callable[[], datetime]]:
-    """Return the clock of each platform's server, which decides when a run is due."""
+    """Return the server clock of each platform, by which runs are due."""
     clocks: dict[str, Callable[[], datetime]] = {}
     for client, names in apis.groups(platforms):
         clock: Callable[[], datetime] = partial(datetime.now, UTC)
@@ -106,7 +106,7 @@ def platform_clocks(apis: PlatformApis, platforms: Iterable[str]) -> dict[str, C
 
 
 def platform_errors(suite: Suite, name: str) -> AbstractContextManager[None]:
-    """Convert the errors of a platform's API, or of the controller's own for any other name."""
+    """Convert errors of a platform's API, by default the controller's."""
     platform = suite.platforms.get(name)
     if platform is None or not platform.api:
         return server_errors()
@@ -115,7 +115,7 @@ def platform_errors(suite: Suite, name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def open_apis(suite: Suite) -> Iterator[PlatformApis]:
-    """Yield the clients of the suite's APIs. An API that two platforms share has one client for each key."""
+    """Open the clients of all the suite's APIs, one for each key."""
     with ExitStack() as stack:
         own = stack.enter_context(open_client())
         opened: dict[tuple[str, str], SyncPrefectClient] = {}
@@ -130,7 +130,7 @@ def open_apis(suite: Suite) -> Iterator[PlatformApis]:
 
 
 def _client(api: str, key: str) -> SyncPrefectClient:
-    """Return a client with this key: a login `NAME:PASSWORD`, or a key of Prefect Cloud.
+    """Return a client with this login (`NAME:PASSWORD`) or API key.
 
     No header of the controller's own API, which may be a secret of its proxy, goes to a different one.
     """

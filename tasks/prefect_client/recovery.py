@@ -45,13 +45,13 @@ _RECENT = timedelta(days=1)
 
 
 def final_state(code: ExitCode, text: str) -> State[None]:
-    """Return the final state of a controller. Its name is the verdict, or the kind of the error."""
+    """Return a controller's final state, named after verdict or error kind."""
     message = escape(text, "log")
     return Completed(message=message) if code is ExitCode.PASS else Failed(name=STATE_NAMES[code], message=message)
 
 
 def read_open_rounds(client: SyncPrefectClient, suite: str, now: datetime) -> list[FlowRun]:
-    """Return the rounds and upgrades of a suite that run, or that are to be continued."""
+    """Return the suite's rounds and upgrades that are running or resumable."""
     types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
     waiting = _read(client, suite, name=FlowRunFilterStateName(any_=["AwaitingRetry", "Late"]))
     return [
@@ -62,7 +62,7 @@ def read_open_rounds(client: SyncPrefectClient, suite: str, now: datetime) -> li
 
 
 def read_failed_rounds(client: SyncPrefectClient, suite: str, now: datetime) -> list[FlowRun]:
-    """Return the rounds and upgrades of a suite that ended by no decision of Plumbline's."""
+    """Return the suite's rounds and upgrades that ended without a result."""
     return _read(client, suite, since=now - _RECENT, name=FlowRunFilterStateName(any_=["Failed", LOST]))
 
 
@@ -74,13 +74,13 @@ def _read(client: SyncPrefectClient, suite: str, *, since: datetime | None = Non
 
 
 def name_of_round(suite: Suite, run: FlowRun) -> str:
-    """Return the name under which a run's round is stored."""
+    """Return the name under which a flow run's round is stored."""
     due = run.expected_start_time or run.created or datetime.now(UTC)
     return str(run.parameters.get("round_id") or round_of_run(suite.name, str(run.id), due))
 
 
 def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
-    """Return exit code and headline of a round's verdict or an upgrade's outcome. `None` if neither is stored."""
+    """Return a stored result's exit code and headline, else `None`."""
     central = CentralStore(open_store(suite.store))
     if (upgraded := upgrade_outcome.read_outcome(central, suite.name, round_id)) is not None:
         return upgraded.exit_code, upgrade_outcome.headline(upgraded)
@@ -94,7 +94,7 @@ def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
 def recover(
     client: SyncPrefectClient, suite: Suite, run: FlowRun, progress: RunProgress | None, now: datetime
 ) -> State | None:
-    """Crash, resume or end a run if due. Return its new state, if any.
+    """Crash, resume or end a run if due; return the state.
 
     `progress` is the controller's last sign of life, `now` the server's time.
     """
@@ -130,7 +130,7 @@ def _signs_of_life(state: State, progress: RunProgress | None) -> Iterable[float
 
 
 def _end(suite: Suite, run: FlowRun, why: str) -> State[None]:
-    """Return the state of the stored verdict, or that of a lost round."""
+    """Return the stored verdict's final state, or that of a lost round."""
     if (result := stored_result(suite, name_of_round(suite, run))) is not None:
         return final_state(*result)
     return Failed(name=LOST, message=f"{why}: see the log of the controllers' worker")

@@ -1,4 +1,4 @@
-"""A round for the command line: start, follow, cancel, read the verdict."""
+"""Control of a round by the command line: start, follow, cancel, verdict."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RoundRun:
         self._context.__exit__(kind, error, trace)
 
     def start(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start the round with the file's suite. Continue an unfinished round of this name.
+        """Start or continue the round with the file's suite.
 
         Waits for a server that restarts. Raises `ConfigurationError` if nothing is deployed, and `UnavailableError` if
         the server does not answer or no worker could start the round.
@@ -140,7 +140,7 @@ class RoundRun:
             waits = is_queued
 
     def cancel(self, seconds: float, display: Display) -> None:
-        """Cancel the round. Show its trainings until they have ended, for up to `seconds`."""
+        """Cancel the round, and show its trainings for up to `seconds`."""
         deadline = time.monotonic() + seconds
         is_running = self._state is not None and self._state.is_running()
         state: State[None] = Cancelling() if is_running else Cancelled()
@@ -156,14 +156,14 @@ class RoundRun:
             return
 
     def verdict(self) -> RoundVerdict:
-        """Return the round's verdict, or raise the error that ended the round."""
+        """Return the round's verdict, or raise the error that ended it."""
         found = self._stored_verdict()
         if found is None:
             raise self._error()
         return found
 
     def _error(self) -> PlumblineError:
-        """Return the error that the run ended with, by its state's name."""
+        """Return the error that ended the run, by its state's name."""
         name, message = (self._state.name, self._state.message) if self._state is not None else ("", "")
         kind = _ERRORS.get(name or "", InconclusiveError)
         return kind(message or f"it ended without a verdict, in the state {name}", where=self._name)
@@ -184,7 +184,7 @@ class RoundRun:
             return None
 
     def _say_failure(self, display: Display, name: str, run_id: UUID, state: State | None) -> None:
-        """Show once why a run ended or is started again. A round's final state is the command's answer."""
+        """Print once why a run crashed or is being restarted."""
         if state is None or state.id in self._said:
             return
         is_training = run_id != self._id
@@ -196,7 +196,7 @@ class RoundRun:
             display.say(": ".join(part for part in parts if part))
 
     def _show(self, display: Display) -> RunProgress | None:
-        """Show the trainings. Return the progress of the round itself."""
+        """Show the trainings' progress; return the round's own progress."""
         runs = read_round_runs(self._client, self._suite.name, self._round_id)
         progress = read_progress(self._client, [self._run_id, *(run.id for run in runs)])
         if (own := progress.get(self._run_id)) is not None:
@@ -222,7 +222,7 @@ class UpgradeRun(RoundRun):
         self._parameters = dict(parameters)
 
     def outcome(self) -> UpgradeOutcome:
-        """Return the outcome. Raise the run's error if there is none."""
+        """Return the upgrade's outcome; raise the run's error if there is none."""
         found = self._stored_outcome()
         if found is None:
             raise self._error()

@@ -1,1 +1,1 @@
-"""Nights of a suite in the formats of other tools."""
+"""Import and export of a suite's nights in other tools' formats."""

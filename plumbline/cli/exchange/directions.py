@@ -1,4 +1,4 @@
-"""Directions of other tools' metrics, by their names."""
+"""Directions of other tools' metrics (lower or higher is worse), by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def worse_by_name(name: str) -> Worse | None:
-    """Return the direction that a metric's name states; `None` if none.
+    """Return the worse direction that a metric's name implies, or `None`.
 
     Times, losses, errors and sizes are costs: a higher value is worse. Of a ratio the numerator decides, as samples
     per second are not a time. A size per time is a rate. A slash before anything but a unit separates folders
@@ -41,7 +41,7 @@ def worse_by_name(name: str) -> Worse | None:
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of this name.
+    """Return the metric definition for this name.
 
     An unknown metric has a relative scale, and the direction of its name, by default that of a rate.
     """

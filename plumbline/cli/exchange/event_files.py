@@ -1,4 +1,4 @@
-"""Nights as TensorBoard event files: the numbers of all nights, and the curves of each training."""
+"""Export to TensorBoard event files: nightly numbers, and training curves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _write_curves(central: CentralStore, run: NightRun, folder: Path) -> None:
 
 
 def _by_line(runs: Iterable[NightRun]) -> dict[tuple[str, str], list[NightRun]]:
-    """Return the runs with a record by platform and workload: an event file has no point without a number."""
+    """Group the runs with a record by platform and workload."""
     lines: dict[tuple[str, str], list[NightRun]] = {}
     for run in runs:
         if run.record:
@@ -50,7 +50,7 @@ def _by_line(runs: Iterable[NightRun]) -> dict[tuple[str, str], list[NightRun]]:
 
 
 class _EventFile:
-    """Writer of one event file, as TensorBoard's own package writes them."""
+    """Writer of one TensorBoard event file."""
 
     def __init__(self, folder: str) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -79,7 +79,7 @@ class _EventFile:
 
 @contextmanager
 def _event_file(folder: Path) -> Iterator[_EventFile]:
-    """Yield a writer of the folder's event file, which appears when it is whole."""
+    """Yield an event file writer; move the finished file into place."""
     with tempfile.TemporaryDirectory(prefix="plumbline-events-") as elsewhere:
         file = _EventFile(elsewhere)
         try:

@@ -30,7 +30,7 @@ _SCHEMA = pa.schema([
 
 
 def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Table:
-    """Return one row per night, platform and workload, ordered by time. Of the last nights of each platform.
+    """Return a table with one row per night, platform and workload, by time. Of the last nights of each platform.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
     platform's; they are null in the nights of a rebuilt series.
@@ -46,7 +46,7 @@ def _row(run: NightRun) -> dict[str, Any]:
 
 
 def prometheus_text(series: Sequence[SeriesFile]) -> str:
-    """Return the state after each platform's last round as Prometheus metrics.
+    """Return each platform's latest results as Prometheus metrics.
 
     A metric that this round did not measure is absent, so that no old value looks like tonight's.
     """
@@ -92,7 +92,7 @@ def _last_values(series: SeriesFile, round_id: str) -> Iterator[tuple[str, str, 
 
 @dataclass(frozen=True, slots=True)
 class Nights:
-    """Nights to export: the series of every platform of a suite, and the store of their records."""
+    """Nights to export: all platforms' series, and the store with their records."""
 
     suite: str
     central: CentralStore
@@ -102,13 +102,13 @@ class Nights:
 
     @property
     def runs(self) -> tuple[NightRun, ...]:
-        """Return the nights as runs, the platforms one after the other."""
+        """Return the nights as runs, grouped by platform."""
         return tuple(run for series in self.series for run in night_runs(series, self.last))
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: its kind of output, and its writer, which returns the number of rows or runs."""
+    """Export format: kind of output, and the function that writes it."""
 
     target: Literal["file", "folder", "address"]
     write: Callable[[Nights, str], int]
@@ -145,7 +145,7 @@ def _write_mlflow(nights: Nights, out: str) -> int:
 
 
 def _replace(out: Path, write: Callable[[Path], object]) -> None:
-    """Replace `out` in one step: a collector must never read half a file."""
+    """Replace `out` atomically, so that no collector reads a partial file."""
     part = out.with_name(f".{out.name}.part")
     write(part)
     part.replace(out)

@@ -1,4 +1,4 @@
-"""Series of other tools: histories by platform, workload and metric, with a receipt of how they were read. Pure."""
+"""Series imported from other tools, by platform, workload and metric. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAY_SECONDS = 86400.0
 
 
 class Direction(Model):
-    """Direction in which a metric gets worse, and its source."""
+    """Direction in which a metric gets worse, and how it was determined."""
 
     metric: str
     worse: Worse
@@ -34,7 +34,7 @@ class Direction(Model):
 
 
 class EndedSeries(Model):
-    """Series without a value in the newest night of the file."""
+    """Series that has no value in the file's newest night."""
 
     platform: str
     workload: str
@@ -44,7 +44,7 @@ class EndedSeries(Model):
 
 
 class Receipt(Model):
-    """How a file was read."""
+    """Receipt of how an imported file was interpreted."""
 
     rows: int
     first: str
@@ -61,7 +61,7 @@ class Receipt(Model):
 
 @dataclass(frozen=True, slots=True)
 class ExternalSeries:
-    """Series of a file, and the receipt of its reading."""
+    """Series of an imported file, with the receipt."""
 
     histories: tuple[MetricHistory, ...]
     receipt: Receipt
@@ -139,7 +139,7 @@ def parse_external(
 def accepted_since(
     histories: Sequence[MetricHistory], accepted: Mapping[str, float], *, where: str
 ) -> tuple[MetricHistory, ...]:
-    """Return the histories with a new level from each accepted time on, by the series' printed name or its metric.
+    """Reset each history's reference from the time that a person accepted. Series are named as printed, or by metric.
 
     Raise `ConfigurationError` for a name without a series, and for a time after which a named series has no night.
     """
@@ -162,7 +162,7 @@ def accepted_since(
 
 
 def _is_closed(history: MetricHistory) -> bool:
-    """Return whether a series ends before its accepted date."""
+    """Return whether a series has no value after its accepted date."""
     return any(all(value is None for value in history.values[boundary.index :]) for boundary in history.boundaries)
 
 
@@ -184,7 +184,7 @@ def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHis
 
 
 def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> Metric:
-    """Return the metric with a scale that suits its values.
+    """Choose the metric definition with a scale that suits the values.
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """
@@ -221,7 +221,7 @@ def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sig
 
 
 def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
-    """Return the last row with a value of each time.
+    """Return the last row with a value for each time.
 
     A rerun replaces a run.
     """
@@ -233,7 +233,7 @@ def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _missing_nights(rows: Sequence[_Row], last: float) -> int:
-    """Return the number of nights since the series' last row.
+    """Return how many nights the series is missing at its end.
 
     A night is the usual step between its rows.
     """

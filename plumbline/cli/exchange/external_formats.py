@@ -1,4 +1,4 @@
-"""Rows of the files that benchmark tools write, as CSV, JSON or JSON lines. Pure.
+"""Parser of benchmark tools' result files: CSV, JSON, JSON lines. Pure.
 
 A file becomes rows of a time, a metric and a value, with a platform and a workload where it names them. A wide table,
 as Otava reads it, has one column for each metric.
@@ -59,18 +59,18 @@ _COMMENTS = re.compile(r"\A(?:\s*#[^\r\n]*)+")
 
 @dataclass(frozen=True, slots=True)
 class TableChoice:
-    """Columns and metrics that a person names; empty ones are found by their names and values."""
+    """User's choice of columns and metrics; empty means detect."""
 
     time: str = ""
     metrics: tuple[str, ...] = ()
 
     @property
     def layout(self) -> Layout:
-        """Return how a delimited file is read."""
+        """Return how to parse a delimited file."""
         return Layout(lambda names: "time" in _columns(names, self), self._time_of, unit="row")
 
     def _time_of(self, names: Sequence[str], where: str) -> Callable[[Sequence[str]], str]:
-        """Return a reader of whether a record has a time. Raise for a header without one, or with a name twice."""
+        """Return a function that reads a record's time. Raise for a header without one, or with a name twice."""
         time = _columns(names, self).get("time")
         if time is None:
             hint = (
@@ -85,7 +85,7 @@ class TableChoice:
 
 @dataclass(frozen=True, slots=True)
 class ExternalRow:
-    """One value, as text or as a number, with its place in the file."""
+    """One value (text or number), with its place in the file."""
 
     where: str
     time: object
@@ -100,7 +100,7 @@ class ExternalRow:
 def read_rows(
     text: str, where: str, dates: Mapping[str, object] = {}, choice: TableChoice = TableChoice()
 ) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
-    """Return the rows of a file, and the columns that are ignored.
+    """Return a file's rows, and the ignored columns.
 
     `dates` are those of the revisions that a graph of asv counts.
     """
@@ -118,13 +118,13 @@ def read_rows(
 
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
-    """Return the revisions' dates from an asv site's index; empty for other files."""
+    """Return commit dates from an asv site's index; empty for other files."""
     dates = field(_document(text), "revision_to_date") if "revision_to_date" in text else None
     return dates if isinstance(dates, dict) else {}
 
 
 def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bool:
-    """Return whether an asv file has measurements of its own."""
+    """Return whether a file contains measurements, unlike asv's index files."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
     document = _document(text)
@@ -139,7 +139,7 @@ def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bo
 
 
 def _document(text: str) -> object:
-    """Return a JSON document. `None` for other text."""
+    """Parse a JSON document; return `None` for other text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
-    """Return the file's name of each known column."""
+    """Map each known column to its name in the file."""
     by_name = {key.strip().lower(): key for key in reversed(keys)}
     found = {}
     for column, names in {**_NAMES, **({"time": (choice.time.lower(),)} if choice.time else {})}.items():
@@ -187,7 +187,7 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:
-    """Return the columns of a wide table whose values are numbers.
+    """Return the columns of a wide table with numeric values.
 
     Raise `InvalidInputError` for a column with numbers and text, or of numbers with units: it would be left out.
     """
@@ -247,7 +247,7 @@ def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Cont
 
 
 def _point(value: object) -> object:
-    """Replace a number's decimal comma by a point."""
+    """Replace a number's decimal comma with a point."""
     if isinstance(value, str) and value.count(",") == 1 and value.strip().lstrip("+-").replace(",", "").isdigit():
         return value.replace(",", ".")
     return value

@@ -1,4 +1,4 @@
-"""Rows of the JSON that benchmark tools write. Pure.
+"""Parser of the JSON results of specific benchmark tools. Pure.
 
 asv, Bencher, Conbench, github-action-benchmark, Google Benchmark, Otava and pytest-benchmark.
 """
@@ -16,11 +16,11 @@ Content = Mapping[Any, object]
 
 
 class AsvRow(dict[str, object]):
-    """Row of asv, for which a larger value of every benchmark is a regression."""
+    """Result row of asv, where larger values are always worse."""
 
 
 def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one JSON document, by the tool that wrote it."""
+    """Yield the rows of any supported tool's JSON document."""
     if isinstance(document, dict):
         rows = _of_tool(document)
         if rows is None:  # a page of Conbench's API, or one row
@@ -42,7 +42,7 @@ def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterat
 
 
 def _of_tool(document: Content) -> Iterator[Content] | None:
-    """Return the rows of a document by its keys. `None` for other documents."""
+    """Return the rows of a recognised document, else `None`."""
     results, benchmarks, entries = (document.get(key) for key in ("results", "benchmarks", "entries"))
     if isinstance(results, dict) and "commit_hash" in document:
         return _asv(document, results)
@@ -54,7 +54,7 @@ def _of_tool(document: Content) -> Iterator[Content] | None:
 
 
 def _point_of_graph(item: Sequence[object], where: str, dates: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one point of a graph that asv has published: one for each set of parameters.
+    """Yield the rows of one point in a published asv graph.
 
     The file's path names machine, branch, environment and benchmark.
     """
@@ -72,14 +72,14 @@ def _point_of_graph(item: Sequence[object], where: str, dates: Mapping[str, obje
 
 
 def _otava(item: Content, metrics: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of one run as Otava reads it from JSON."""
+    """Yield the rows of one run in Otava's JSON format."""
     time, branch = item.get("timestamp"), field(item.get("attributes"), "branch")
     for metric in metrics:
         yield {"time": time, "metric": field(metric, "name"), "value": field(metric, "value"), "branch": branch}
 
 
 def _conbench(item: Content) -> Content:
-    """Return the row of one benchmark result of Conbench's API."""
+    """Return the row of one Conbench API benchmark result."""
     tags = item.get("tags")
     named = {str(key): value for key, value in tags.items()} if isinstance(tags, dict) else {}
     case = ", ".join(f"{key}={value}" for key, value in named.items() if key not in ("name", "id"))
@@ -95,7 +95,7 @@ def _conbench(item: Content) -> Content:
 
 
 def _bencher(results: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of `bencher perf`: one metric for each report, branch, testbed, benchmark, parameters, measure."""
+    """Yield the rows of `bencher perf`: one metric for each combination of its keys."""
     for result in results:
         of = {name: _name(result, name) for name in ("branch", "testbed", "benchmark", "measure")}
         parameters = field(field(result, "variant"), "parameters")
@@ -112,7 +112,7 @@ def _bencher(results: Sequence[object]) -> Iterator[Content]:
 
 
 def _of_one_run(document: Content, benchmarks: Sequence[object]) -> Iterator[Content]:
-    """Yield the rows of one run of pytest-benchmark or of Google Benchmark: times, by benchmark."""
+    """Yield the rows of one pytest-benchmark or Google Benchmark run."""
     context = field(document, "context")
     time = document.get("datetime") or field(context, "date")
     machine = field(document.get("machine_info"), "node") or field(context, "host_name")
@@ -126,7 +126,7 @@ def _of_one_run(document: Content, benchmarks: Sequence[object]) -> Iterator[Con
 
 
 def _github_action(entries: Content) -> Iterator[Content]:
-    """Yield the rows of github-action-benchmark: suites, with the results of each commit."""
+    """Yield the rows of github-action-benchmark: results of each suite and commit."""
     for suite, runs in entries.items():
         for run in runs if isinstance(runs, list) else ():
             results = field(run, "benches")
@@ -136,7 +136,7 @@ def _github_action(entries: Content) -> Iterator[Content]:
 
 
 def field(content: object, key: str) -> object:
-    """Return a value of a JSON object. `None` without the key or the object."""
+    """Return a JSON object's value, or `None` if absent."""
     return content.get(key) if isinstance(content, dict) else None
 
 
@@ -145,7 +145,7 @@ def _name(content: object, key: str) -> object:
 
 
 def _asv(document: Content, results: Mapping[str, object]) -> Iterator[Content]:
-    """Yield the rows of one result file of asv: one commit on one machine, with a value for each set of parameters."""
+    """Yield the rows of one asv result file (one commit, one machine)."""
     columns = document.get("result_columns")
     place = columns.index("result") if isinstance(columns, list) and "result" in columns else 0
     own = columns.index("params") if isinstance(columns, list) and "params" in columns else 1

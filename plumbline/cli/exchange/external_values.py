@@ -1,4 +1,4 @@
-"""Times and numbers of external series, from text or JSON. Pure."""
+"""Parsing of times and numbers in imported series. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
 
 def time_of(value: object, where: str) -> float:
-    """Return seconds since 1970. Raise for anything else than a time after 1970."""
+    """Parse a time to seconds since 1970; raise for anything else."""
     seconds, text = seconds_of(value), f"{str(value).strip()[:60]!r}"
     if seconds is None:
         raise InvalidInputError(f"{text} is not a time", where=where, key="time", hint=TIME_HINT)
@@ -34,7 +34,7 @@ def time_of(value: object, where: str) -> float:
 
 
 def seconds_of(value: object) -> float | None:
-    """Return seconds since 1970. `None` if the value is not a time."""
+    """Convert a value to seconds since 1970; `None` if not a time."""
     text = str(value).strip()
     seconds = None if _COMPACT.fullmatch(text) else _float(text)
     if seconds is not None and math.isfinite(seconds):
@@ -57,7 +57,7 @@ def _parsed(text: str) -> datetime | None:
 
 
 def number_of(value: object) -> float | None:
-    """Return a number: `nan` for a missing or infinite value, `None` for text."""
+    """Convert to a number: `nan` if missing or infinite, `None` for text."""
     if isinstance(value, (bool, list, dict)):
         return None
     text = "" if value is None else str(value).strip()
@@ -66,7 +66,7 @@ def number_of(value: object) -> float | None:
 
 
 def _float(text: str) -> float | None:
-    """Return the number that a text is for every reader: Python alone reads `1_000` and digits of all scripts."""
+    """Parse a plain ASCII number, rejecting Python-only forms such as `1_000`."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
@@ -74,7 +74,7 @@ def _float(text: str) -> float | None:
 
 
 def value_of(value: object, where: str) -> float | None:
-    """Return a value, `None` if missing. Raise for text that is not a number."""
+    """Return a numeric value, `None` if missing; raise for other text."""
     number = number_of(value)
     if number is None:
         raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=where, key="value")

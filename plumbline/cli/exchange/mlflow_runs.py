@@ -1,4 +1,4 @@
-"""Nights as runs of an MLflow experiment, one for each training: parameters, metrics, curves and the report.
+"""Export to MLflow: one run per training, with metrics, curves and report.
 
 A run's tag `plumbline.key` is its record's id: a night that was exported before is found by it, and never twice there.
 """
@@ -33,7 +33,7 @@ _HINT = "name a tracking server, such as http://HOST:5000, or a database, such a
 
 
 def write_mlflow_runs(central: CentralStore, suite: str, runs: Sequence[NightRun], uri: str) -> None:
-    """Write the runs into the experiment of the suite's name. A finished run gets a new verdict at most.
+    """Write runs into the suite's MLflow experiment, updating verdicts of finished ones.
 
     The server is asked also where no run is to be written: a wrong address is found on the first day.
     """
@@ -71,7 +71,7 @@ def _mlflow_errors(uri: str) -> Iterator[None]:
 
 
 def _experiment(client: Any, suite: str, uri: str) -> str:
-    """Return the id of the experiment. Create it if it does not exist."""
+    """Return the experiment's id, creating the experiment if missing."""
     found = client.get_experiment_by_name(suite)
     if found is None:
         return str(client.create_experiment(suite, artifact_location=_artifacts(suite, uri)))
@@ -82,7 +82,7 @@ def _experiment(client: Any, suite: str, uri: str) -> str:
 
 
 def _artifacts(suite: str, uri: str) -> str | None:
-    """Return a folder beside a SQLite file; elsewhere the server decides. MLflow's own default is relative."""
+    """Return the artifact folder next to a SQLite file, else `None`."""
     scheme, _, path = uri.partition(":///")
     if not scheme.startswith("sqlite") or not path:
         return None
@@ -90,7 +90,7 @@ def _artifacts(suite: str, uri: str) -> str | None:
 
 
 def _known(client: Any, experiment: str, first: float) -> dict[str, Any]:
-    """Return the runs of these nights by their keys."""
+    """Return the MLflow runs of these nights that already exist, by key."""
     known: dict[str, Any] = {}
     token = None
     while True:
@@ -125,7 +125,7 @@ def _write(client: Any, experiment: str, central: CentralStore, run: NightRun) -
 
 
 def _describe(client: Any, run_id: str, central: CentralStore, run: NightRun) -> None:
-    """Write the report and the round's verdict, which a person's retry of the round changes."""
+    """Write the report and the round's verdict to an MLflow run."""
     from mlflow.entities import RunTag
 
     if page := stored_report(central, run):

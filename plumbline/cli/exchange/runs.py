@@ -1,4 +1,4 @@
-"""Nights as the runs of an experiment tracker: parameters, numbers, learning curves, stored records."""
+"""Nights as experiment-tracker runs: parameters, metrics, curves, records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_REPORT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class NightRun:
-    """One training of a night: a workload on a platform. Without a record, the platform's verdict alone."""
+    """One training of a night, or only its platform's verdict."""
 
     suite: str
     platform: str
@@ -43,7 +43,7 @@ class NightRun:
 
     @property
     def key(self) -> str:
-        """Return the run's identity, by which a second export replaces the run."""
+        """Return the run's identity, so that a repeated export replaces it."""
         return self.record or f"{self.round}/{self.platform}"
 
 
@@ -55,7 +55,7 @@ def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
 
 
 def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, ...]:
-    """Return the runs of the last rounds, ordered by time. Those without a record come last."""
+    """Return the last rounds' runs by time, runs without records last."""
     kept, recorded = _last_rounds(series, last), set(series.round)
     rows = [(place, series.row(place)) for place, name in enumerate(series.round) if name in kept]
     runs = [
@@ -78,13 +78,13 @@ def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, .
 
 
 def _judged(series: SeriesFile, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return verdict and causes of the platform in a round; empty in rounds older than the series' verdicts."""
+    """Return a platform's stored verdict and causes in a round."""
     judged = series.judged.get(name)
     return (judged.verdict, judged.causes) if judged else ("", ())
 
 
 def parameters_of(record: RunRecord) -> dict[str, str]:
-    """Return the training's spec and settings in force, by dotted keys."""
+    """Return the training's spec and effective settings, by dotted keys."""
     spec = record.spec.to_json()
     spec["data"].pop("class_names", None)  # ten thousand of them
     found = {"platform": record.platform, **dict(_flat(spec))}
@@ -103,7 +103,7 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def curves_of(record: RunRecord) -> dict[str, Curve]:
-    """Return the curves of a training by name. A missing value is not a point."""
+    """Return a training's curves by name, omitting missing values."""
     curves: dict[str, Iterable[tuple[int, float | None]]] = {}
     if probe := record.evidence.probe:
         curves["probe/loss"] = [(step.step, step.loss) for step in probe.steps]
@@ -118,7 +118,7 @@ def curves_of(record: RunRecord) -> dict[str, Curve]:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
-    """Return at most `MOST_POINTS` points, evenly spaced, with the first and the last."""
+    """Return at most `MOST_POINTS` evenly spaced points, including first and last."""
     if len(points) <= MOST_POINTS:
         return tuple(points)
     gap = (len(points) - 1) / (MOST_POINTS - 1)
@@ -126,7 +126,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def stored_report(central: CentralStore, run: NightRun) -> str:
-    """Return the report page of the run's round, "" if pruned."""
+    """Return the report page of the run's round, or "" if deleted."""
     try:
         key = round_key(run.suite, run.round, "report.html")
         return read_bytes(central.store, key, max_bytes=_MAX_REPORT_BYTES).decode()

@@ -1,4 +1,4 @@
-"""Dataset build: rows, tokenizer, shards and manifest, byte-reproducible."""
+"""Dataset build: rows, tokenizer, shards and manifest, with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Content:
 
 
 def build_dataset(source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Build the dataset `name` in the folder `out`. Write the manifest last."""
+    """Build the dataset `name` in folder `out`, writing the manifest last."""
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def _gone_if_it_fails(out: Path) -> Iterator[None]:
 
 
 def _write(content: _Content, source: DatasetSource, name: str, task: Task, out: Path) -> Manifest:
-    """Write tokenizer and shards. Return their manifest."""
+    """Write tokenizer and shards, and return their manifest."""
     counts = [
         Counter(row.label for row in rows if row.label is not None) for rows in (content.train, content.evaluation)
     ]
@@ -144,7 +144,7 @@ def _generated(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 
 
 def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
-    """Read the user's rows, determine the classes, and split."""
+    """Read the user's rows, determine classes, split off evaluation rows."""
     name = source.path or ""
     labelled = has_row_labels(task)
     options = ColumnOptions(
@@ -200,7 +200,7 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, rea
 
 
 def _check_hub_keys(source: DatasetSource, *, may_split: bool) -> None:
-    """Raise if keys of a Hub dataset are set for files."""
+    """Raise if Hub dataset options are set for local files."""
     for key in ("config", "revision", *(() if may_split else ("split", "evaluation_split"))):
         if getattr(source, key) is not None:
             hint = "for datasets of the Hugging Face Hub only; evaluation_path names files that evaluate"
@@ -212,14 +212,14 @@ def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions, reading: Reading) -> Iterator[RawRow]:
-    """Yield the rows of all files; an empty file is an error only if there is no other."""
+    """Yield the rows of all files; raise if a single file is empty."""
     return chain.from_iterable(
         read_rows(file.path, options, file.name, reading, may_be_empty=len(files) > 1) for file in files
     )
 
 
 def _split(rows: SpooledRows, name: str, evaluation_rows: int) -> tuple[SpooledRows, SpooledRows]:
-    """Shuffle reproducibly, and split. At most a fifth of the rows is for evaluation."""
+    """Shuffle reproducibly, and split off at most a fifth for evaluation."""
     if len(rows) < _LEAST_ROWS:
         raise InvalidInputError(f"has {len(rows)} rows, fewer than {_LEAST_ROWS}", where=name)
     shuffled = _shuffled(rows)

@@ -29,7 +29,7 @@ _IMBALANCED = 0.9
 
 
 class LabelIndex:
-    """Numbers of labels in order of appearance, until the classes are known."""
+    """Temporary numbers for labels, in order of appearance, until classes are known."""
 
     def __init__(self, where: str, reading: Reading) -> None:
         self._where = where
@@ -39,7 +39,7 @@ class LabelIndex:
         self.num_rows = 0
 
     def rows(self, rows: Iterable[RawRow]) -> Iterator[Row]:
-        """Yield the rows with their labels as numbers of this index."""
+        """Yield the rows with labels replaced by their temporary numbers."""
         for row in rows:
             number = None
             if row.label is not None:
@@ -60,7 +60,7 @@ class LabelIndex:
         return self._numbers.setdefault(label, len(self._numbers))
 
     def classes(self, given: Sequence[str] | None) -> tuple[tuple[str, ...], array[int], dict[str, str]]:
-        """Return the ordered class names, the class of each number, and the class of each different spelling."""
+        """Return class names, a number-to-class table, and merged label spellings."""
         order, spelling = class_order(
             {label: str(place) for label, place in self._places.items()}, given, self._where, self.num_rows
         )
@@ -71,7 +71,7 @@ class LabelIndex:
 def class_order(
     places: Mapping[str, str], given: Sequence[str] | None, where: str, num_rows: int
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the ordered classes, and the class of each label with a different spelling.
+    """Return the ordered classes, and the class of each variant label spelling.
 
     `places` maps each label to its first place. The order does not depend on the order of rows: as `given`; else
     `false`, `true`; else 0 to n - 1; else by code points. Numbers that are no such sequence are classes only if
@@ -98,7 +98,7 @@ def class_order(
 
 
 def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> tuple[str, ...]:
-    """Return the classes 0 to n - 1. Raise for other numbers, which may be a measure."""
+    """Return the classes 0 to n - 1; raise for other numbers."""
     texts = [label for label in labels if not _NUMBER.fullmatch(label)]
     if texts:
         number = next(label for label in labels if _NUMBER.fullmatch(label))
@@ -120,7 +120,7 @@ def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> t
 
 
 def _check_alike(labels: Sequence[str], places: Mapping[str, str]) -> None:
-    """Raise if two labels look alike. Never merge or split classes by a guess."""
+    """Raise if two labels differ only in case, spaces or leading zeros."""
     folded: dict[str, str] = {}
     for label in labels:
         plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
@@ -141,7 +141,7 @@ def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, n
 
 
 def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
-    """Return notes on classes missing from a split, and on a dominant class."""
+    """Return warnings about missing classes and a dominant class."""
     notes = []
     for split in ("train", "evaluation"):
         rows = {entry.name: getattr(entry, f"{split}_rows") for entry in classes}
@@ -156,5 +156,5 @@ def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:
 
 
 def listed_classes(names: Sequence[str]) -> str:
-    """Return `0 = negative, 1 = positive`, cut after twelve classes."""
+    """Format classes as `0 = negative, 1 = positive`, at most twelve."""
     return first_of([f"{number} = {name}" for number, name in enumerate(names)], _MOST_LISTED)

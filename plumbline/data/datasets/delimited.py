@@ -1,4 +1,4 @@
-"""Reader of delimited text files."""
+"""Reader of delimited text files, such as CSV and TSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 def read_delimited(
     source: Path, options: ColumnOptions, where: str, reading: Reading
 ) -> Iterator[tuple[Place, Mapping[str, str]]]:
-    """Yield the place and the fields of each row."""
+    """Yield each row's origin (file and line) and its fields."""
     with opened(source, where) as raw:
         encoding = encoding_of(raw.read(4))
 
@@ -56,7 +56,7 @@ def _not_unicode(source: Path, where: str, encoding: str, error: UnicodeError) -
 
 
 def _line_of_bad_byte(source: Path, where: str) -> int:
-    """Return the line of the first byte that is not UTF-8."""
+    """Return the number of the first line that is not UTF-8."""
     number = 1
     with opened(source, where) as raw, _as_text(raw, "utf-8-sig", "surrogateescape") as file:
         while (piece := file.readline(MAX_LINE_BYTES)) and not _ESCAPED.search(piece):

@@ -1,4 +1,4 @@
-"""Files of a source by split, local or in a store."""
+"""Locate a dataset source's files by split, locally or in a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """Local file, with its name for messages."""
+    """Local file, with the name that messages show."""
 
     path: Path
     name: str
@@ -40,7 +40,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Files of a source. `evaluation` may be empty."""
+    """Located files of a dataset source; `evaluation` may be empty."""
 
     train: tuple[SourceFile, ...]
     evaluation: tuple[SourceFile, ...]
@@ -53,7 +53,7 @@ class Located:
 
 
 def is_file_source(name: str) -> bool:
-    """Return whether `name` means files instead of a Hugging Face dataset."""
+    """Return whether `name` means files, not a Hugging Face dataset."""
     return (
         "://" in name or name.startswith((".", "/", "~")) or bool(_WILD.search(name))
         or Path(name).exists() or bool(format_of(name)) or name.count("/") > 1
@@ -62,7 +62,7 @@ def is_file_source(name: str) -> bool:
 
 
 def locate(name: str, download_folder: Path) -> Located:
-    """Return the files of `name`. Download those of a store to `download_folder`."""
+    """Return the files of `name`, downloading store objects to `download_folder`."""
     if name.startswith(_STORES):
         files = _from_store(name, download_folder)
     elif name.startswith("file://"):
@@ -81,12 +81,12 @@ def locate(name: str, download_folder: Path) -> Located:
 
 
 def _is_saved(keys: Collection[str]) -> bool:
-    """Return whether a folder was written by `save_to_disk` of the library `datasets`."""
+    """Return whether the library `datasets` wrote a folder by `save_to_disk`."""
     return "dataset_dict.json" in keys or {"dataset_info.json", "state.json"} <= set(keys)
 
 
 def content_marks(name: str) -> list[str]:
-    """Return lines that change with the files' content: digests, or a store's etags."""
+    """Return lines that change whenever file contents change: digests or store etags."""
     if name.startswith(_STORES):
         _, objects = _listing(name)
         return [f"{info.key} {info.size} {info.etag}" for info in objects.values()]
@@ -95,7 +95,7 @@ def content_marks(name: str) -> list[str]:
 
 
 def _local(name: str) -> dict[str, SourceFile]:
-    """Return the local data files of `name` by relative path, in order."""
+    """Return the local data files of `name` by relative path, sorted."""
     path = Path(name).expanduser()
     if path.is_dir():
         local_files = files_below(path)
@@ -113,7 +113,7 @@ def _local(name: str) -> dict[str, SourceFile]:
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """Return the files of a folder by relative path, each once, also through links.
+    """Return a folder's files by relative path, once each, following symbolic links.
 
     Those whose names begin with a dot or an underscore are left out. Raise for a link whose target does not exist: its
     rows would be missing.
@@ -133,7 +133,7 @@ def _raise(error: OSError) -> None:
 
 
 def _is_new(path: Path, known: set[str]) -> bool:
-    """Return whether a file or folder was not met by a different name."""
+    """Return whether a file was not already found through another link."""
     real = os.path.realpath(path)
     is_new = real not in known
     known.add(real)
@@ -141,7 +141,7 @@ def _is_new(path: Path, known: set[str]) -> bool:
 
 
 def _check_files(paths: Iterable[Path]) -> None:
-    """Raise for a path that is not a file, such as a link whose target is not fetched."""
+    """Raise for a path that is not a file (broken link)."""
     for path in paths:
         if not path.is_file():
             hint = "fetch the target of the link, such as by `git annex get` or `dvc pull`, or remove the link"
@@ -149,13 +149,13 @@ def _check_files(paths: Iterable[Path]) -> None:
 
 
 def _root(pattern: str) -> str:
-    """Return the folder above a pattern's first wildcard."""
+    """Return the folder above a glob pattern's first wildcard."""
     fixed = pattern[: match.start()] if (match := _WILD.search(pattern)) else pattern
     return fixed.rpartition("/")[0] or ("/" if fixed.startswith("/") else ".")
 
 
 def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
-    """Return the folder URL and the objects by key of `name`."""
+    """Return the folder URL of `name`, and its objects by key."""
     pattern = ""
     if _WILD.search(name):
         base = _root(name)
@@ -187,7 +187,7 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    """Return whether a key matches. Only `**` crosses folders."""
+    """Return whether a key matches a glob pattern; only `**` crosses folders."""
     if "**" in pattern:
         return fnmatchcase(key, pattern.replace("**/", "*").replace("**", "*"))
     parts, patterns = key.split("/"), pattern.split("/")
@@ -195,7 +195,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 def _data_files(keys: Collection[str], name: str) -> list[str]:
-    """Return the sorted keys of data files. Raise for unknown or mixed types."""
+    """Return the sorted data file keys; raise for unknown types."""
     if _is_saved(keys):
         return sorted(keys)
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
@@ -221,7 +221,7 @@ def _data_files(keys: Collection[str], name: str) -> list[str]:
 
 
 def _split_of(key: str) -> str:
-    """Return the split in a file's name or folder, else ""."""
+    """Return the split named in a file's name or folder, else ""."""
     for part in reversed(key.split("/")):
         words = map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part))
         names = [word for word in words if word in _SPLITS]

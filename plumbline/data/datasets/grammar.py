@@ -1,4 +1,4 @@
-"""Seeded grammar of product reviews, with a known best achievable accuracy.
+"""Seeded generator of product reviews, with a known best achievable accuracy.
 
 A review has a mood and one, three or five opinions, each of which agrees with the mood most of the time. Its *score* is
 the number of good opinions minus the number of bad opinions: never zero, and readable from the text. The label is the
@@ -69,7 +69,7 @@ _STREAM = 0x706C756D
 
 
 class _Dice:
-    """Random integers of one row."""
+    """Reproducible random integers for one generated row."""
 
     def __init__(self, seed: int, row: int) -> None:
         bits = np.random.Philox(counter=[0, row, 0, 0], key=[seed, _STREAM])
@@ -85,7 +85,7 @@ class _Dice:
         return choices[self.below(len(choices))]
 
     def fill(self, pattern: str, opinion: str = "") -> str:
-        """Return `pattern` with all placeholders drawn, whether used or not."""
+        """Fill in `pattern` with random words, always drawing all of them."""
         return pattern.format(
             product=self.pick(_PRODUCTS),
             brand=self.pick(_HEADS) + self.pick(_TAILS),
@@ -109,7 +109,7 @@ def _opinion(dice: _Dice, *, good: bool) -> str:
 
 
 def review(seed: int, row: int) -> Row:
-    """Return row `row` of the corpus of `seed`."""
+    """Return generated review number `row` for `seed`."""
     dice = _Dice(seed % 2**64, row)
     mood = dice.below(2) == 1
     signs = [mood == dice.chance(AGREEMENT) for _ in range(OPINIONS[dice.below(len(OPINIONS))])]
@@ -123,12 +123,12 @@ def review(seed: int, row: int) -> Row:
 
 
 def reviews(seed: int, start: int, count: int) -> Iterator[Row]:
-    """Yield the rows `start` to `start + count` of the corpus of `seed`."""
+    """Yield generated reviews `start` to `start + count` for `seed`."""
     return (review(seed, row) for row in range(start, start + count))
 
 
 def best_accuracy() -> float:
-    """Return the best possible model's accuracy, summed over all scores."""
+    """Return the accuracy of the best possible model on generated reviews."""
     error = Fraction(0)
     for opinions in OPINIONS:
         for agreeing in range(opinions + 1):

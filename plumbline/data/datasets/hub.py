@@ -1,4 +1,4 @@
-"""Rows of a dataset of the library `datasets`: from the Hugging Face Hub, or saved by `save_to_disk`."""
+"""Rows of a `datasets` dataset: from the Hub, or saved on disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVALUATION_SPLITS = ("validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """Training rows, rows of a ready-made evaluation split, and declared classes."""
+    """Training rows, evaluation rows if predefined, and declared classes."""
 
     train: Iterable[RawRow]
     evaluation: Iterable[RawRow] | None
@@ -54,7 +54,7 @@ class SourceRows:
 def _of_splits(
     splits: Any, source: DatasetSource, name: str, options: ColumnOptions, reading: Reading, *, label: str
 ) -> SourceRows:
-    """Return the rows of a loaded dataset. Evaluate on the chosen split, else `validation` or `test`."""
+    """Return a loaded dataset's training rows, and evaluation rows if any split fits."""
     if not options.header:
         raise ConfigurationError("is set to no header, which only CSV and TSV may lack", where=name, key="header")
     train = _known(name, "split", source.split or "train", splits)
@@ -100,7 +100,7 @@ def _evaluation(name: str, chosen: str | None, train: str, splits: Any, options:
 
 
 def _is_labelled(split: Any, options: ColumnOptions) -> bool:
-    """Return whether a split has labels. The Hub marks hidden labels with -1."""
+    """Return whether a split has labels (hidden ones are -1)."""
     if not options.labelled:
         return True
     try:
@@ -125,7 +125,7 @@ def _rows(
 
 
 def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) -> SourceRows:
-    """Load a dataset, `NAME` or `NAME:CONFIG`, at one commit. Return its rows."""
+    """Load a Hub dataset, `NAME` or `NAME:CONFIG`, and return its rows."""
     name = source.path or ""
     repository, _, named = name.partition(":")
     commit, config = _commit(source), source.config or named or None
@@ -138,7 +138,7 @@ def read_hub(source: DatasetSource, options: ColumnOptions, reading: Reading) ->
 def reachable_commit(
     repository: str, kind: Literal["dataset", "model"], revision: str | None, where: str, *, key: str = "path"
 ) -> str:
-    """Return a revision's commit if its files can be reached. Raise `UnavailableError` after a few seconds.
+    """Return a revision's commit if its files are reachable. Raise `UnavailableError` after a few seconds.
 
     Two requests share one time limit: the repository's description, and a data file. The Hub redirects requests of
     files to other hosts, which may be blocked, and a download would try for a minute.
@@ -158,7 +158,7 @@ def reachable_commit(
 
 
 def ask_hub(question: Callable[[], T], where: str, end: float, *, key: str = "path", asked: str = _HUB) -> T:
-    """Return the Hub's answer. Raise `UnavailableError` at the time `end` of the monotonic clock.
+    """Return the Hub's response; raise `UnavailableError` at monotonic time `end`.
 
     A thread bounds the wait: name resolution has a longer timeout, which no client can set.
     """
@@ -180,14 +180,14 @@ def ask_hub(question: Callable[[], T], where: str, end: float, *, key: str = "pa
 
 
 def quiet_hub() -> None:
-    """Silence the warnings of huggingface_hub: one error line is enough."""
+    """Silence huggingface_hub's warnings, so that one error line remains."""
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _reach_file(repository: str, kind: str, commit: str, name: str) -> None:
-    """Read one byte of a file from the host that the Hub redirects to."""
+    """Read one byte through the Hub's redirect, to test access."""
     from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url
 
     url = hf_hub_url(repository, name, repo_type=kind, revision=commit)
@@ -199,7 +199,7 @@ def _reach_file(repository: str, kind: str, commit: str, name: str) -> None:
 
 
 def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> PlumblineError:
-    """Convert a request's error: refused, unknown, or no answer."""
+    """Convert a Hub request error: refused, unknown, or no response."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
@@ -219,7 +219,7 @@ def _refusal(error: BaseException | None, where: str, key: str, asked: str) -> P
 
 
 def _commit(source: DatasetSource) -> str:
-    """Return the commit of the requested revision. "" offline."""
+    """Return the commit of the requested revision, or "" when offline."""
     if any(variable(name).upper() in {"1", "TRUE", "YES", "ON"} for name in _OFFLINE):
         return ""
     name = source.path or ""
@@ -227,7 +227,7 @@ def _commit(source: DatasetSource) -> str:
 
 
 def _load(name: str, repository: str, config: str | None, revision: str | None, *, is_known: bool) -> Any:
-    """Return the splits. Shorten errors of `datasets` to one line."""
+    """Load and return the splits, shortening `datasets` errors to one line."""
     import datasets
 
     datasets.disable_progress_bars()

@@ -1,4 +1,4 @@
-"""Publication of a dataset and initial weights, and verification of both.
+"""Publication and verification of datasets and initial weights in a store.
 
 Files have keys that contain their digest, and are never replaced; the manifest is swapped last. So a reader sees the
 complete old or new dataset, and an interrupted push can simply be repeated.
@@ -28,7 +28,7 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Result of one push."""
+    """Result of publishing a dataset."""
 
     manifest_sha256: str
     written: int
@@ -39,7 +39,7 @@ class Published:
 
 
 def publish(folder: Path, store: Store, name: str = "", progress: UploadProgress | None = None) -> Published:
-    """Send the dataset in `folder` to `store`, and verify written files."""
+    """Upload the dataset in `folder` to `store`, and verify written files."""
     manifest = read_manifest(folder)
     if name and name != manifest.name:
         why = f"contains the dataset {manifest.name!r}, not {name!r}"
@@ -74,7 +74,7 @@ def publish(folder: Path, store: Store, name: str = "", progress: UploadProgress
 
 
 def _check_folder(folder: Path, manifest: Manifest) -> None:
-    """Raise unless all files match the manifest."""
+    """Raise unless all local files match the manifest."""
     for file in manifest.files:
         path = folder / file.key
         if not path.is_file() or path.stat().st_size != file.size or digest_file(path) != file.sha256:
@@ -82,7 +82,7 @@ def _check_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFile | None) -> bool:
-    """Send a file. Return whether it was written."""
+    """Upload a file; return whether anything was written."""
     key = f"{name}/{file.key}"
     if listed is not None and listed.sha256 == file.sha256:
         # The file was verified when its manifest was published.
@@ -96,7 +96,7 @@ def _send(store: Store, folder: Path, name: str, file: DataFile, listed: DataFil
 
 
 def _current(store: Store, name: str) -> tuple[Manifest | None, str | None]:
-    """Return the published manifest and etag. An unreadable manifest counts as absent."""
+    """Return the published manifest and etag; an unreadable manifest counts as absent."""
     try:
         data, info = read_object(store, f"{name}/{MANIFEST_NAME}", max_bytes=_MAX_MANIFEST_BYTES)
     except ObjectMissingError:
@@ -118,12 +118,12 @@ def _swap(store: Store, key: str, data: bytes, etag: str | None) -> None:
 
 
 def weights_key(sha256: str) -> str:
-    """Return the key of initial weights below a data URL."""
+    """Return the object key of initial weights below a data URL."""
     return f"weights/{sha256}.safetensors"
 
 
 def publish_weights(path: Path, store: Store, sha256: str) -> bool:
-    """Send initial weights to `store`. Return whether they were written."""
+    """Upload initial weights to `store`; return whether anything was written."""
     if digest_file(path) != sha256:
         raise CorruptDataError("does not match its digest", where=str(path))
     key = weights_key(sha256)
@@ -137,7 +137,7 @@ def publish_weights(path: Path, store: Store, sha256: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of a verification: amount read, and problems by key."""
+    """Result of a verification: bytes read, and problems by key."""
 
     manifest: Manifest
     bytes_read: int

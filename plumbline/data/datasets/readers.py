@@ -1,4 +1,4 @@
-"""Reader of users' data files, with checks of each row."""
+"""Reader of users' data files, validating each row."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _Values = Iterator[tuple[Place, Mapping[str, Any]]]
 
 
 def format_of(name: str) -> str:
-    """Return `csv`, `jsonl`, `json` or `parquet` by a file's name. "" if unknown."""
+    """Return `csv`, `jsonl`, `json` or `parquet` by file name, or ""."""
     return _SUFFIXES.get(PurePosixPath(uncompressed(name).lower()).suffix, "")
 
 
 def uncompressed(name: str) -> str:
-    """Return a file's name without the suffix of its compression."""
+    """Return a file name without its compression suffix."""
     suffix = PurePosixPath(name).suffix
     return name.removesuffix(suffix) if suffix.lower() in COMPRESSIONS else name
 
@@ -39,7 +39,7 @@ def uncompressed(name: str) -> str:
 def read_rows(
     source: Path, options: ColumnOptions, where: str = "", reading: Reading | None = None, *, may_be_empty: bool = False
 ) -> Iterator[RawRow]:
-    """Yield a file's rows. Raise `InvalidInputError` with file, row and column."""
+    """Yield a file's rows; raise `InvalidInputError` with file, row and column."""
     where, reading = where or str(source), reading or Reading()
     kind = format_of(source.name)
     if not kind:
@@ -97,7 +97,7 @@ def _object(values: Any, where: str) -> Mapping[str, Any]:
 
 
 def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) -> _Values:
-    """Yield the rows of a JSON array, or of JSON lines."""
+    """Yield the rows of a JSON array or JSON Lines file."""
     with opened(source, where) as raw:
         first = raw.read(MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     if first.startswith(b"{") and _is_object(first.splitlines()[0]) and b"\n" in first.strip():
@@ -132,7 +132,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _declared_classes(metadata: Mapping[bytes, bytes] | None, label: str | None) -> tuple[str, ...]:
-    """Return the names of the label's classes that the library `datasets` wrote into a Parquet file, if any."""
+    """Return the label classes declared in a Parquet file by `datasets`."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         return tuple(map(str, features[label].get("names") or ()))

@@ -1,4 +1,4 @@
-"""Receipt of an import, and the origin of each row.
+"""Receipt of a dataset import, and each row's origin.
 
 The receipt has what was read, how, and which labels were taken for the same class. An origin is the user's own file and
 line, in a side file of the dataset.
@@ -36,7 +36,7 @@ _MOST_NOTES = 20
 
 @dataclass(slots=True)
 class Reading:
-    """Receipt to which each reader adds its counts."""
+    """Import receipt under construction, to which each reader adds its counts."""
 
     files: int = 0
     lines: int = 0
@@ -55,19 +55,19 @@ class Reading:
         self.lines += lines
 
     def add_spans(self, spans: int, first: Place | None) -> None:
-        """Add a file's rows of several lines, and the first of them."""
+        """Count a file's multi-line rows, and note the first."""
         self.spans += spans
         self.first_span = self.first_span or first
 
     def add_rows(self, read_as: str, rows: int, columns: Columns) -> None:
-        """Add a split that was read as a whole."""
+        """Add a whole split of a `datasets` dataset."""
         self.files += 1
         self.rows += rows
         self.add_text(read_as, rows)
         self.add_columns(columns)
 
     def add_columns(self, columns: Columns) -> None:
-        """Add the columns that a file was read by."""
+        """Add the columns that were read from a file."""
         roles = (("text", columns.text), ("second text", columns.pair), ("label", columns.label))
         self.columns[", ".join(f"{role} {name!r}" for role, name in roles if name is not None)] = None
 
@@ -78,7 +78,7 @@ class Reading:
             known[spelling] = None
 
     def receipt(self, keys: Mapping[str, str], spelling: Mapping[str, str]) -> ImportReceipt:
-        """Return the receipt. `keys` names files within the source, `spelling` the classes of merged labels."""
+        """Return the finished receipt. `keys` names files within the source, `spelling` classes of merged labels."""
         notes = []
         if self.first_span:
             first = str(self.first_span._replace(file=keys.get(self.first_span.file, self.first_span.file)))
@@ -104,7 +104,7 @@ class Reading:
 
 
 def receipt_lines(manifest: Manifest) -> list[str]:
-    """Return the receipt's lines: files, columns, rows. None for generated data."""
+    """Format the receipt as lines: files, columns, rows; empty for generated data."""
     receipt = manifest.receipt
     if receipt is None:
         return []
@@ -121,7 +121,7 @@ _BATCH_ROWS = 1 << 16
 
 
 def write_origins(folder: Path, rows: Iterable[Row], keys: Mapping[str, str]) -> DataFile | None:
-    """Write the places of `rows`, with `keys` for the names of files. `None` for rows without places."""
+    """Write each row's origin (file and line), with `keys` for the names of files. `None` for rows without places."""
     known: dict[tuple[str, str], int] = {}
     files, numbers = array("i"), array("q")  # 12 bytes a row, as there may be many millions
     for row in rows:
@@ -136,7 +136,7 @@ def write_origins(folder: Path, rows: Iterable[Row], keys: Mapping[str, str]) ->
 
 
 def _column(indices: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return the column of `names[index]`, each name once: the names of all rows may be gigabytes."""
+    """Return a dictionary-encoded column of file names, to save memory."""
     # With a repeated name, the bytes of Parquet's dictionary differ from one write to the next.
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     numbers_of_names = np.array([numbers[name] for name in names], np.int32)
@@ -144,7 +144,7 @@ def _column(indices: NDArray[np.int32], names: Sequence[str]) -> pa.DictionaryAr
 
 
 def row_origins(store: Store, name: str, manifest_sha256: str, rows: Iterable[int]) -> dict[int, Place]:
-    """Return the user's own file and line of `rows`, by their numbers in the dataset.
+    """Return the user's own file and line for these dataset rows.
 
     Rows of generated data, of datasets without origins, and of a dataset that is no longer published are left out.
     """

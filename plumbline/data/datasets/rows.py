@@ -1,4 +1,4 @@
-"""Rows of a dataset, and their columns of text, second text and label."""
+"""Dataset rows and their columns: text, second text and label."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEADER_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of one file."""
+    """Names of the columns to read from one file."""
 
     text: str
     label: str | None
@@ -42,13 +42,13 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the required columns."""
+        """Return the names of the required columns."""
         return tuple(name for name in (self.text, self.pair, self.label) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """Column names set by the user. `None` means guess."""
+    """Column names set by the user; `None` means detect."""
 
     text: str | None = None
     label: str | None = None
@@ -59,7 +59,7 @@ class ColumnOptions:
 
     @property
     def layout(self) -> Layout:
-        """Return how a delimited file is read."""
+        """Return how to parse a delimited file."""
         return Layout(self._fits, self._label_of, self.header)
 
     def _fits(self, found: Sequence[str]) -> bool:
@@ -77,7 +77,7 @@ class ColumnOptions:
         return lambda record: record[place].strip()
 
     def resolve(self, found: Sequence[str], where: str) -> Columns:
-        """Return the columns among those `found`. Raise with the choices if unclear."""
+        """Choose the columns among those `found`; raise with the choices if ambiguous."""
         for name in (self.text, self.pair, self.label if self.labelled else None):
             if name is not None:
                 _check_given(name, found, where)
@@ -111,7 +111,7 @@ def _guessed_label(found: Sequence[str], where: str) -> str:
 
 
 def _guessed_text(free: Sequence[str], found: Sequence[str], where: str) -> tuple[str, str | None]:
-    """Return the text column, and the second text's column of a pair."""
+    """Guess the text column, and a second text column for pairs."""
     known = {name.strip().casefold(): name for name in free}
     pairs = [pair for pair in _PAIRS if set(pair) <= set(known)]
     candidates = [name for name in free if name.strip().casefold() in _TEXTS]
@@ -140,7 +140,7 @@ _LONGEST_LABEL = 200
 
 
 class Row(NamedTuple):
-    """Text, class (if the task has labels), and second text of a pair."""
+    """Row of a dataset: text, class if labelled, and optional second text."""
 
     text: str
     label: int | None
@@ -150,7 +150,7 @@ class Row(NamedTuple):
 
 
 class RawRow(NamedTuple):
-    """Row of a file: the label is a name without class."""
+    """Row of a file, with a label name instead of a class."""
 
     text: str
     label: str | None
@@ -161,7 +161,7 @@ class RawRow(NamedTuple):
 
 
 def checked_row(values: Any, columns: Columns, place: Place) -> RawRow:
-    """Return the row of the mapping `values`. Raise with its place and the column."""
+    """Build a row from `values`; raise with its origin and column."""
     pair, where = columns.pair, str(place)
     label = None if columns.label is None else values.get(columns.label)
     return RawRow(
@@ -191,7 +191,7 @@ def _checked_text(text: Any, *, where: str, key: str) -> str:
 
 
 def label_name(label: Any, where: str, key: str) -> str:
-    """Return a label as a name: `true` for a boolean, `3` for 3, 3.0 and "3.0". Never 3 for "03"."""
+    """Convert a label to text: `true` for a boolean, `3` for 3, 3.0 and "3.0", but not for "03"."""
     if isinstance(label, str):
         label = unicodedata.normalize("NFC", label.strip())
         whole = _WHOLE.fullmatch(label)
@@ -214,7 +214,7 @@ def label_name(label: Any, where: str, key: str) -> str:
 
 
 def declared_name(label: Any, names: Sequence[str], where: str, key: str) -> Any:
-    """Return the name that a dataset of the Hub declares for a class's number."""
+    """Return the name that a Hub dataset declares for a class number."""
     if isinstance(label, int) and not isinstance(label, bool):
         if not 0 <= label < len(names):
             text = f"the label {label} is not one of the {len(names)} classes"

@@ -1,4 +1,4 @@
-"""Rows of a dataset on disk: a spool while it is built, and Parquet shards with reproducible bytes.
+"""Dataset rows on disk: temporary spool, then reproducible Parquet shards.
 
 All writer settings of the shards are fixed, without a time or pandas' metadata. Two influences remain, which the lock
 file pins: the line `created_by` with pyarrow's release, and pyarrow's compressor.
@@ -36,7 +36,7 @@ _NO_PLACE = 0xFFFFFFFF
 
 
 class Spool:
-    """Unnamed temporary file of rows, removed however the process ends.
+    """Unnamed temporary file of rows, removed even if the process is killed.
 
     A row in memory is its file offset and its place in the order: 16 bytes, whatever the length of its text.
     """
@@ -54,7 +54,7 @@ class Spool:
         self._file.close()
 
     def add(self, rows: Iterable[Row]) -> SpooledRows:
-        """Write `rows`. Return them in the same order."""
+        """Append `rows`; return a handle to read them in order."""
         places = array("Q")
         position = self._file.tell()
         for row in rows:
@@ -71,14 +71,14 @@ class Spool:
 
 
 class _Files:
-    """Numbers of the files that rows come from."""
+    """Mapping between source file names and numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         self._names: list[tuple[str, str]] = []
 
     def packed(self, place: Place | None) -> tuple[int, int]:
-        """Return the file's number, and the row's number in it."""
+        """Convert a row's origin to file number and row number."""
         if place is None:
             return _NO_PLACE, 0
         number = self._numbers.setdefault(place[:2], len(self._names))
@@ -87,12 +87,12 @@ class _Files:
         return number, place.number
 
     def place(self, file: int, number: int) -> Place | None:
-        """Return the place of a packed row."""
+        """Convert file number and row number back to an origin."""
         return None if file == _NO_PLACE else Place(*self._names[file], number)
 
 
 class SpooledRows:
-    """Ordered rows of a spool, re-readable while the spool is open."""
+    """Rows in a spool file, re-readable while the file is open."""
 
     def __init__(
         self, descriptor: int, places: NDArray[np.uint64], files: _Files, classes: Sequence[int] | None = None
@@ -118,16 +118,16 @@ class SpooledRows:
             yield Row(data[:length].decode(), number, pair, self._files.place(*origin))
 
     def ordered(self, order: NDArray[Any]) -> SpooledRows:
-        """Return the same rows in a different order."""
+        """Return the same rows in the given order."""
         return SpooledRows(self._descriptor, self._places[order], self._files, self._classes)
 
     def labelled(self, classes: Sequence[int]) -> SpooledRows:
-        """Return the same rows with the class `classes[label]` for each label."""
+        """Return the same rows with label numbers mapped through `classes`."""
         return SpooledRows(self._descriptor, self._places, self._files, classes)
 
     @property
     def texts(self) -> Iterable[str]:
-        """Return an iterable of all texts, both of a pair, readable several times."""
+        """Return a re-readable iterable of all texts, including second texts."""
         return _Texts(self)
 
 
@@ -140,7 +140,7 @@ class _Texts:
 
 
 def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
-    """Write `data` below `folder` under a key with its digest."""
+    """Write `data` below `folder`, under a key that includes its digest."""
     sha256 = hashlib.sha256(data).hexdigest()
     key = f"{stem}-{sha256[:_KEY_DIGITS]}{suffix}"
     path = folder / key
@@ -149,7 +149,7 @@ def store_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> DataFile:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically. Remove the partial file on failure."""
+    """Write a file atomically; remove the partial file on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
@@ -173,7 +173,7 @@ def write_shards(folder: Path, split: str, rows: Iterable[Row], first_id: int, r
 
 
 def _rows_digest(rows: Sequence[Row], first_id: int) -> str:
-    """Return the SHA-256 of rows with their ids, whatever file stores them."""
+    """Return the SHA-256 of rows and ids, independent of file format."""
     found = hashlib.sha256()
     for number, row in enumerate(rows, start=first_id):
         values = (str(number), row.text, row.pair, None if row.label is None else str(row.label))
@@ -201,7 +201,7 @@ def _parquet(rows: Sequence[Row], first_id: int) -> bytes:
 
 
 def parquet_bytes(table: pa.Table, *, dictionary: bool | list[str] = False) -> bytes:
-    """Return a Parquet file of one row group, whose bytes depend on the table alone."""
+    """Return a Parquet file with reproducible bytes."""
     sink = io.BytesIO()
     pq.write_table(
         table,

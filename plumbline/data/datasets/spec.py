@@ -1,4 +1,4 @@
-"""Construction of a RunSpec from a workload, a dataset, and initial weights or a checkpoint."""
+"""Construction of a RunSpec from workload, dataset, and weights or checkpoint."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _IGNORED = re.compile(
 
 
 def checkpoint_folder(model: str, sizes: Mapping[str, Any]) -> Path | None:
-    """Return a checkpoint's folder, downloaded from the Hub if needed. `None` for a built-in size."""
+    """Return a checkpoint's folder, downloading from the Hub if needed. `None` for a built-in size."""
     if model in sizes:
         return None
     folder = Path(model).expanduser()
@@ -125,7 +125,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return a checkpoint's architecture. Raise `InvalidInputError` for a different tokenizer."""
+    """Return a checkpoint's architecture; raise `InvalidInputError` if its tokenizer differs."""
     path, config = folder / "config.json", _config(folder)
     family = config["model_type"]
     model: dict[str, Any] = {}
@@ -149,7 +149,7 @@ def checkpoint_model(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest) -> None:
-    """Raise unless the dataset's tokenizer is the checkpoint's own."""
+    """Raise unless the dataset was built with the checkpoint's tokenizer."""
     path = tokenizer_file(folder)
     if not path.is_file():
         hint = "save it with AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
@@ -170,7 +170,7 @@ def _check_tokenizer(folder: Path, model: Mapping[str, Any], manifest: Manifest)
 
 
 def workload_named(suite: Suite | Workloads, name: str, where: str = "") -> Workload:
-    """Return the suite's workload of this name."""
+    """Return the suite's workload called `name`."""
     if name not in suite.workloads:
         hint = suggest_or_list(name, list(suite.workloads))
         raise ConfigurationError(f"the workload {name!r} does not exist", where=where, hint=hint)
@@ -178,7 +178,7 @@ def workload_named(suite: Suite | Workloads, name: str, where: str = "") -> Work
 
 
 def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
-    """Return the model without weights, for `plumbline.environments.launch.make_weights`."""
+    """Return the model spec without weights, for `plumbline.environments.launch.make_weights`."""
     if workload.model in SIZES:
         layers, width = SIZES[workload.model]
         model: dict[str, Any] = {
@@ -200,7 +200,7 @@ def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
 
 
 def _as_gpt2(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a spec that make a GPT-2 of a built-in size; no text has its tokens of begin and end."""
+    """Convert a BERT spec to a GPT-2 of the same size."""
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
     settings = {_KEYS[key][-1]: model[key] for key in names}
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), model.get("pad_token_id", 0))
@@ -209,13 +209,13 @@ def _as_gpt2(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_task(suite: Suite | Workloads, name: str) -> Task:
-    """Return a dataset's task: labelled, if any workload needs labels."""
+    """Return a dataset's task; labelled if any workload needs labels."""
     tasks = sorted({workload.task for workload in suite.workloads.values() if workload.data == name})
     return next(filter(has_row_labels, tasks), tasks[0] if tasks else "sequence-classification")
 
 
 def dataset_source(suite: Suite | Workloads, name: str, where: str = "") -> DatasetSource:
-    """Return a dataset's source, with the tokenizer of its checkpoint, if any."""
+    """Return a dataset's source, with its checkpoint's tokenizer, if any."""
     if name not in suite.datasets:
         known = did_you_mean(name, suite.datasets)
         hint = known or f"add [datasets.{name}], or give --data FOLDER"
@@ -236,7 +236,7 @@ def dataset_source(suite: Suite | Workloads, name: str, where: str = "") -> Data
 
 
 def make_spec(suite: Suite | Workloads, workload: str, manifest: Manifest, weights_sha256: str) -> RunSpec:
-    """Return the RunSpec of a workload, for this dataset and these weights."""
+    """Build the RunSpec of a workload, for this dataset and these weights."""
     chosen = workload_named(suite, workload)
     where = f"workloads.{workload}"
     if manifest.name != chosen.data:

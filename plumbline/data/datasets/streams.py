@@ -1,4 +1,4 @@
-"""Byte streams of users' files, decompressed, and their encodings."""
+"""Byte streams of users' files: decompression and text encodings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOREIGN = {
 
 
 def compression(source: Path, where: str) -> str:
-    """Return the compression by the file's first bytes."""
+    """Return the compression type by the file's first bytes."""
     with source.open("rb") as file:
         start = file.read(24)
     for magic, (description, hint) in _FOREIGN.items():
@@ -32,7 +32,7 @@ def compression(source: Path, where: str) -> str:
 
 @contextmanager
 def opened(source: Path, where: str) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed. Raise if the stream is damaged."""
+    """Open a file for reading, decompressed; raise if damaged."""
     import pyarrow as pa
 
     name = compression(source, where)
@@ -49,7 +49,7 @@ def opened(source: Path, where: str) -> Iterator[BinaryIO]:
 
 
 def read_text(source: Path, where: str, max_bytes: int) -> str:
-    """Return a file's text, decompressed, without its byte order mark."""
+    """Return a file's text, decompressed and without byte order mark."""
     with opened(source, where) as raw:
         data = raw.read(max_bytes + 1)
     if len(data) > max_bytes:

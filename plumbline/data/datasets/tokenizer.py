@@ -1,4 +1,4 @@
-"""WordPiece tokenizer of a dataset, trained reproducibly on its rows.
+"""WordPiece tokenizer, trained reproducibly on a dataset's rows.
 
 `tokenizers` numbers single characters in the order of a hash map, which differs on every run, and breaks ties between
 merges by these numbers. Here all characters are listed in advance, in order, which makes the result deterministic. (The
@@ -28,7 +28,7 @@ _MOST_WORDS = 50_000
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -> tuple[bytes, int]:
-    """Return the tokenizer trained on `texts` as file bytes, and its vocabulary size.
+    """Train a tokenizer on `texts`; return file bytes and vocabulary size.
 
     The texts are read twice; only the distinct words are kept in memory.
     """
@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, *, lowercase: bool) -
 
 
 def word_tokenizer(vocabulary: dict[str, int]) -> bytes:
-    """Return a tokenizer of whole lowercase words as file bytes. `vocabulary` begins with the special tokens."""
+    """Build a whole-word tokenizer of lowercase words, as file bytes. `vocabulary` begins with the special tokens."""
     return str(_bert_tokenizer(vocabulary, lowercase=True).to_str()).encode()
 
 
@@ -72,7 +72,7 @@ def _bert_tokenizer(vocabulary: dict[str, int], *, lowercase: bool) -> Any:
 
 
 def _alphabet(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the most frequent characters, and their in-word pieces, in order."""
+    """Return the most frequent characters and their continuation pieces, sorted."""
     counts: Counter[str] = Counter()
     inner: set[str] = set()
     for words in _words(tokenizer, texts):
@@ -85,7 +85,7 @@ def _alphabet(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], list[str
 
 
 def _words(tokenizer: Any, texts: Iterable[str]) -> Iterator[Counter[str]]:
-    """Yield counts of words, in bounded batches."""
+    """Yield word counts in batches of limited size."""
     split: Callable[[str], list[tuple[str, Any]]] = tokenizer.pre_tokenizer.pre_tokenize_str
     counts: Counter[str] = Counter()
     for text in texts:
@@ -127,7 +127,7 @@ def read_tokenizer(path: Path, *, lowercase: bool = True) -> tuple[bytes, int, i
 
 
 def tokenizer_file(path: Path) -> Path:
-    """Return the tokenizer's file at `path`, or in the folder `path`."""
+    """Return the tokenizer file at `path`, or within the folder `path`."""
     if not path.is_dir():
         return path
     return next((path / name for name in _FILES if (path / name).is_file()), path / _FILES[0])
@@ -140,7 +140,7 @@ def _not_bert(vocabulary: Collection[str], file: Path) -> InvalidInputError:
 
 
 class _Config(Model):
-    """Keys of a `tokenizer_config.json` that change the tokens of BERT."""
+    """Keys of a `tokenizer_config.json` that affect BERT's tokens."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -151,7 +151,7 @@ class _Config(Model):
 
 
 def _converted(file: Path, *, lowercase: bool) -> bytes:
-    """Return the WordPiece tokenizer of a vocabulary with one token a line."""
+    """Convert a one-token-per-line vocabulary file to a WordPiece tokenizer."""
     from tokenizers import BertWordPieceTokenizer
 
     try:

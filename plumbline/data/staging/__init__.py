@@ -1,4 +1,4 @@
-"""Staging: verified download from a store to the local disk, during training."""
+"""Staging: verified download from a store to local disk, during training."""
 
 from plumbline.data.staging.cache import Cache as Cache
 from plumbline.data.staging.cache import cache_limit as cache_limit

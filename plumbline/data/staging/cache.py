@@ -1,4 +1,4 @@
-"""Local cache of verified objects by digest, shared by processes and runs.
+"""Local cache of verified objects by digest, shared by all processes.
 
 `objects/ab/abcdef…` verified objects · `parts/` partial downloads, each locked by its writer · `manifests/` manifests
 by digest · `current/` each store's last manifest, by etag · `leases/` manifests in use.
@@ -35,7 +35,7 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 
 class Cache:
-    """Folder of verified objects, of at most `max_bytes` together."""
+    """Cache folder of verified objects, with a total size limit."""
 
     def __init__(
         self, folder: Path, max_bytes: int | None = None, *, free_bytes: Callable[[Path], int] | None = None
@@ -68,12 +68,12 @@ class Cache:
             path.unlink(missing_ok=True)
 
     def touch(self, path: Path) -> None:
-        """Record a use, for eviction."""
+        """Record that an object was used, for least-recently-used eviction."""
         with contextlib.suppress(OSError):
             os.utime(path)
 
     def manifest(self, sha256: str) -> Manifest | None:
-        """Return the manifest of this digest, or `None` if absent or damaged."""
+        """Return the cached manifest with this digest; `None` if absent or damaged."""
         path = self.folder / "manifests" / f"{sha256}.json"
         with disk_errors(self.folder):
             if not path.is_file():
@@ -86,13 +86,13 @@ class Cache:
         return None
 
     def keep_manifest(self, manifest: Manifest) -> str:
-        """Write a manifest under its digest. Return the digest."""
+        """Write a manifest to the cache, and return its digest."""
         digest = manifest.digest
         self._write(self.folder / "manifests" / f"{digest}.json", canonical_json(manifest.to_json()))
         return digest
 
     def current(self, location: str, etag: str) -> Manifest | None:
-        """Return the cached manifest of `location` if its etag is unchanged, else `None`."""
+        """Return the cached manifest of `location` if unchanged, else `None`."""
         try:
             known = json.loads((self.folder / "current" / digest_bytes(location.encode())).read_bytes())
         except (OSError, ValueError):
@@ -101,7 +101,7 @@ class Cache:
         return self.manifest(known[1]) if same else None
 
     def keep_current(self, location: str, etag: str, digest: str) -> None:
-        """Remember the manifest and etag of `location`."""
+        """Store the current manifest and etag of `location`."""
         self._write(self.folder / "current" / digest_bytes(location.encode()), canonical_json([etag, digest]))
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -116,7 +116,7 @@ class Cache:
 
     @contextmanager
     def part(self, sha256: str, wait: Callable[[], None]) -> Iterator[Part | None]:
-        """Open the object's partial download exclusively. `None` once the object is complete."""
+        """Open the object's partial download exclusively; `None` if already complete."""
         path, final = self._places(sha256)
         with disk_errors(self.folder):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ class Cache:
                 yield part
 
     def part_size(self, sha256: str) -> int:
-        """Return the bytes of an object's partial download."""
+        """Return the size of an object's partial download."""
         try:
             return self._places(sha256)[0].stat().st_size
         except OSError:
@@ -145,7 +145,7 @@ class Cache:
 
     @contextmanager
     def lease(self, digest: str) -> Iterator[None]:
-        """Protect a manifest's objects, or a single object, from eviction."""
+        """Protect a manifest's objects, or one object, from eviction."""
         with self._open_lock(self.folder / "leases" / digest) as file:
             # Never during an eviction, which would not see this lease.
             with self._eviction(fcntl.LOCK_SH), disk_errors(self.folder):
@@ -180,7 +180,7 @@ class Cache:
                 raise DiskFullError(text, where=str(self.folder), hint=_FULL_HINT)
 
     def _missing(self, needed: int) -> int:
-        """Return how many bytes the disk lacks for `needed` more."""
+        """Return how many bytes must be freed to store `needed` more."""
         return max(0, needed + _RESERVE_BYTES - self._free_bytes(self.folder)) if needed else 0
 
     def _evict(self, needed: int) -> None:
@@ -215,7 +215,7 @@ class Cache:
         return pinned
 
     def verify(self) -> list[str]:
-        """Hash every object again. Remove and return the wrong digests."""
+        """Hash every object again; remove damaged ones, and return their digests."""
         wrong = []
         with disk_errors(self.folder):
             for path in sorted((self.folder / "objects").glob("*/*")):
@@ -232,7 +232,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:iB|B)?|(\d+(?:\.\d+)?) ?%", re
 
 
 def cache_limit(folder: Path, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the maximum bytes of all objects in the cache `folder`.
+    """Return the maximum total size of the cache `folder`, in bytes.
 
     `PLUMBLINE_CACHE_MAX` is a size (`200GiB`) or a share of the disk's size (`60%`); without it, 80% of the disk.
 

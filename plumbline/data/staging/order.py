@@ -1,4 +1,4 @@
-"""Order of the training rows, an integer function of seed, epoch and manifest, and the files in that order.
+"""Order of training rows and files, determined by seed, epoch and manifest.
 
 Shards are shuffled, then the rows inside each shard, so that training can start when the first shard is present. The
 order does not depend on the arrival of shards or the number of processes.
@@ -24,7 +24,7 @@ from plumbline.schema.spec import RunSpec
 
 
 def random_keys(count: int, *key_parts: object) -> NDArray[np.uint64]:
-    """Return `count` 64-bit integers keyed by `what`, from Philox."""
+    """Return `count` pseudo-random 64-bit integers from Philox, keyed by `what`."""
     key = int.from_bytes(hashlib.sha256("|".join(map(str, key_parts)).encode()).digest()[:16], "little")
     generator = np.random.Philox(key=key)
     return np.asarray(generator.random_raw(count), dtype=np.uint64)
@@ -35,7 +35,7 @@ def _shuffled(count: int, *key_parts: object) -> NDArray[np.int64]:
 
 
 class Order:
-    """Rows of the train split, epoch after epoch.
+    """Endless shuffled order of the training rows, epoch after epoch.
 
     `recipe` is the digest of the manifest that the spec was made for: rows keep their places if a shard's bytes differ,
     so that the evidence shows the row and not a new shuffle.
@@ -49,7 +49,7 @@ class Order:
         self._epochs: dict[int, NDArray[np.int64]] = {}
 
     def shards(self, epoch: int = 0) -> list[int]:
-        """Return an epoch's shards in the order of first use."""
+        """Return an epoch's shards in order of first use."""
         return [int(i) for i in _shuffled(len(self._sizes), "shards", self._seed, epoch, self._recipe)]
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
@@ -71,13 +71,13 @@ class Order:
         return numbers
 
     def batch(self, step: int, batch_size: int) -> NDArray[np.int64]:
-        """Return the rows of the global batch at `step`. Batches may span epochs."""
+        """Return the rows of global batch `step`; batches may span epochs."""
         return self.rows(np.arange(step * batch_size, (step + 1) * batch_size))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Row numbers that each part reads, known before any row is read."""
+    """Row numbers that each training part will read, computed in advance."""
 
     order: Order
     first_evaluation_row: int
@@ -86,7 +86,7 @@ class Plan:
 
 
 def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
-    """Return the rows of all parts. Every part trains on the start of the order."""
+    """Plan the rows of all training parts, each from the order's start."""
     order = Order(manifest, spec.seed, spec.data.manifest_sha256)
     steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
     available = sum(shard.num_rows for shard in manifest.evaluation)
@@ -98,7 +98,7 @@ def plan_rows(spec: RunSpec, manifest: Manifest) -> Plan:
 
 
 def planned_files(plan: Plan, manifest: Manifest) -> list[DataFile]:
-    """Return the files to stage, in the order of first use."""
+    """Return the files to stage, in order of first use."""
     wanted = set(plan.wanted.tolist())
     starts, begin = {}, 0
     for shard in manifest.shards:
@@ -116,7 +116,7 @@ def planned_files(plan: Plan, manifest: Manifest) -> list[DataFile]:
 def staged_files(
     spec: RunSpec, data: str, cache_folder: Path, on_progress: Callable[[StagingProgress], None] | None = None
 ) -> Iterator[str]:
-    """Stage all files of a training. Yield the manifest's digest. Until the end the cache keeps the files."""
+    """Stage all files of a training, and yield the manifest's digest. Until the end the cache keeps the files."""
     cache = Cache(cache_folder, max_bytes=cache_limit(cache_folder))
     with Stager(open_store(data), spec.data.name, cache, on_progress=on_progress) as stager:
         files = planned_files(plan_rows(spec, stager.manifest), stager.manifest)

@@ -1,4 +1,4 @@
-"""Partial download of an object: exclusive, resumable, renamed once verified."""
+"""Partial download of an object: locked, resumable, renamed once verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 class Part:
-    """Open `.part` file under an exclusive lock, which ends with its descriptor."""
+    """Open `.part` file under an exclusive lock, held until closed."""
 
     def __init__(self, path: Path, final: Path, descriptor: int) -> None:
         self.path = path
@@ -43,18 +43,18 @@ class Part:
 
     @property
     def etag(self) -> str | None:
-        """Return the source object's etag, if known."""
+        """Return the remote object's etag, if known."""
         try:
             return self._etag.read_text(encoding="utf-8") or None
         except (OSError, UnicodeDecodeError):
             return None
 
     def keep_etag(self, etag: str) -> None:
-        """Write the source object's etag, for a resume."""
+        """Store the remote object's etag, to resume later."""
         self._etag.write_text(etag, encoding="utf-8")
 
     def hashed(self, buffer: memoryview) -> hashlib._Hash:
-        """Return the SHA-256 state of the existing bytes. Seek to the end."""
+        """Hash the existing bytes; seek to the end, return the SHA-256 state."""
         hasher = hashlib.sha256()
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         while size := os.readv(self._descriptor, [buffer]):
@@ -67,7 +67,7 @@ class Part:
             data = data[os.write(self._descriptor, data) :]
 
     def reset(self) -> None:
-        """Remove all bytes. Keep the lock."""
+        """Truncate the file, keeping the lock."""
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._etag.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ class Part:
         self.path.unlink(missing_ok=True)
 
     def commit(self) -> Path:
-        """Sync the file, and rename it to its final name."""
+        """Sync the file to disk, and rename to its final name."""
         # Readable for all before the rename, also after a kill. Writable for the owner until then: a later process that
         # resumes after a kill during the sync opens the file for writing.
         os.fchmod(self._descriptor, _OPEN_MODE)
@@ -94,7 +94,7 @@ class Part:
 
 @contextmanager
 def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part | None]:
-    """Lock the part at `path`, or return `None` once `final` exists."""
+    """Lock the partial download at `path`; return `None` once `final` exists."""
     while not final.exists():
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -115,7 +115,7 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file exclusively. Return false if a different process holds it."""
+    """Try to lock an open file exclusively; return `False` if locked elsewhere."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -124,7 +124,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_still(descriptor: int, path: Path) -> bool:
-    """Return whether `path` still names the locked file."""
+    """Return whether `path` still refers to the locked file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

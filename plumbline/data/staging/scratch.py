@@ -1,4 +1,4 @@
-"""Temporary folders that are removed, by a later process, when the process that used them was killed.
+"""Temporary folders, removed later even if their process was killed.
 
 A scratch folder contains a file that its process keeps locked. The lock ends with the process, so that a folder whose
 file can be locked has no owner any more.
@@ -31,7 +31,7 @@ _YOUNG_WORKSPACE_SECONDS = 60.0
 
 @contextmanager
 def scratch_folder(prefix: str = "plumbline-", parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder in `parent` (default: the system's), removed at the end. Remove those of dead processes."""
+    """Yield a new temporary folder in `parent`, removed at the end. Remove those of dead processes."""
     parent = parent or Path(tempfile.gettempdir())
     _sweep(parent)
     folder, owner = _make(prefix, parent)
@@ -43,7 +43,7 @@ def scratch_folder(prefix: str = "plumbline-", parent: Path | None = None) -> It
 
 
 def _make(prefix: str, parent: Path) -> tuple[Path, int]:
-    """Return a new folder and the descriptor of its locked file."""
+    """Create a folder; return its path and its locked file's descriptor."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -54,7 +54,7 @@ def _make(prefix: str, parent: Path) -> tuple[Path, int]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the folders of this user whose process has ended."""
+    """Remove this user's folders of processes that have ended."""
     for path in parent.glob(f"*/{_OWNER}"):
         with contextlib.suppress(OSError):
             owner = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ def _sweep(parent: Path) -> None:
 
 
 def sweep_workspaces(parent: Path | None = None) -> None:
-    """Remove this user's folders that no running process names, in `parent` (default: the system's).
+    """Remove this user's folders in `parent` that no running process uses.
 
     Without `/proc` nothing is known of other processes, and nothing is removed.
     """

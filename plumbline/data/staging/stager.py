@@ -1,4 +1,4 @@
-"""Stager: download of a dataset's files in training order, a bounded window ahead."""
+"""Stager: download a dataset's files in training order, limited ahead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAST_RATE = 100 << 20
 
 
 def fetch_manifest(store: Store, dataset: str, cache: Cache) -> tuple[Manifest, str]:
-    """Return the dataset's current manifest and digest, from the cache if unchanged."""
+    """Return the dataset's current manifest and digest, cached if unchanged."""
     key = f"{dataset}/{MANIFEST_NAME}"
     location = f"{store.url}/{key}"
     etag = store.stat(key).etag
@@ -56,7 +56,7 @@ class _Job:
 
 
 class Stager:
-    """Context manager that stages a dataset of a store into a cache, in background threads.
+    """Context manager that downloads a dataset to the cache, in background threads.
 
     At most `window` files beyond the last requested one are begun, over at most `connections` connections: one per
     file, or all of them for a single file while training is about to wait. `on_progress` is called about once a second
@@ -118,7 +118,7 @@ class Stager:
         self._leases.close()
 
     def start(self, files: Sequence[DataFile]) -> None:
-        """Stage these files, in this order, after those already requested."""
+        """Request these files, in order, after all earlier requests."""
         with self._changed:
             for file in files:
                 known = self._jobs.get(file.sha256)
@@ -148,7 +148,7 @@ class Stager:
             self._cache.touch(job.path)
 
     def wait(self, file: DataFile) -> Path:
-        """Return the verified file's path. Wait, and raise its transfer's error."""
+        """Wait for a file, and return its verified path; raise download errors."""
         if file.sha256 not in self._jobs:
             self.start([file])
         job = self._jobs[file.sha256]
@@ -175,14 +175,14 @@ class Stager:
             return job.path
 
     def _tell(self, reported_at: float) -> float:
-        """Report progress at most once a second. Return the time of the last report."""
+        """Report progress at most once a second; return the last report's time."""
         if self._on_progress is None or (now := self._clock()) - reported_at < _TELL_SECONDS:
             return reported_at
         self._on_progress(self.progress())
         return now
 
     def fetch(self, key: str, sha256: str) -> Path:
-        """Return an object outside the manifest, kept until the stager closes."""
+        """Download an object that is not in the manifest; return its path."""
         self._leases.enter_context(self._cache.lease(sha256))
         path = self._cache.path(sha256)
         if path is not None:
@@ -220,7 +220,7 @@ class Stager:
             job.why = why
 
     def _take(self) -> tuple[_Job, bool] | None:
-        """Return the next file, and whether to use all connections. `None` at the end."""
+        """Return the next file, and whether to use all connections."""
         with self._changed:
             while not self._stopped.is_set() and self._failure is None:
                 while self._next < len(self._order) and self._order[self._next].path is not None:
@@ -246,7 +246,7 @@ class Stager:
         return not fast and self._pace.hurries(ahead, now)
 
     def _spread(self, job: _Job) -> None:
-        """Allow the next file, as `job` has its last connection."""
+        """Let the next file start, as `job` needs no more connections."""
         with self._changed:
             if self._spreading is job:
                 self._spreading = None

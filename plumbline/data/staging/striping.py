@@ -1,4 +1,4 @@
-"""Download of an object over several connections, stripe by stripe, in order."""
+"""Parallel download of one object over several connections, in stripes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WORTH_WAKING_BYTES = 256 << 10
 
 
 def worth_striping(size: int, connections: int) -> bool:
-    """Return whether `size` bytes arrive sooner over several connections."""
+    """Return whether several connections download `size` bytes sooner."""
     return connections > 1 and size >= 2 * SMALLEST_BYTES
 
 
 class Connections:
-    """Counter that limits the connections in use."""
+    """Semaphore that limits the number of connections in use."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -31,7 +31,7 @@ class Connections:
         self._changed = threading.Condition()
 
     def take(self, wanted: Callable[[], bool]) -> bool:
-        """Wait for a free connection and take it. Return false once not `wanted()`."""
+        """Acquire a free connection; return `False` once `wanted()` is false."""
         with self._changed:
             self._changed.wait_for(lambda: self._free or not wanted())
             if not wanted():
@@ -40,7 +40,7 @@ class Connections:
             return True
 
     def give(self) -> None:
-        """Return a connection."""
+        """Release a connection."""
         with self._changed:
             self._free += 1
             self._changed.notify_all()
@@ -66,7 +66,7 @@ class _Stripe:
 
 
 class StripingReader:
-    """Reader of an object's rest, from `offset` on, over all free connections.
+    """Reader of an object from `offset` on, using all free connections.
 
     Each connection fetches one stripe at a time into its own buffer, under the retry policy, and the next stripe only
     after the buffer is read: memory is connections times stripe size. `on_last` is called when the last stripe has its
@@ -113,7 +113,7 @@ class StripingReader:
             raise
 
     def _head(self, ready: Callable[[_Stripe], bool]) -> _Stripe:
-        """Return the next stripe in order once `ready`. Raise its error."""
+        """Wait for the next stripe in order; raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: self._stripes and (ready(self._stripes[0]) or self._stripes[0].error))
             stripe = self._stripes[0]
@@ -122,7 +122,7 @@ class StripingReader:
         return stripe
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read the next bytes; 0 only at the object's end."""
+        """Read the next bytes; return 0 only at the object's end."""
         if self._position == self._end:
             return 0
         stripe = self._head(lambda stripe: stripe.filled > stripe.given)
@@ -139,7 +139,7 @@ class StripingReader:
         return size
 
     def close(self) -> None:
-        """Stop every stripe, and return the connections."""
+        """Cancel all stripes, and release the connections."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

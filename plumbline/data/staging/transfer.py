@@ -1,4 +1,4 @@
-"""Transfer of an object from a store into the cache: resumed, and verified."""
+"""Download of an object into the cache: resumable and verified."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WAIT_SECONDS = 0.05
 
 
 class StagingStoppedError(UnavailableError):
-    """Error: the stager was closed during the operation."""
+    """Error: the stager was closed during an operation."""
 
 
 class Transfer:
-    """Downloader with a single buffer, over one or all free connections."""
+    """Downloader with one buffer, using one or all free connections."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Transfer:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def fetch(self, file: DataFile, key: str, on_last: Callable[[], None] | None = None) -> Path:
-        """Download the object at `key` into the cache, under the digest in `file`.
+        """Download object `key` into the cache, verified by `file`'s digest.
 
         With `on_last`, several connections are used, and `on_last` is called once other files may use freed
         connections.
@@ -87,7 +87,7 @@ class Transfer:
         raise CorruptDataError(f"{why}; read {_ROUNDS} times", where=self._store.url, key=key)
 
     def _round(self, part: Part, file: DataFile, key: str, on_last: Callable[[], None] | None) -> str:
-        """Download the rest of the part. Return the problem, or ""."""
+        """Download the missing bytes; return the problem, or ""."""
         if part.size > file.size:
             part.reset()
         have = part.size
@@ -109,7 +109,7 @@ class Transfer:
     def _reader(
         self, file: DataFile, key: str, have: int, etag: str | None, on_last: Callable[[], None] | None
     ) -> Iterator[ResumingReader | StripingReader]:
-        """Open a reader of a file's missing bytes, under the part's lock."""
+        """Open a reader of the missing bytes; the partial file is locked."""
 
         def note(reason: str) -> None:
             self._on_trouble(file.sha256, reason)

@@ -53,7 +53,7 @@ _POOL = 64
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    """Client of one container, and the parts of its reads."""
+    """Connected client of one container, with a pool of connections."""
 
     client: Any
     access: AzureAccess
@@ -63,7 +63,7 @@ class _Connected:
 
 
 class AzureStore:
-    """Store of one container, below a prefix."""
+    """Azure Blob container as a store, below a prefix."""
 
     def __init__(
         self, url: str, account: str, container: str, prefix: str, *, connect_seconds: float, read_seconds: float
@@ -144,7 +144,7 @@ class AzureStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[HttpBody]:
-        """Read from `offset`."""
+        """Open an object for reading from `offset`."""
         headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
             headers["If-Match"] = quoted_etag(if_match)
@@ -152,7 +152,7 @@ class AzureStore:
             yield reader
 
     def _get(self, key: str, headers: dict[str, str]) -> DirectResponse:
-        """Return the response of a GET."""
+        """Send a GET, and return the response."""
         name, connected = joined(self._prefix, checked_key(key, self.url)), self._connected()
         with self._errors(key):
             target, more = connected.authorization.apply(f"{connected.root}/{quote(name, safe='/~')}")
@@ -166,7 +166,7 @@ class AzureStore:
         return response
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag."""
+        """Return an object's size and etag."""
         blob = self._blob(key)
         try:
             with self._errors(key):
@@ -188,7 +188,7 @@ class AzureStore:
                     yield ObjectInfo(entry.name[len(start) :], int(entry.size), plain_etag(entry.etag))
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically. Large objects in blocks."""
+        """Write a new object atomically, large ones in blocks."""
         try:
             with opened(data) as (body, size):
                 return self._upload(key, body, size, overwrite=False)
@@ -196,7 +196,7 @@ class AzureStore:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists. Versions and soft-deleted copies remain."""
+        """Delete an object, if it exists; versions and soft-deleted copies remain."""
         with contextlib.suppress(ObjectMissingError), self._errors(key):
             self._blob(key).delete_blob()
 
@@ -238,7 +238,7 @@ class AzureStore:
         return ObjectInfo(key, size, plain_etag(answer["etag"]))
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object whose etag is `if_match`."""
+        """Replace the object if its etag is `if_match`."""
         from azure.core import MatchConditions
 
         if if_match is None:
@@ -257,12 +257,12 @@ class AzureStore:
 
 
 def _is_folder(properties: Any) -> bool:
-    """Return whether a blob is a folder of a hierarchical namespace."""
+    """Return whether a blob represents a folder (hierarchical namespace)."""
     return str((properties.metadata or {}).get(_FOLDER, "")).lower() == "true"
 
 
 def open_url(url: str, address: StoreAddress, waits: Timeouts) -> AzureStore:
-    """Return the store at a URL of this kind."""
+    """Open the store at an `az://` URL."""
     connect, read = waits.connect_seconds, waits.read_seconds
     return AzureStore(
         url, address.bucket, address.container, address.prefix, connect_seconds=connect, read_seconds=read

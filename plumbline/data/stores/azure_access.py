@@ -1,4 +1,4 @@
-"""Access to a storage account: endpoint, credentials, identity, and the SDK's errors.
+"""Access to an Azure storage account: endpoint, credentials, errors.
 
 `AZURE_STORAGE_CONNECTION_STRING` if it names the same account; else `PLUMBLINE_AZURE_ENDPOINT` (`{account}` is filled
 in) or the public cloud's address, with `AZURE_STORAGE_KEY`, `AZURE_STORAGE_SAS_TOKEN` or azure-identity's
@@ -38,7 +38,7 @@ _LOGIN = re.compile(r"[^\n]*\baz login\b[^\n]*")
 
 @dataclass(frozen=True, slots=True)
 class AzureAccess:
-    """Access to an account: connection string or endpoint, with key, SAS token or identity, or without credentials."""
+    """Storage account access: endpoint, with key, SAS token, identity, or anonymous."""
 
     account: str
     endpoint: str
@@ -49,12 +49,12 @@ class AzureAccess:
 
     @property
     def is_anonymous(self) -> bool:
-        """Return whether this environment has no credentials."""
+        """Return whether the environment provides no credentials."""
         return not (self.connection_string or self.key or self.sas or self.identity)
 
     @property
     def remark(self) -> str:
-        """Return a remark if the SAS token has ended; else ""."""
+        """Return a remark if the SAS token has expired, else ""."""
         given = parse_qs(self.sas).get("se", [""])[0]
         with contextlib.suppress(ValueError):
             until = datetime.fromisoformat(given.replace("Z", "+00:00"))
@@ -64,7 +64,7 @@ class AzureAccess:
 
     @property
     def credential(self) -> Any:
-        """Return the credential in the form that the SDK's clients take."""
+        """Return the credential in the form that SDK clients take."""
         if self.key:
             return {"account_name": self.account, "account_key": self.key}
         if self.sas:
@@ -75,7 +75,7 @@ class AzureAccess:
 
 
 def find_access(account: str) -> AzureAccess:
-    """Return the environment's access to `account`. Raise `ValueError` for a damaged connection string.
+    """Read the access to `account` from the environment. Raise `ValueError` for a damaged connection string.
 
     Raises azure-core's errors if a source of tokens refuses, or does not answer.
     """
@@ -97,7 +97,7 @@ def find_access(account: str) -> AzureAccess:
 
 
 class Renewed:
-    """Value that expires, renewed shortly before. Thread-safe."""
+    """Thread-safe cache of an expiring value, such as a token."""
 
     def __init__(self, make: Callable[[], tuple[str, float]], clock: Callable[[], float] = time.time) -> None:
         self._make = make
@@ -106,7 +106,7 @@ class Renewed:
         self._value, self._until = "", 0.0
 
     def get(self) -> str:
-        """Return the value."""
+        """Return the current value, renewing if needed."""
         with self._lock:
             if self._clock() >= self._until - _EARLY_SECONDS:
                 self._value, self._until = self._make()
@@ -114,7 +114,7 @@ class Renewed:
 
 
 class ReadAuthorization:
-    """Authorization of GETs in one container: a read-only SAS of an hour, or an identity's token."""
+    """Authorization of GET requests: read-only SAS for an hour, or identity token."""
 
     def __init__(self, access: AzureAccess, container: str) -> None:
         self._access = access
@@ -136,7 +136,7 @@ class ReadAuthorization:
         return sas, until
 
     def apply(self, target: str) -> tuple[str, dict[str, str]]:
-        """Return the target with its authorization, and further headers."""
+        """Return the request target with authorization, and extra headers."""
         if self._access.identity is not None:
             return target, {"Authorization": self._renewed.get(), "x-ms-date": formatdate(usegmt=True)}
         if self._access.is_anonymous:
@@ -145,7 +145,7 @@ class ReadAuthorization:
 
 
 def sdk_error(error: Exception, where: str, key: str, access: AzureAccess | None = None) -> PlumblineError:
-    """Return the error of a failed call of the SDK with this access."""
+    """Convert the error of a failed SDK call."""
     from azure.core import exceptions
 
     converted = None
@@ -172,7 +172,7 @@ def sdk_error(error: Exception, where: str, key: str, access: AzureAccess | None
 
 
 def _code(error: Any, status: int) -> str:
-    """Return the service's error code."""
+    """Return the service's error code from an SDK error."""
     code = getattr(error, "error_code", None) or ("BlobAlreadyExists" if status == 409 else status)
     return str(getattr(code, "value", code))
 
@@ -182,14 +182,14 @@ _BUSY = {408, 410, 429}
 
 
 class _Exchange(threading.local):
-    """The last token request of a thread: its URL, and its response's status once there is one."""
+    """Last token request of a thread: URL and response status."""
 
     url = ""
     status: int | None = None
 
 
 class Identity:
-    """Credential for the SDK's clients: azure-identity's default chain."""
+    """Azure identity as an SDK credential: azure-identity's default chain."""
 
     def __init__(self) -> None:
         from azure.identity import DefaultAzureCredential
@@ -230,7 +230,7 @@ class Identity:
         return token
 
     def exists(self, *scopes: str) -> bool:
-        """Return whether this environment has an identity. Raise as `get_token` if one is refused.
+        """Return whether the environment has an identity. Raise as `get_token` if one is refused.
 
         Without one no source of tokens answers, and none is named.
         """

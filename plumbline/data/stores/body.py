@@ -27,7 +27,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 class HttpResponse(Protocol):
-    """Response with an unread body."""
+    """HTTP response with an unread body."""
 
     status: int
 
@@ -35,14 +35,14 @@ class HttpResponse(Protocol):
         """Return a header's value, or ""."""
 
     def read1(self, size: int, /) -> bytes:
-        """Return the bytes that have arrived, at most `size`. `b""` only at the end."""
+        """Return arrived bytes, at most `size`; `b""` at the end."""
 
     def release(self, *, at_end: bool) -> None:
-        """Return the connection. Reuse it if the body was read to its end."""
+        """Release the connection, for reuse if the body was read completely."""
 
 
 class HttpBody:
-    """`ObjectReader` of a response.
+    """Object reader over an HTTP response.
 
     A read returns the bytes that have arrived, so that a slow transfer can be measured.
     """
@@ -58,11 +58,11 @@ class HttpBody:
 
     @property
     def at_end(self) -> bool:
-        """Return whether the whole body was read, so that the connection is reusable."""
+        """Return whether the whole body was read, so the connection is reusable."""
         return not self._remaining and not self._skip and not self._tail
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read the next bytes into `buffer`. Return 0 only at the end."""
+        """Read the next bytes into `buffer`; return 0 only at the end."""
         while self._skip:
             self._skip -= len(self._next(self._skip))
         if not self._remaining:
@@ -83,7 +83,7 @@ class HttpBody:
 
 
 def range_of(offset: int, length: int | None) -> str:
-    """Return the Range header of a request. "" for the whole object."""
+    """Return a request's Range header, "" for the whole object."""
     if length is not None:
         return f"bytes={offset}-{offset + length - 1}"
     return f"bytes={offset}-" if offset else ""
@@ -91,7 +91,7 @@ def range_of(offset: int, length: int | None) -> str:
 
 @contextmanager
 def body_of(key: str, response: HttpResponse, *, offset: int, length: int | None) -> Iterator[HttpBody]:
-    """Open the body of a GET, whether the server honoured the range or not."""
+    """Open a GET response's body, even if the server ignored the range."""
     body = None
     try:
         body = _checked(key, response, offset=offset, length=length)
@@ -127,7 +127,7 @@ def _end(offset: int, length: int | None, total: int) -> int:
 
 
 def retry_after(value: str) -> float | None:
-    """Return the seconds of a Retry-After header. `None` if absent or malformed."""
+    """Parse a Retry-After header to seconds; `None` if absent or malformed."""
     return min(float(value), _LONGEST_WAIT_SECONDS) if re.fullmatch(r"\d{1,6}(\.\d+)?", value.strip()) else None
 
 
@@ -147,7 +147,7 @@ _TYPES = {
 
 @contextmanager
 def opened(data: bytes | Path) -> Iterator[tuple[Body, int]]:
-    """Open the bytes to upload. Yield the body and its size.
+    """Open the data to upload; yield the body and its size.
 
     Errors of a local file inside the block become `InvalidInputError` if it does not exist, else `UnavailableError`.
     """
@@ -164,13 +164,13 @@ def opened(data: bytes | Path) -> Iterator[tuple[Body, int]]:
 
 
 def media_type(key: str) -> str:
-    """Return the media type of an object by its key's ending."""
+    """Return an object's media type by file extension."""
     name = key.rpartition("/")[2]
     return _TYPES.get(name[name.rfind(".") :].lower() if "." in name else "", "application/octet-stream")
 
 
 def content_md5(body: Body) -> str:
-    """Return the Base64 MD5 of a body, rewound to its start."""
+    """Return a body's Base64 MD5, and rewind the body."""
     body.seek(0)
     digest = hashlib.file_digest(body, lambda: hashlib.md5(usedforsecurity=False)).digest()
     body.seek(0)

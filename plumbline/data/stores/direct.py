@@ -1,4 +1,4 @@
-"""GET requests over kept connections, without the SDKs' costly pipelines.
+"""GET requests over persistent connections, faster than the cloud SDKs' pipelines.
 
 An SDK still finds the endpoint and the credentials, and signs. `http.client` is used directly: through urllib3, a
 request costs more CPU time, which shows with shards of 1 MiB.
@@ -26,7 +26,7 @@ _MOST_ERROR_BYTES = 64 << 10
 
 
 class DirectResponse:
-    """Response of a GET, whose body is read as it arrives."""
+    """Response of a GET, with a streamed body."""
 
     def __init__(self, pool: DirectReads, connection: http.client.HTTPConnection) -> None:
         self._pool = pool
@@ -44,7 +44,7 @@ class DirectResponse:
         return self._response.read(size)
 
     def error_fields(self, *names: str) -> list[str]:
-        """Return the text of each element of an error's XML, "" if absent. Close the response."""
+        """Return the requested fields of an XML error response, and close."""
         try:
             body = self.read(_MOST_ERROR_BYTES).decode(errors="replace")
         except (OSError, http.client.HTTPException):
@@ -55,7 +55,7 @@ class DirectResponse:
         return [html.unescape(match[1]) if match else "" for match in matches]
 
     def release(self, *, at_end: bool) -> None:
-        """Keep the connection after a whole body; else close it."""
+        """Keep the connection for reuse if the body was read, else close."""
         self._response.close()
         if at_end:
             self._pool.keep(self._connection)
@@ -64,7 +64,7 @@ class DirectResponse:
 
 
 class DirectReads:
-    """Kept connections to one host, through the environment's proxy if any."""
+    """Pool of persistent connections to one host, through any configured proxy."""
 
     def __init__(self, base_url: str, *, connect_seconds: float, read_seconds: float, ca_bundle: str = "") -> None:
         self._base = base_url
@@ -75,7 +75,7 @@ class DirectReads:
         self._context = _context(ca_bundle) if base_url.startswith("https://") else None
 
     def get(self, target: str, headers: Mapping[str, str], *, where: str) -> DirectResponse:
-        """Send a GET of `target`, a quoted path with its query. Return the unread response.
+        """Send a GET of path and query `target`; return the unread response.
 
         Raises:
             AccessError: if a header or the target has a character that is not allowed.
@@ -90,14 +90,14 @@ class DirectReads:
             raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=where) from error
 
     def keep(self, connection: http.client.HTTPConnection) -> None:
-        """Take back a connection whose last response was read."""
+        """Return a connection to the pool after its response was read."""
         if len(self._kept) < _POOL:
             self._kept.append(connection)
         else:
             connection.close()
 
     def _send_kept(self, target: str, headers: Mapping[str, str]) -> DirectResponse | None:
-        """Send on a kept connection. Return `None` if the server has closed all of them."""
+        """Send on a pooled connection; return `None` if the server closed all."""
         while True:
             try:
                 connection = self._kept.pop()
@@ -142,7 +142,7 @@ def _close(connections: list[http.client.HTTPConnection]) -> None:
 
 
 def _context(ca_bundle: str) -> ssl.SSLContext:
-    """Return the TLS settings: certificates are verified, by certifi's authorities if none are given."""
+    """Return a TLS context that verifies certificates, with certifi's by default."""
     import certifi
 
     authorities = ca_bundle or certifi.where()
@@ -153,7 +153,7 @@ def _context(ca_bundle: str) -> ssl.SSLContext:
 
 
 def _proxy_of(url: str) -> str:
-    """Return the proxy's URL for `url`, or "". Raise `ConfigurationError` for an unsupported kind."""
+    """Return the proxy URL for `url`, or ""; raise `ConfigurationError` if unsupported."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme, "")
     if not proxy or urllib.request.proxy_bypass(parts.netloc):

@@ -1,4 +1,4 @@
-"""Folder as a store: a shared file system, a laptop's disk, an air-gapped cluster.
+"""Folder as an object store: shared file system, laptop, air-gapped cluster.
 
 Objects appear atomically: written to a temporary file, synced, then linked (create) or renamed (swap).
 """
@@ -100,14 +100,14 @@ class FileStore:
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """Convert the errors of a read."""
+        """Convert the errors of file reads."""
         try:
             yield
         except OSError as error:
             raise self._error(error, key) from error
 
     def _unwritten(self, error: OSError, key: str) -> PlumblineError:
-        """Convert a write error. A path without folder is a configuration error."""
+        """Convert file write errors; a missing folder is a configuration error."""
         if error.errno in _NO_FOLDER:
             text = f"the store's folder cannot be created: {error.strerror}"
             return ConfigurationError(text, where=self.url, key=key, hint=_HINT)
@@ -117,7 +117,7 @@ class FileStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[_Reader]:
-        """Read from `offset`."""
+        """Open an object for reading from `offset`."""
         path = self._path(key)
         with self._errors(key):
             file = path.open("rb", buffering=0)
@@ -131,7 +131,7 @@ class FileStore:
             yield _Reader(info, file, rest if length is None else min(rest, length), self._errors)
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag."""
+        """Return an object's size and etag."""
         path = self._path(key)
         with self._errors(key):
             if path.is_dir():
@@ -158,7 +158,7 @@ class FileStore:
                     yield self.stat(key)
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object. The final hard link never replaces a file."""
+        """Write a new object by hard link, which never replaces a file."""
         path = self._path(key)
         try:
             with self._beside(key, data) as temporary:
@@ -169,7 +169,7 @@ class FileStore:
             raise self._unwritten(error, key) from error
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object whose etag is `if_match`, under the store's lock."""
+        """Replace the object if its etag is `if_match`, under the store's lock."""
         path = self._path(key)
         try:
             with self._locked(), self._beside(key, data) as temporary:
@@ -183,7 +183,7 @@ class FileStore:
             raise self._unwritten(error, key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists, and its empty folders."""
+        """Delete an object, if it exists, and empty parent folders."""
         path = self._path(key)
         try:
             with self._locked():
@@ -227,7 +227,7 @@ class FileStore:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Link `target`. Return false if it exists. A concurrent `delete` may remove its folder."""
+    """Hard-link `source` to `target`; return `False` if the target exists."""
     for _ in range(_TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -245,5 +245,5 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def open_url(url: str, address: StoreAddress, _waits: Timeouts) -> FileStore:
-    """Return the store at a URL of this kind."""
+    """Open the store at a `file://` URL."""
     return FileStore(url, Path(address.prefix))

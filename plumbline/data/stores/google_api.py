@@ -1,4 +1,4 @@
-"""Requests to Google Cloud Storage's JSON API and signed URLs, authorized by google-auth.
+"""Google Cloud Storage requests (JSON API, signed URLs), authorized by google-auth.
 
 Credentials are Google's own chain (Application Default Credentials): a service account file or workload identity
 federation (`GOOGLE_APPLICATION_CREDENTIALS`), gcloud's login (`gcloud auth application-default login`), or the
@@ -29,7 +29,7 @@ _POOL = 64
 
 
 class MediaResponse:
-    """Response with an object's bytes. Its etag is the object's generation."""
+    """Response with an object's bytes; its generation serves as etag."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -50,7 +50,7 @@ class MediaResponse:
         return chunk
 
     def release(self, *, at_end: bool) -> None:
-        """Return the connection. Reuse it if the body was read to its end."""
+        """Release the connection, for reuse if the body was read completely."""
         if at_end:
             self._response.raw.release_conn()
         else:
@@ -58,7 +58,7 @@ class MediaResponse:
 
 
 class GoogleApi:
-    """Session of Google's JSON API, with checked responses."""
+    """Session with Google's JSON API that checks responses."""
 
     def __init__(self, where: str, *, connect_seconds: float, read_seconds: float) -> None:
         self._where = where
@@ -71,7 +71,7 @@ class GoogleApi:
         """Whether this environment has no credentials: only a public bucket answers."""
 
     def connect(self) -> None:
-        """Find the endpoint and the credentials, once.
+        """Find endpoint and credentials, on first use.
 
         Raises:
             AccessError: if the credentials that this environment names are missing or damaged.
@@ -128,7 +128,7 @@ class GoogleApi:
         return session
 
     def request(self, method: str, path: str, *, key: str, expected: tuple[int, ...] = (200,), **options: Any) -> Any:
-        """Send a request. Return the `requests` response of an expected status."""
+        """Send a request; return the response if its status is expected."""
         from google.auth.exceptions import GoogleAuthError
         from requests.exceptions import RequestException
 
@@ -154,12 +154,12 @@ class GoogleApi:
             raise response_error(GOOGLE, answer, self._where, key, is_anonymous=self._is_anonymous)
 
     def json(self, method: str, path: str, *, key: str, **options: Any) -> Any:
-        """Send a request. Return the JSON document of the response."""
+        """Send a request; return the response's JSON document."""
         response = self.request(method, path, key=key, **options)
         return self.document(response)
 
     def document(self, response: Any) -> Any:
-        """Return a response's JSON document. Raise `StoreUnavailableError` if damaged."""
+        """Parse a response's JSON document; raise `StoreUnavailableError` if damaged."""
         try:
             return response.json()
         except ValueError as error:
@@ -167,7 +167,7 @@ class GoogleApi:
 
 
 def credentials_error(error: Any, where: str) -> PlumblineError:
-    """Return the error of credentials that google-auth did not find, or could not renew."""
+    """Convert google-auth's error for missing or expired credentials."""
     from google.auth.exceptions import TransportError
 
     name = type(error).__name__
@@ -184,7 +184,7 @@ def _status(error: Any) -> int:
 
 
 def _reason(response: Any) -> tuple[str, str]:
-    """Return the service's error code and sentence."""
+    """Return the service's error code and message."""
     try:
         error = response.json()["error"]
         code = error["errors"][0]["reason"] if error.get("errors") else error.get("status", "")
@@ -197,7 +197,7 @@ _HINT = "signing needs a service account: its file, or a machine's with roles/ia
 
 
 def url_to_sign(endpoint: str, bucket: str, name: str, seconds: int, *, email: str, now: datetime) -> tuple[str, bytes]:
-    """Return the URL without its signature, and the bytes to sign. Pure."""
+    """Return the URL without signature, and the bytes to sign. Pure."""
     stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     scope = f"{stamp[:8]}/auto/storage/goog4_request"
     path = f"/{quote(bucket, safe='')}/{quote(name, safe='/~')}"
@@ -216,7 +216,7 @@ def url_to_sign(endpoint: str, bucket: str, name: str, seconds: int, *, email: s
 
 
 def signed_url(credentials: Any, endpoint: str, bucket: str, name: str, seconds: int, *, where: str) -> str:
-    """Return a link to an object, valid up to a week.
+    """Return a signed link to an object, valid up to a week.
 
     Raises:
         AccessError: if the credentials cannot sign: a person's login, or a missing right.

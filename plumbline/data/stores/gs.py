@@ -1,4 +1,4 @@
-"""Google Cloud Storage through its JSON API. See `google_api` for credentials.
+"""Google Cloud Storage store, through its JSON API. See `google_api` for credentials.
 
 An object's etag is its generation, Google's name of one version of its content, used for preconditions.
 """
@@ -39,7 +39,7 @@ _RESUME = 308
 
 
 class GoogleStore:
-    """Store of one bucket, below a prefix."""
+    """Google Cloud Storage bucket as a store, below a prefix."""
 
     def __init__(
         self, url: str, bucket: str, prefix: str, *, connect_seconds: float = 5.0, read_seconds: float = 20.0
@@ -59,7 +59,7 @@ class GoogleStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[HttpBody]:
-        """Read from `offset`."""
+        """Open an object for reading from `offset`."""
         # "gzip" returns the bytes as stored: otherwise the service unpacks compressed objects.
         headers = {"Accept-Encoding": "gzip"}
         if wanted := range_of(offset, length):
@@ -82,7 +82,7 @@ class GoogleStore:
         return etag
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and generation."""
+        """Return an object's size and generation."""
         return self._info(key, self._api.json("GET", self._path(key), key=key, params={"fields": _FIELDS}))
 
     def _info(self, key: str, metadata: Mapping[str, Any]) -> ObjectInfo:
@@ -105,7 +105,7 @@ class GoogleStore:
             params["pageToken"] = page["nextPageToken"]
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object (generation 0). Large objects in a resumable session."""
+        """Write a new object (generation 0), large ones by resumable upload."""
         checked_key(key, self.url)
         try:
             with opened(data) as (body, size):
@@ -114,13 +114,13 @@ class GoogleStore:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the generation `if_match` of an object."""
+        """Replace the object if its generation is `if_match`."""
         checked_key(key, self.url)
         generation = "0" if if_match is None else self._generation(key, if_match)
         return self._upload(key, io.BytesIO(data), len(data), generation)
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
+        """Delete an object, if it exists."""
         self._api.request("DELETE", self._path(key), key=key, expected=(200, 204, 404))
 
     def presign(self, key: str, seconds: int) -> str:
@@ -159,7 +159,7 @@ class GoogleStore:
     def _send_in_chunks(
         self, key: str, body: Body, size: int, metadata: Mapping[str, str], params: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Upload a body in a resumable session. Continue an interrupted one."""
+        """Upload a body in resumable chunks, continuing after interruptions."""
         mark = (key, f"{metadata['md5Hash']}/{params['ifGenerationMatch']}", size)
         session = self._sessions.get(mark)
         try:
@@ -220,6 +220,6 @@ class GoogleStore:
 
 
 def open_url(url: str, address: StoreAddress, waits: Timeouts) -> GoogleStore:
-    """Return the store at a URL of this kind."""
+    """Open the store at a `gs://` URL."""
     connect, read = waits.connect_seconds, waits.read_seconds
     return GoogleStore(url, address.bucket, address.prefix, connect_seconds=connect, read_seconds=read)

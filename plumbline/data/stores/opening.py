@@ -1,4 +1,4 @@
-"""Opening of a store by its URL, and links to its objects."""
+"""Open stores by URL, and create links to their objects."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plumbline.schema.variables import clean_variables
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds for a connection, and for the next bytes."""
+    """Timeouts in seconds: to connect, and between bytes."""
 
     connect_seconds: float = 5.0
     read_seconds: float = 20.0
 
 
 def open_store(url: str, *, policy: RetryPolicy | None = None, timeouts: Timeouts | None = None) -> Store:
-    """Return the store at `url`, under the retry policy. Credentials come from the SDK's chain.
+    """Open the store at `url`, with retries. Credentials come from the SDK's chain.
 
     No request is sent yet, so a wrong bucket or credential fails at the first use.
     """
@@ -46,7 +46,7 @@ class _Signer(Protocol):
 
 
 def presign(store: Store, key: str, seconds: int = LONGEST_SECONDS) -> str | None:
-    """Return a link to the object for `seconds`. `None` if the store has no links.
+    """Return a temporary link to an object; `None` if the store cannot.
 
     With temporary credentials the link ends with them, whatever `seconds` says.
 

@@ -1,4 +1,4 @@
-"""Store: the interface of every object store, the form of its keys and etags, and idempotent writes through it.
+"""Store: interface of all object stores, key and etag rules, idempotent writes.
 
 All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and never retries:
 `plumbline.data.stores.retry` does that for all of them. No error of an SDK or of the system leaves a backend: callers
@@ -60,7 +60,7 @@ class StoreUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Size and etag of an object. The etag changes whenever the bytes may have."""
+    """Size and etag of an object; changed bytes change the etag."""
 
     key: str
     size: int
@@ -68,12 +68,12 @@ class ObjectInfo:
 
 
 class ObjectReader(Protocol):
-    """Reader of an object's requested bytes. A short body is an error."""
+    """Reader of an object's requested bytes; a short body is an error."""
 
     info: ObjectInfo
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill `buffer` from its start. Return the bytes read, 0 only at the end."""
+        """Fill `buffer`; return the bytes read, 0 only at the end."""
 
 
 class Store(Protocol):
@@ -84,29 +84,29 @@ class Store(Protocol):
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> AbstractContextManager[ObjectReader]:
-        """Read from `offset`, to the object's end or at most `length` (>= 1) bytes.
+        """Open an object for reading from `offset`, at most `length` bytes.
 
         With `if_match`, raise if the object's etag differs.
         """
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag. Raise `ObjectMissingError` if absent."""
+        """Return an object's size and etag; raise `ObjectMissingError` if absent."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose key starts with `prefix`, in key order."""
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically. Raise `ObjectExistsError` if it exists."""
+        """Write a new object atomically; raise `ObjectExistsError` if it exists."""
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object of etag `if_match` (`None`: absent), else raise `PreconditionFailedError`."""
+        """Replace the object with etag `if_match` (`None`: absent), else raise `PreconditionFailedError`."""
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
+        """Delete an object, if it exists."""
 
 
 def checked_key(key: str, where: str) -> str:
-    """Return `key` if it is a plain relative path. Raise `InvalidInputError` if not."""
+    """Return `key` if it is a plain relative path; raise `InvalidInputError` otherwise."""
     try:
         return safe_key(key)
     except ValueError as error:
@@ -114,27 +114,27 @@ def checked_key(key: str, where: str) -> str:
 
 
 def is_folder_marker(key: str, size: int) -> bool:
-    """Return whether an object stands for a folder: a console's empty `reviews/`, or Hadoop's `reviews_$folder$`."""
+    """Return whether an object is a folder marker: a console's empty `reviews/`, or Hadoop's `reviews_$folder$`."""
     return not key or key.endswith("/") or (not size and key.endswith("_$folder$"))
 
 
 def joined(prefix: str, key: str) -> str:
-    """Return the name of `key` in its bucket."""
+    """Prepend the store's prefix to `key`."""
     return f"{prefix}/{key}" if prefix else key
 
 
 def plain_etag(etag: str) -> str:
-    """Return an etag without quotes, as services differ in quoting."""
+    """Return an etag without quotes, as services quote differently."""
     return etag.strip('"')
 
 
 def quoted_etag(etag: str) -> str:
-    """Return an etag with quotes, as in a header."""
+    """Return an etag in quotes, as HTTP headers need."""
     return f'"{plain_etag(etag)}"'
 
 
 def read_object(store: Store, key: str, *, max_bytes: int) -> tuple[bytes, ObjectInfo]:
-    """Return a small object's bytes and info. Raise `InvalidInputError` if too large."""
+    """Return a small object's bytes and info; raise `InvalidInputError` if too large."""
     with store.open(key) as reader:
         if reader.info.size > max_bytes:
             raise InvalidInputError(
@@ -164,7 +164,7 @@ def digest_object(store: Store, key: str) -> tuple[int, str]:
 
 
 def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str = "", verify: bool = True) -> bool:
-    """Create the object of `key` from `source`. Return whether it was written.
+    """Write `source` under `key` unless present; return whether it was written.
 
     An existing object with the same bytes is accepted, with different bytes an error: keys are create-only. With
     `verify`, the written object is read back and hashed.
@@ -182,7 +182,7 @@ def ensure_object(store: Store, key: str, source: bytes | Path, *, sha256: str =
 
 
 def ensure_content(store: Store, key: str, source: bytes | Path, sha256: str) -> bool:
-    """Create the object of a content-addressed `key`. Return whether it was written.
+    """Write content under its digest-based `key`; return whether it was written.
 
     Different bytes under such a key were damaged, in transit or since, and would block every writer: they are replaced,
     unless they are too large for memory.

@@ -1,4 +1,4 @@
-"""Retry policy above all SDKs: which failures pass, how long to wait, when to stop.
+"""Retry policy for all stores: which errors are temporary, delays, limits.
 
 Backends never retry and raise `StoreUnavailableError` for temporary failures. Refused credentials and missing or
 changed objects are final at once. An interrupted body resumes at its offset, while the object's etag is the same.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Limits of retries. Clock, sleep and randomness are injected."""
+    """Limits of retries, with injectable clock, sleep and randomness."""
 
     attempts: int = 6
     first_seconds: float = 0.5
@@ -49,7 +49,7 @@ class RetryPolicy:
     random: Callable[[], float] = field(default=random.random)
 
     def delay(self, failures: int, retry_after: float | None) -> float:
-        """Return the seconds to wait: exponential with jitter, at least `retry_after`."""
+        """Return the delay: exponential with jitter, at least `retry_after`."""
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
         return max(longest * (0.5 + 0.5 * self.random()), retry_after or 0.0)
 
@@ -65,11 +65,11 @@ class Attempts:
         self._first_failure = 0.0
 
     def progress(self) -> None:
-        """Reset the failures, as the operation made progress."""
+        """Reset the failure count, as the operation made progress."""
         self.failures = 0
 
     def failed(self, error: StoreUnavailableError) -> None:
-        """Wait before the next attempt, or raise if none is left."""
+        """Sleep before the next attempt, or raise if none is left."""
         now = self._policy.clock()
         if not self.failures:
             self._first_failure = now
@@ -85,7 +85,7 @@ class Attempts:
 
 
 class ResumingReader:
-    """Reader of an object over several connections, with a minimum rate."""
+    """Object reader that reconnects after failures and enforces a minimum rate."""
 
     def __init__(
         self,
@@ -171,12 +171,12 @@ class ResumingReader:
             self._window_bytes, self._window_seconds = 0, 0.0
 
     def close(self) -> None:
-        """Return the connection."""
+        """Close the reader's connection."""
         self._stack.close()
 
 
 class RetryingStore:
-    """Store under the retry policy."""
+    """Store wrapper that retries temporary failures."""
 
     def __init__(self, store: Store, policy: RetryPolicy | None = None) -> None:
         self.url = store.url
@@ -195,7 +195,7 @@ class RetryingStore:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[ResumingReader]:
-        """Read from `offset`. Resume after a failure."""
+        """Open an object for reading from `offset`, resuming after failures."""
         reader = ResumingReader(self.inner, key, self.policy, offset=offset, length=length, if_match=if_match)
         try:
             yield reader
@@ -203,16 +203,16 @@ class RetryingStore:
             reader.close()
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag."""
+        """Return an object's size and etag."""
         return self._call(key, lambda: self.inner.stat(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Return all objects whose key starts with `prefix`, as one complete list without folder markers."""
+        """Return all objects whose key starts with `prefix`, without folder markers."""
         infos = self._call(prefix, lambda: list(self.inner.list(prefix)))
         return iter([info for info in infos if not is_folder_marker(info.key, info.size)])
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object. A retry accepts its own earlier write."""
+        """Write a new object; a retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:
@@ -226,7 +226,7 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.create(key, data), again)
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Compare and swap. A retry accepts its own earlier write."""
+        """Replace an object by etag; a retry accepts its own earlier write."""
 
         def again() -> ObjectInfo:
             try:
@@ -239,5 +239,5 @@ class RetryingStore:
         return self._call(key, lambda: self.inner.swap(key, data, if_match=if_match), again)
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists."""
+        """Delete an object, if it exists."""
         self._call(key, lambda: self.inner.delete(key))

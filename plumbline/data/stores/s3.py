@@ -1,4 +1,4 @@
-"""Amazon S3 and services with its API, through botocore.
+"""Amazon S3 and compatible services, through botocore.
 
 botocore is boto3's core; without boto3 a process starts sooner. Credentials, region and endpoint come from its chain
 (`AWS_*` variables, profile, instance or workload identity); an environment without credentials sends unsigned requests,
@@ -42,7 +42,7 @@ _UPLOADS = {"put_object", "create_multipart_upload"}
 
 
 class S3Store:
-    """Store of one bucket, below a prefix."""
+    """S3 bucket as a store, below a prefix."""
 
     multipart_bytes = 64 << 20
 
@@ -58,7 +58,7 @@ class S3Store:
         """The bucket's region, once the service has named a different one than the environment."""
 
     def _connected(self) -> tuple[Any, S3Reads]:
-        """Return the SDK's client, and the reads that it signs, with credentials that do not end yet."""
+        """Return the SDK client and signed reads, with unexpired credentials."""
         with self._lock:
             if self._made is None:
                 self._made = self._connect()
@@ -112,7 +112,7 @@ class S3Store:
     def open(
         self, key: str, *, offset: int = 0, length: int | None = None, if_match: str | None = None
     ) -> Iterator[HttpBody]:
-        """Read from `offset`."""
+        """Open an object for reading from `offset`."""
         name = joined(self._prefix, checked_key(key, self.url))
         headers = {"Range": wanted} if (wanted := range_of(offset, length)) else {}
         if if_match is not None:
@@ -121,7 +121,7 @@ class S3Store:
             yield reader
 
     def _get(self, key: str, name: str, headers: Mapping[str, str]) -> DirectResponse:
-        """Return the response of a GET, in the bucket's own region."""
+        """Send a GET in the bucket's own region, and return the response."""
         _, reads = self._connected()
         with api_errors(self.url, key):
             response = reads.get(name, headers, where=self.url)
@@ -137,7 +137,7 @@ class S3Store:
         raise response_error(S3, answer, self.url, key, is_anonymous=reads.is_anonymous)
 
     def stat(self, key: str) -> ObjectInfo:
-        """Return size and etag."""
+        """Return an object's size and etag."""
         try:
             answer = self._call("head_object", checked_key(key, self.url))
         except ConfigurationError:
@@ -159,7 +159,7 @@ class S3Store:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
-        """Write a new object atomically. Above `multipart_bytes` in parts."""
+        """Write a new object atomically, in parts above `multipart_bytes`."""
         checked_key(key, self.url)
         try:
             with opened(data) as (body, size):
@@ -170,7 +170,7 @@ class S3Store:
             raise ObjectExistsError("exists already", where=self.url, key=key) from error
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists. A versioned bucket keeps its versions."""
+        """Delete an object, if it exists; a versioned bucket keeps its versions."""
         self._call("delete_object", checked_key(key, self.url))
 
     def presign(self, key: str, seconds: int) -> str:
@@ -216,7 +216,7 @@ class S3Store:
             return
 
     def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace the object whose etag is `if_match`."""
+        """Replace the object if its etag is `if_match`."""
         checked_key(key, self.url)
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": quoted_etag(if_match)}
         try:
@@ -228,7 +228,7 @@ class S3Store:
 
 
 def _demanded(operation: str) -> dict[str, str]:
-    """Return the request arguments that the environment requires for this bucket."""
+    """Return request arguments from the environment: requester pays, encryption."""
     arguments: dict[str, str] = {}
     if payer := variable("PLUMBLINE_S3_REQUEST_PAYER"):
         arguments["RequestPayer"] = payer
@@ -240,6 +240,6 @@ def _demanded(operation: str) -> dict[str, str]:
 
 
 def open_url(url: str, address: StoreAddress, waits: Timeouts) -> S3Store:
-    """Return the store at a URL of this kind."""
+    """Open the store at an `s3://` URL."""
     connect, read = waits.connect_seconds, waits.read_seconds
     return S3Store(url, address.bucket, address.prefix, connect_seconds=connect, read_seconds=read)

@@ -1,4 +1,4 @@
-"""Reads of a bucket's objects, signed by botocore, and conversion of botocore's errors.
+"""GETs of S3 objects, signed by botocore, and conversion of botocore errors.
 
 A call of the SDK's `get_object` costs more CPU time than a request from here, which shows with shards of 1 MiB.
 
@@ -32,7 +32,7 @@ _BUSY_TOKEN_SERVICE = {
 
 @contextmanager
 def api_errors(where: str, key: str = "", *, is_anonymous: bool = False) -> Iterator[None]:
-    """Convert the errors of a call of botocore."""
+    """Convert the errors of a botocore call."""
     from botocore.exceptions import ClientError
 
     try:
@@ -47,7 +47,7 @@ def api_errors(where: str, key: str = "", *, is_anonymous: bool = False) -> Iter
 
 @contextmanager
 def credential_errors(where: str, profile: str = "") -> Iterator[None]:
-    """Convert the errors of finding or renewing credentials, by which no object was requested yet.
+    """Convert errors of finding or renewing credentials, before any object request.
 
     A role's token service answers with its own `ClientError`. Files and tools of credentials fail with errors of the
     system, and botocore raises `RuntimeError` for renewed credentials that have ended already.
@@ -76,7 +76,7 @@ def credential_errors(where: str, profile: str = "") -> Iterator[None]:
 
 
 def find_credentials(session: Any, where: str) -> Any:
-    """Return the credentials of a session of botocore, `None` without any.
+    """Return the credentials of a botocore session, or `None`.
 
     A profile that asks for an MFA code is refused where nobody can answer: botocore would wait for a line, or fail.
     """
@@ -144,7 +144,7 @@ _REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 
 class S3Reads:
-    """GETs of one bucket's objects."""
+    """Signed GET requests for one bucket's objects."""
 
     def __init__(
         self, client: Any, credentials: Any, bucket: str, *, connect_seconds: float, read_seconds: float, ca_bundle: str
@@ -165,7 +165,7 @@ class S3Reads:
 
     @property
     def is_anonymous(self) -> bool:
-        """Return whether this environment has no credentials, so that requests are not signed."""
+        """Return whether the environment has no credentials; requests are then unsigned."""
         return self._credentials is None
 
     def _link(self, name: str) -> str:
@@ -173,7 +173,7 @@ class S3Reads:
         return str(self._client.generate_presigned_url("get_object", Params=address, ExpiresIn=_LINK_SECONDS))
 
     def renew(self) -> None:
-        """Renew credentials that end soon. Raise the errors that `credential_errors` converts."""
+        """Renew credentials that expire soon. Raise the errors that `credential_errors` converts."""
         if self._credentials is not None:
             self._credentials.get_frozen_credentials()
 
@@ -202,7 +202,7 @@ class S3Reads:
 
 
 def redirected_region(response: DirectResponse, named: str, ours: str) -> str:
-    """Return the bucket's region if a refusal names a different one than `ours`, else ""."""
+    """Return the bucket's region if an error names one other than `ours`."""
     region = response.header("x-amz-bucket-region") or named
     # It becomes a part of the host that gets the next request.
     is_region = _REGION.fullmatch(region) is not None

@@ -1,4 +1,4 @@
-"""Conversion of a service's refusal, by the error codes of S3, Azure and Google: one table for all three.
+"""Conversion of S3, Azure and Google error codes to Plumbline errors.
 
 Sources: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html,
 https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes and common-rest-api-error-codes,
@@ -26,12 +26,12 @@ from plumbline.schema.escape import clean, without_secrets
 
 
 class ProtectedError(ConfigurationError):
-    """Error: a policy protects the object."""
+    """Error: a retention policy or lock protects the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Words and hints of one service."""
+    """Names and hints of one cloud service, for error messages."""
 
     bucket: str
     credentials: str
@@ -156,7 +156,7 @@ _HIDDEN = {"ResourceNotFound", "PublicAccessNotPermitted"}
 
 
 class Answer(NamedTuple):
-    """Answer of a service that refuses a request."""
+    """Error response of a cloud service."""
 
     status: int
     code: str
@@ -169,7 +169,7 @@ class Answer(NamedTuple):
 def response_error(
     service: Service, answer: Answer, where: str, key: str, *, is_anonymous: bool = False
 ) -> PlumblineError:
-    """Return the error of a refused request."""
+    """Convert a cloud service's error response to an error."""
     kind, hint = _row(service, answer)
     text = ": ".join(filter(None, (f"HTTP {answer.status} {clean(answer.code)}".rstrip(), sentence_of(answer.message))))
     if is_anonymous and (answer.code in _HIDDEN or kind in (_Kind.CREDENTIALS, _Kind.PERMISSIONS, _Kind.REFUSED)):
@@ -193,7 +193,7 @@ def response_error(
 
 
 def _row(service: Service, answer: Answer) -> tuple[_Kind, str]:
-    """Return kind and hint of an answer: by its code, else by its status."""
+    """Return error kind and hint, by error code or else HTTP status."""
     status, code, _, message = answer
     known = (_ROWS[name] for name in (f"{status}/{code}", code, str(status)) if name in _ROWS)
     fallback = (_Kind.SETTING, service.conflict if status == 409 else service.endpoint if status < 400 else "")
@@ -208,7 +208,7 @@ def _cause(text: str) -> tuple[_Kind, str] | None:
 
 
 def sentence_of(message: str) -> str:
-    """Return a service's own sentence in one line, without signatures, request ids and times."""
+    """Return a service's error message in one line, without secrets."""
     lines = message.splitlines()
     said = [line.partition(":")[2] for line in lines if line.lower().startswith(_DETAIL)]
     said = said or [line for line in lines if not _NOISE.match(line)]
@@ -216,7 +216,7 @@ def sentence_of(message: str) -> str:
 
 
 def no_credentials(service: Service, where: str, key: str = "", why: str = "", hint: str = "") -> AccessError:
-    """Return the error of missing or damaged credentials."""
+    """Return the error for missing or damaged credentials."""
     why = sentence_of(why)
     text = f"no usable credentials: {why}" if why else "no usable credentials"
     kind, known = (None if hint else _cause(why)) or (_Kind.CREDENTIALS, hint or service.credentials)
@@ -225,7 +225,7 @@ def no_credentials(service: Service, where: str, key: str = "", why: str = "", h
 
 
 def unsendable(error: BaseException | None, where: str) -> AccessError | None:
-    """Return the error of a request that cannot be sent. `None` if `error` has a different cause.
+    """Return the error for a request that cannot be sent, else `None`.
 
     The HTTP clients refuse a line break, or a character outside Latin-1, in a key or an endpoint by a `ValueError`.
     """

@@ -1,4 +1,4 @@
-"""Lock files of every format, as pins for this interpreter."""
+"""Lock files of every supported format, read as pins for this interpreter."""
 
 from plumbline.environments.locks.model import Lock as Lock
 from plumbline.environments.locks.model import LockFiles as LockFiles

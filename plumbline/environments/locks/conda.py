@@ -20,14 +20,14 @@ Pins = tuple[dict[str, Pin], dict[str, str]]
 
 
 def conda_platform() -> str:
-    """Return conda's name of this platform, such as `linux-64`."""
+    """Return conda's name for this platform, such as `linux-64`."""
     system = {"linux": "linux", "darwin": "osx", "win32": "win"}.get(sys.platform, sys.platform)
     machine = platform.machine().lower()
     return f"{system}-{'64' if machine in ('x86_64', 'amd64') else machine}"
 
 
 def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
-    """Return pip's and conda's packages of a conda-lock file.
+    """Return the pip and conda packages of a conda-lock file.
 
     `extras` limits the categories; `None` takes all.
     """
@@ -56,7 +56,7 @@ def conda_lock_pins(content: dict[str, Any], where: str, extras: tuple[str, ...]
 
 
 def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | None) -> Pins:
-    """Return the PyPI and conda packages of a pixi.lock.
+    """Return the PyPI and conda packages of a pixi.lock file.
 
     `extras` names the environment; `None` means `default`.
     """
@@ -92,7 +92,7 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
 
 
 def _add(pins: dict[str, Pin], where: str, name: str, version: str, *, url: str, sha256: str) -> None:
-    """Add the pin of an archive or a repository.
+    """Add the pin of a package archive or repository.
 
     An index serves the same archive by name and hash; only what has no version or no hash needs its URL.
     """

@@ -1,4 +1,4 @@
-"""Models of a lock: its files and its pins."""
+"""Data model of a lock: its files and its pins."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Pin(Model):
 
     @property
     def is_hashed(self) -> bool:
-        """Return whether hashes alone decide what is installed."""
+        """Return whether hashes fix exactly what is installed."""
         return bool(self.hashes) and all(value.startswith(_STRONG) for value in self.hashes)
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Return the identity of a pin, for comparison.
+        """Return the pin's identity, for comparison with other pins.
 
         It is the version in PEP 440's canonical form, and the URL.
         """
@@ -63,7 +63,7 @@ class Pin(Model):
 
     @property
     def shown(self) -> str:
-        """Return the version for display.
+        """Return the version to display.
 
         If it is unknown: the URL without its scheme.
         """
@@ -71,25 +71,25 @@ class Pin(Model):
 
     @property
     def requirement(self) -> str:
-        """Return the requirements line that installs exactly this pin."""
+        """Return the requirements.txt line that installs exactly this pin."""
         target = f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
         return " ".join([target, *(f"--hash={value}" for value in self.hashes)])
 
 
 def repository_url(address: str, commit: str, folder: str = "", *, kind: str = "git") -> str:
-    """Return the URL by which pip installs a repository, or a folder of it, at a commit."""
+    """Return pip's URL for a repository, or a subfolder, at a commit."""
     return f"{kind}+{address}@{commit}{f'#subdirectory={folder}' if folder else ''}"
 
 
 def referenced_url(reference: str) -> str:
-    """Convert a repository address of uv or pixi to pip's URL."""
+    """Convert a repository address from uv or pixi to pip's URL."""
     address, _, commit = reference.partition("#")
     address, _, query = address.partition("?")
     return repository_url(address, commit, "".join(parse_qs(query).get("subdirectory", [])))
 
 
 class LockFiles(Model):
-    """Text of a lock: its file and the included files.
+    """Texts of a lock file and the files that it includes.
 
     This is sent to a worker.
     """
@@ -100,7 +100,7 @@ class LockFiles(Model):
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all names and texts."""
+        """Return the SHA-256 of all file names and texts."""
         return digest_json(self.to_json())
 
 

@@ -22,7 +22,7 @@ _MAIN = "main"
 def poetry_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
 ) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins for this interpreter, and packages from folders.
+    """Return the pins for this interpreter, and the packages from local folders.
 
     `extras` limits the groups; `None` takes all.
     """
@@ -48,13 +48,13 @@ def _groups(entry: dict[str, Any]) -> list[str]:
 
 
 def _markers(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the marker of each group of an entry. None where the entry has none."""
+    """Return the marker of each dependency group of an entry, if any."""
     given = entry.get("markers") or {}
     return given if isinstance(given, dict) else dict.fromkeys(_groups(entry), str(given))
 
 
 def _holds(entry: dict[str, Any], chosen: set[str], markers: Mapping[str, str], where: str, *, is_all: bool) -> bool:
-    """Return whether an entry applies to the interpreter, the platform, and the chosen groups and extras."""
+    """Return whether an entry applies to this interpreter, platform, and chosen extras."""
     python = markers.get("python_full_version", default_environment()["python_full_version"])
     versions = str(entry.get("python-versions", "*"))
     try:

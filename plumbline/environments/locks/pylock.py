@@ -1,4 +1,4 @@
-"""Reader of pylock.toml (PEP 751), by `packaging`."""
+"""Reader of pylock.toml (PEP 751), using `packaging`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plumbline.schema.errors import ConfigurationError
 def pylock_pins(
     content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
 ) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins for this interpreter, and packages from folders.
+    """Return the pins for this interpreter, and the packages from local folders.
 
     `extras` limits extras and groups; `None` takes all.
     """
@@ -61,7 +61,7 @@ def pylock_pins(
 
 
 def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
-    """Return the tags of wheels for CPython with these markers. `None` for this interpreter."""
+    """Return CPython's wheel tags under these markers; `None` for this interpreter."""
     if not markers:
         return None
     minor = tuple(map(int, markers["python_version"].split(".")))
@@ -75,7 +75,7 @@ def _hashes(package: Package) -> Iterator[Mapping[str, str]]:
 
 
 def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
-    """Return the URL of a package that no index serves."""
+    """Return the URL of a package that comes from no index."""
     if isinstance(archive, PackageVcs):
         return repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
     return archive.url or "" if isinstance(archive, PackageArchive) else ""

@@ -1,4 +1,4 @@
-"""Entry points that read a lock of any format.
+"""Read and parse a lock of any format.
 
 From a path to its files, and from its files to the pins for this interpreter.
 """
@@ -40,7 +40,7 @@ Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None, Markers], tuple[
 
 
 def load_lock(path: Path) -> LockFiles:
-    """Read a lock and every file that it includes.
+    """Read a lock file and all files that it includes.
 
     `ConfigurationError` names the file that cannot be read.
     """
@@ -59,7 +59,7 @@ def load_lock(path: Path) -> LockFiles:
 
 
 def decode_lock(data: bytes) -> str:
-    """Decode a lock's text. Raise `UnicodeDecodeError` for other bytes."""
+    """Decode a lock's text; raise `UnicodeDecodeError` if malformed."""
     return data.decode(encoding_of(data))
 
 
@@ -75,7 +75,7 @@ def _text(path: Path) -> str:
 
 
 def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
-    """Return the lock with its pins for this interpreter, or one with other markers.
+    """Parse a lock to pins for this interpreter, or for given markers.
 
     Raise `ConfigurationError` if it pins nothing here.
     """
@@ -105,7 +105,7 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers
 
 
 def _notes(files: LockFiles) -> tuple[str, ...]:
-    """Return a line about the options of a requirements file, and one about its folders."""
+    """Return notes on a requirements file's options and local folders."""
     names, own = option_names(files), folders(files)
     hint = "pass those that the packages need with --pip"
     lines = [f"{', '.join(names)}: not used; this machine's settings apply (hint: {hint})"] if names else []
@@ -114,7 +114,7 @@ def _notes(files: LockFiles) -> tuple[str, ...]:
 
 
 def _check_commit(pin: Pin, where: str) -> None:
-    """Raise `ConfigurationError` for a branch or tag, which may move."""
+    """Raise `ConfigurationError` for a branch or tag instead of a commit."""
     address = pin.url.partition("#")[0]
     kind = REPOSITORY.match(address)
     if kind is None or (_COMMIT if kind[1] in ("git", "hg") else _REVISION).search(address):

@@ -1,4 +1,4 @@
-"""Reader of requirements.txt, as pip reads it.
+"""Reader of requirements.txt, following pip's rules.
 
 It knows `-r`, `-c`, hashes, markers and direct URLs. pip offers no parser to others, and the one package that parses
 the whole format has had no release since 2022. The file format is small and documented
@@ -40,7 +40,7 @@ _CONDA_BUILD = re.compile(r"_\d{13}/")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield number and content of each logical line.
+    """Yield number and text of each logical line.
 
     Continuation lines are joined; comments and blank lines are removed.
     """
@@ -58,7 +58,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _included(line: str) -> tuple[str, str] | None:
-    """Return the kind and the path of an include line.
+    """Return kind and path of an include line (`-r` or `-c`).
 
     The kind is `-r` or `-c`; `None` for any other line.
     """
@@ -141,7 +141,7 @@ def _walk(files: LockFiles, name: str, add: Callable[..., None], *, is_constrain
 
 
 def _without_folders(name: str, number: int, line: str) -> str:
-    """Return the requirement of a line; empty for a folder, which is the team's own code, installed everywhere."""
+    """Return a line's requirement, or "" for a local folder."""
     if _is_folder(line):
         return ""
     editable = _EDITABLE.match(line)
@@ -166,13 +166,13 @@ def _is_folder(line: str) -> bool:
 
 
 def folders(files: LockFiles) -> tuple[str, ...]:
-    """Return the folders that the files install from."""
+    """Return the local folders that the files install from."""
     lines = (line for text in files.files.values() for _, line in _lines(text) if _is_folder(line))
     return tuple(dict.fromkeys(_EDITABLE.sub(r"\g<target>", line) for line in lines))
 
 
 def option_names(files: LockFiles) -> tuple[str, ...]:
-    """Return the options of the files, such as `--index-url`, without their values.
+    """Return the files' option names, such as `--index-url`, without values.
 
     The machine decides where the installer looks, not a lock that comes from elsewhere.
     """
@@ -208,12 +208,12 @@ def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin |
 
 
 def version_in_url(url: str) -> str:
-    """Return the version in an archive's file name; empty if it contains none."""
+    """Return the version in an archive's file name, or ""."""
     return _in_url(url)[1]
 
 
 def _in_url(url: str) -> tuple[str, str]:
-    """Return the name and the version in an archive's file name; both empty if it is not an archive."""
+    """Return name and version from an archive's file name, or ""."""
     file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
     try:
         found = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)

@@ -1,4 +1,4 @@
-"""Rules of every lock format: the chosen extras and groups, markers, and one pin for each package."""
+"""Rules for all lock formats: extras, groups, markers, one pin per package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOOSE = "choose with --extra NAME"
 
 
 def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: str) -> frozenset[str]:
-    """Return the chosen extras and groups of those `known`. `None` takes all.
+    """Return the selected extras or groups among those `known`.
 
     Raise `ConfigurationError` for a name that the lock does not have.
     """
@@ -32,7 +32,7 @@ def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: st
 
 
 def extras_in(marker: str) -> set[str]:
-    """Return the extras that a marker names."""
+    """Return the extras that a marker mentions."""
     matches = [*_IS_EXTRA.finditer(marker), *_EXTRA_IS.finditer(marker)]
     return {match["name"][1:-1] for match in matches}
 
@@ -40,7 +40,7 @@ def extras_in(marker: str) -> set[str]:
 def marker_holds(
     marker: object, where: str, markers: Mapping[str, str], chosen: Collection[str], *, is_all: bool = False
 ) -> bool:
-    """Return whether a marker holds where these extras are chosen together.
+    """Return whether a marker is true with these extras selected.
 
     PEP 508 knows one extra at a time; a lock is installed with several, so `extra` is read as PEP 751's set. Raise
     `ConfigurationError` for a marker that excludes an extra where `is_all`: all together are not an environment.
@@ -60,7 +60,7 @@ def marker_holds(
 
 
 def check_excludes_none(marker: str, where: str) -> None:
-    """Raise `ConfigurationError` if a marker excludes an extra or a group: not all can be chosen together."""
+    """Raise `ConfigurationError` if a marker makes extras or groups mutually exclusive."""
     if _EXCLUDES.search(marker):
         raise ConfigurationError(f"extras or groups exclude each other: {marker}", where=where, hint=CHOOSE)
 
@@ -69,7 +69,7 @@ def add_pin(
     pins: dict[str, Pin], where: str, name: str, version: str, *, url: str = "", path: str = "",
     hashes: Iterable[str] = (), hint: str = CHOOSE,
 ) -> None:  # fmt: skip
-    """Add the pin of a package. A repository has no hash.
+    """Add a package's pin; repositories have no hash.
 
     Raise `ConfigurationError` if the lock has a different pin of it, or an archive by its path on one machine.
     """

@@ -46,7 +46,7 @@ def uv_pins(
 
 
 class _UvLock:
-    """Graph of a lock's packages."""
+    """Dependency graph of a uv.lock file."""
 
     def __init__(
         self, packages: dict[str, list[Entry]], roots: list[Entry], chosen: frozenset[str], where: str,
@@ -61,7 +61,7 @@ class _UvLock:
         """Extras, groups and projects that the walk reaches, as uv names them in markers of conflicts."""
 
     def pins(self, conflicts: Sequence[Sequence[Mapping[str, str]]]) -> tuple[dict[str, Pin], dict[str, str]]:
-        """Return the pins, and the project's own packages. Raise `ConfigurationError` for chosen conflicts."""
+        """Return pins and the project's packages; raise `ConfigurationError` for conflicting extras."""
         num_active = -1
         while len(self._active) != num_active:  # an extra that the walk reaches may open other edges
             num_active = len(self._active)
@@ -78,7 +78,7 @@ class _UvLock:
         return pins, {str(entry["name"]): str(entry.get("version", "")) for entry in entries if _is_own(entry)}
 
     def _walk(self) -> list[Entry]:
-        """Return the packages along active edges, and collect active extras."""
+        """Return the packages reachable through active dependencies, and collect active extras."""
         reached: list[Entry] = []
         queue = [(root, tuple(self._chosen), True) for root in self._roots]
         seen: set[tuple[str, str, str]] = set()
@@ -134,7 +134,7 @@ def _is_own(entry: Entry) -> bool:
 
 
 def _conflict_name(item: Mapping[str, str]) -> str:
-    """Return the extra by which uv's markers name an extra, a group or a project of a conflict."""
+    """Return the extra that encodes a conflict item in uv's markers."""
     package = item["package"]
     kind = next((kind for kind in ("extra", "group") if kind in item), "")
     return f"{kind or 'project'}-{len(package)}-{package}" + (f"-{item[kind]}" if kind else "")

@@ -1,4 +1,4 @@
-"""Registry of the gates, in the order of their findings."""
+"""Registry of the gates (pass/fail rules), in report order."""
 
 from plumbline.judge.gates.accuracy import accuracy_gate
 from plumbline.judge.gates.gate import Gate

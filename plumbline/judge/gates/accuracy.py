@@ -1,4 +1,4 @@
-"""Accuracy gate: the final accuracy against the suite's margin."""
+"""Accuracy gate: compare final accuracies with the suite's margin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNEXPLAINED = Cause(
 
 
 def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
-    """Judge the final accuracy of the `learn` part."""
+    """Judge the final accuracy of the learning run."""
     findings = tuple(learn(pair, request.gates))
     if not any(finding.outcome == "drift" for finding in findings):
         return GateResult(findings)
@@ -30,7 +30,7 @@ def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
 
 
 def learn(pair: Pair, gates: Gates) -> list[Finding]:
-    """Return a finding on the final accuracy, if both records have one."""
+    """Return a finding on the final accuracy, if both have one."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []
@@ -53,7 +53,7 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
 
 
 def shared_rows(pair: Pair) -> McNemar | None:
-    """Compare both sides' answers row by row; `None` without answers to the same rows."""
+    """Compare both sides' predictions row by row; `None` without common rows."""
     left, right = pair.reference.answers, pair.candidate.answers
     if not left or not right or not np.array_equal(left["row_ids"], right["row_ids"]):
         return None
@@ -61,7 +61,7 @@ def shared_rows(pair: Pair) -> McNemar | None:
 
 
 def _resolution(shared: McNemar, gates: Gates) -> Statement:
-    """Describe the smallest accuracy difference that this many rows can show."""
+    """Describe the smallest accuracy difference that this many rows can resolve."""
     margin = gates.accuracy_margin
     return fact(
         "accuracy.shared-rows",
@@ -75,12 +75,12 @@ def _resolution(shared: McNemar, gates: Gates) -> Statement:
 
 
 def _two_sided(standard_errors: float) -> float:
-    """Return the two-sided p-value of a normal value, in standard errors."""
+    """Return the two-sided p-value of a standard normal deviate."""
     return math.erfc(standard_errors / math.sqrt(2))
 
 
 def parting(pair: Pair) -> int | None:
-    """Return the first step at which the learning curves differ, else `None`."""
+    """Return the first step at which the learning-curve losses differ."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return None
@@ -89,7 +89,7 @@ def parting(pair: Pair) -> int | None:
 
 
 def accuracy_error(left: EvaluationEvidence, right: EvaluationEvidence) -> float:
-    """Return the sampling standard error of the difference of two accuracies."""
+    """Return the sampling standard error of the difference between two accuracies."""
     return math.sqrt(
         sum((side.accuracy or 0) * (1 - (side.accuracy or 0)) / max(side.num_rows, 1) for side in (left, right))
     )

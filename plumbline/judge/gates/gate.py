@@ -1,4 +1,4 @@
-"""Interface of a gate: a rule on two records, with suite limits."""
+"""Interface of a gate: a pass/fail rule on two records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GateRequest:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Findings and causes of one gate; empty if its part was not measured."""
+    """Findings and causes of one gate; empty if nothing was measured."""
 
     findings: tuple[Finding, ...] = ()
     causes: tuple[Cause, ...] = ()
@@ -37,7 +37,7 @@ class GateResult:
     """The cause of its drift, if no other evidence names a cause."""
 
     def as_guess(self) -> GateResult:
-        """Mark the cause as a guess, for a drift that nothing else explains."""
+        """Mark the cause as a guess, for otherwise unexplained drift."""
         return replace(self, causes=(), unexplained=self.causes[0])
 
 

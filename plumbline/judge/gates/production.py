@@ -1,4 +1,4 @@
-"""Production gate: judge what the `speed` part computed at production settings.
+"""Production gate: check what training at production settings computed.
 
 Across machines only what is exact is compared: batches, rates, number formats and portable windows. A record shows by
 itself that its formula is the plain model's, and that compiled code rounds as the modules do, which prove themselves.
@@ -38,7 +38,7 @@ def production_gate(pair: Pair, _request: GateRequest) -> GateResult:
 
 
 def production_notes(pair: Pair) -> tuple[Note, ...]:
-    """Return why the candidate's production settings are not judged, if they are not."""
+    """Return why the candidate's production settings were not judged, if so."""
     spec = pair.candidate.record.spec
     if spec.speed is None or pair.candidate.record.experiment is not None:
         return ()
@@ -49,7 +49,7 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
 
 
 def _lost(pair: Pair) -> Iterator[Finding]:
-    """Yield a finding if windows or checks are missing, unless equal bits replace them."""
+    """Yield a finding if production checks are missing and bits may differ."""
     reasons = [checks.lost for side in (pair.reference, pair.candidate) if (checks := _checks(side)) is not None]
     why = next(filter(None, (*reasons, lost_windows(pair, "speed"))), "")
     if why and (trail_of(pair.reference) is None or later_difference(pair, is_due=True) is not None):
@@ -69,13 +69,13 @@ def _of_mismatch(mismatch: Mismatch) -> GateResult:
 
 
 def _apart(pair: Pair) -> GateResult | None:
-    """Return a different number format, or the first different part of a window."""
+    """Return a different number format, or a different portable training step."""
     found = other_format(pair, "speed") or window_mismatch(pair, "speed")
     return _of_mismatch(found) if found is not None else None
 
 
 def _unsteady(pair: Pair) -> GateResult | None:
-    """Return kernels that are not repeatable, where the reference's kernels are.
+    """Return a finding if only the candidate's kernels are non-deterministic.
 
     On a GPU and in compiled code, sums of gradients by atomic additions need not repeat themselves.
     """
@@ -93,7 +93,7 @@ def _unsteady(pair: Pair) -> GateResult | None:
 
 
 def own_checks(side: LoadedRecord) -> GateResult | None:
-    """Return errors in a record's formulas or compiled kernels, without any reference."""
+    """Return errors that a record's own production checks found, without a reference."""
     checks = _checks(side)
     if checks is None:
         return None
@@ -115,7 +115,7 @@ def _stage(key: str) -> Stage:
 
 
 def _formula_limit(key: str) -> float:
-    """Return the rounding limit of the model's parts that compute in fp32."""
+    """Return the fp32 rounding limit for one checked tensor."""
     return floor_of(_stage(key), "fp32")
 
 
@@ -129,7 +129,7 @@ def _drift(stage: Stage, name: str, error: float | None, limit: float, why: Stat
 
 
 def _bits_due(pair: Pair) -> bool:
-    """Return whether both sides must have equal bits.
+    """Return whether reference and candidate must have equal bits.
 
     On a GPU, kernels may be chosen by their speed, night by night: equal operations show that they are not.
     """
@@ -145,14 +145,14 @@ def _bits_due(pair: Pair) -> bool:
 
 
 def _is_compiled(side: LoadedRecord) -> bool:
-    """Return whether a record's `speed` trained a compiled model."""
+    """Return whether the throughput run used torch.compile."""
     trail, spec = trail_of(side), side.record.spec.speed
     asked = spec is not None and spec.compile
     return bool(trail.settings.get("compiled", asked) if trail is not None else asked)
 
 
 def _checked(side: LoadedRecord) -> Iterator[Finding]:
-    """Yield what a record's checks of itself prove."""
+    """Yield findings of a record's own formula and kernel checks."""
     spec, checks = side.record.spec.speed, _checks(side)
     if spec is None or checks is None or not checks.formula or checks.lost:
         return

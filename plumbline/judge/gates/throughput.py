@@ -1,4 +1,4 @@
-"""Throughput gate: one number per run, against the platform's own baseline."""
+"""Throughput gate: compare one number per run with the platform's baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECK = "speed.throughput"
 
 
 def needs_rerun(judgement: Judgement) -> bool:
-    """Return whether a finding needs an independent, confirming rerun."""
+    """Return whether a finding needs an independent rerun as confirmation."""
     return any(finding.needs_rerun for finding in judgement.findings)
 
 
@@ -40,7 +40,7 @@ def noise_of(speed: SpeedEvidence) -> float:
 
 
 def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
-    """Judge the throughput of the `speed` part, if the request asks for it."""
+    """Judge the throughput run, if the request asks for this gate."""
     if not request.throughput:
         return GateResult()
     demanded = request.throughput == "demanded"
@@ -52,7 +52,7 @@ def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
 def speed(
     pair: Pair, gates: Gates, *, confirms: SpeedEvidence | None = None, demanded: bool = False
 ) -> tuple[list[Finding], list[Cause]]:
-    """Return the finding on throughput, and the cause of a confirmed drop.
+    """Return the throughput finding, and the cause of a confirmed drop.
 
     `confirms` is the independent rerun of a run that was too slow: a drop is drift only if both runs show it. A pair
     whose throughput cannot be compared has no finding unless `demanded`: silence would look like a pass.
@@ -79,7 +79,7 @@ def speed(
 
 
 def _hindrance(pair: Pair) -> Statement:
-    """Return why throughput cannot be compared, or ""."""
+    """Return why the two throughputs cannot be compared, or ""."""
     sides = {"reference": pair.reference.record, "candidate": pair.candidate.record}
     if sides["reference"].platform != sides["candidate"].platform:
         return fact("throughput.different-platform")
@@ -88,7 +88,7 @@ def _hindrance(pair: Pair) -> Statement:
 
 
 def _unlike_machines(pair: Pair) -> Statement:
-    """Return why the two machine classes cannot be compared; empty if they are equal."""
+    """Return why two hardware classes cannot be compared; empty if equal."""
     before, after = (side.record.fingerprint.hardware_class for side in (pair.reference, pair.candidate))
     if before == after:
         return ""
@@ -98,7 +98,7 @@ def _unlike_machines(pair: Pair) -> Statement:
 def _rerun(
     pair: Pair, runs: tuple[SpeedEvidence, SpeedEvidence, SpeedEvidence], gates: Gates
 ) -> tuple[list[Finding], list[Cause]]:
-    """Judge the first run's throughput drop by its rerun."""
+    """Confirm or refute the first run's throughput drop by a rerun."""
     left, right, confirms = runs
     cores = pair.candidate.record.fingerprint.cpu.num_cores
     drop, again = lost_share(left, right), lost_share(left, confirms)
@@ -124,7 +124,7 @@ def _rerun(
 
 
 def _named(pair: Pair, run: SpeedEvidence) -> Named:
-    """Return the cause that one run's measurements suggest for its slowdown."""
+    """Return the cause of a slowdown that one run's measurements suggest."""
     before, after = pair.reference.record, pair.candidate.record
     if before.evidence.speed is None:
         return None, fact("throughput.none"), ()
@@ -135,7 +135,7 @@ def _named(pair: Pair, run: SpeedEvidence) -> Named:
 
 
 def _cause(pair: Pair, first: Named, second: Named) -> Cause:
-    """Return the likely cause of a slowdown that both runs agree on."""
+    """Return the likely cause of a slowdown, if both runs agree."""
     code, why, evidence = first
     found = differences(pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
     if code is not None and code == second[0]:
@@ -152,7 +152,7 @@ def _cause(pair: Pair, first: Named, second: Named) -> Cause:
 
 
 def _is_excused(left: SpeedEvidence, runs: tuple[SpeedEvidence, SpeedEvidence], gates: Gates, num_cores: int) -> bool:
-    """Return whether load of other processes explains the drop."""
+    """Return whether load from other processes explains the drop."""
     if any(lacks_cores(left, run, num_cores) for run in runs):
         return True
     kept = [((1 - (lost_share(left, run) or 0.0)), 1 - explained_by_load(left, run, num_cores)) for run in runs]

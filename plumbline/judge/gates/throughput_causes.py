@@ -1,4 +1,4 @@
-"""Causes of a slower run, from the step's breakdown, samplers and microbenchmarks.
+"""Causes of a slower run: step breakdown, load samples, microbenchmarks.
 
 First comes the phase that lost the time: data wait, copy to the device, communication, or compute. For compute: did the
 device or a CPU quota hold the training back, did others take as much of the machine as was lost, is the device slow
@@ -40,7 +40,7 @@ Named = tuple[CauseCode | None, Statement, tuple[Statement, ...]]
 
 
 def speed_cause(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> Named:
-    """Return (code, reason, numbers) of a slowdown; code `None` if unclear.
+    """Return (code, reason, numbers) of a slowdown's cause; code `None` if unclear.
 
     `num_cores` is the number of cores that the training may use.
     """
@@ -105,7 +105,7 @@ def foreign_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> t
 
 
 def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bool:
-    """Return whether other processes left too few cores to the training.
+    """Return whether other processes left too few CPU cores for training.
 
     It asks for what it used in the baseline; where the baseline's machine was full as well, for all cores. The test is
     absolute: on a machine that is busy every night, the load grows little.
@@ -118,7 +118,7 @@ def lacks_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> bo
 
 
 def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
-    """Return whether all cores were in use."""
+    """Return whether all CPU cores were busy."""
     own, others = _mean(side, "own_cpu"), _mean(side, "foreign_cpu")
     if own is None or others is None or others <= limits.TAKEN_CORES:
         return False
@@ -126,7 +126,7 @@ def _is_full(side: SpeedEvidence, num_cores: int) -> bool:
 
 
 def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
-    """Return the lost share of the baseline's throughput; `None` if not measured."""
+    """Return the fraction of baseline throughput that was lost; `None` if unmeasured."""
     before, after = left.samples_per_second, right.samples_per_second
     if not before or not after or min(before, after) < 0:
         return None
@@ -134,7 +134,7 @@ def lost_share(left: SpeedEvidence, right: SpeedEvidence) -> float | None:
 
 
 def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
-    """Return the maximum share of throughput that excess foreign load can cost.
+    """Return the maximum fraction of throughput that other processes' load explains.
 
     Throttled and stalled time are shares of this training's own time; stolen time is shared by all that ran. Shares
     multiply, because different loads cannot take the same time.
@@ -145,13 +145,13 @@ def explained_by_load(left: SpeedEvidence, right: SpeedEvidence, num_cores: int)
 
 
 def _held_back(left: SpeedEvidence, right: SpeedEvidence) -> float:
-    """Return the share of throughput lost to a CPU quota."""
+    """Return the fraction of throughput lost to cgroup CPU throttling."""
     before, after = (min(_mean(side, "cgroup_throttled") or 0.0, 1.0) for side in (left, right))
     return max(1 - (1 - after) / (1 - before), 0.0) if before < 1 else 0.0
 
 
 def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
-    """Return the lines about a CPU quota, if it explains most of the loss."""
+    """Describe CPU throttling by a quota, if most loss comes from there."""
     if _held_back(left, right) < max(limits.TAKEN_TIME, limits.MOST * lost):
         return ()
     was, now = (_mean(side, "cgroup_throttled") for side in (left, right))
@@ -163,14 +163,14 @@ def _quota(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Stat
 
 
 def _stolen(side: SpeedEvidence) -> float:
-    """Return the share of CPU time that the hypervisor took."""
+    """Return the fraction of CPU time stolen by the hypervisor."""
     steal, ran = _mean(side, "cpu_steal") or 0.0, (_mean(side, name) for name in ("own_cpu", "foreign_cpu"))
     wanted = steal + sum(value or 0.0 for value in ran)
     return steal / max(wanted, 1.0)
 
 
 def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> float:
-    """Return the maximum share of this training's cores that other processes took.
+    """Return the maximum fraction of needed cores that other processes used.
 
     Others took no more than the cores could not give to both, and than the training used less. An idle core slows no
     process; a number that was not read says nothing.
@@ -182,7 +182,7 @@ def _taken_cores(left: SpeedEvidence, right: SpeedEvidence, num_cores: int) -> f
 
 
 def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:
-    """Return the maximum share of the GPU that other processes took.
+    """Return the maximum fraction of the GPU that other processes used.
 
     `k` more processes take at most `k` of `k + 1` slices, and no more than the device lost outside of the training: an
     idle process costs neither. The sampler knows the number of processes, and not their use.
@@ -193,7 +193,7 @@ def _taken_device(left: SpeedEvidence, right: SpeedEvidence) -> float:
 
 
 def _more(left: SpeedEvidence, right: SpeedEvidence, name: str) -> float:
-    """Return how far a load's mean exceeds the baseline's."""
+    """Return by how much the mean load exceeds the baseline's."""
     return max((_mean(right, name) or 0.0) - (_mean(left, name) or 0.0), 0.0)
 
 
@@ -212,7 +212,7 @@ def _throttled(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[
 
 
 def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
-    """Return a line if the process used fewer cores than in the baseline."""
+    """Report that the process used fewer CPU cores than the baseline did."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if was and now and now < was * (1 - max(limits.SLOWER, limits.MOST * lost)):
         return (fact("speed.cores", now=now, was=was),)
@@ -220,7 +220,7 @@ def _less_of_the_machine(left: SpeedEvidence, right: SpeedEvidence, lost: float)
 
 
 def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
-    """Return whether a step takes clearly more processor time than before."""
+    """Return whether a step needs clearly more CPU time than the baseline."""
     was, now = _mean(left, "own_cpu"), _mean(right, "own_cpu")
     if not was or not now or not left.step_seconds or not right.step_seconds:
         return False
@@ -228,7 +228,7 @@ def _more_work(left: SpeedEvidence, right: SpeedEvidence) -> bool:
 
 
 def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statement, ...]]:
-    """Return the phase that holds most of the lost time, and its lines."""
+    """Return the step phase with most lost time, and its numbers."""
     extra: dict[str, float] = {}
     for name, group in _PHASES.items():
         if name in right.breakdown:
@@ -252,7 +252,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statem
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
-    """Return a line if the device itself was slow in every measurement, before and after the part."""
+    """Report that the device itself was slow in all microbenchmarks."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
         known = {when: drop for when, drop in drops.items() if drop is not None}
@@ -263,7 +263,7 @@ def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Sta
 
 
 def _disk(left: SpeedEvidence, right: SpeedEvidence) -> tuple[Statement, ...]:
-    """Return the signs that the disk delayed the data."""
+    """Return the signs that slow disk reads delayed the data loader."""
     lines = []
     for name, label in (
         ("disk_busy", fact("disk.busy")),

@@ -1,4 +1,4 @@
-"""Compare the speed part's logs step by step: batches, learning rates, losses."""
+"""Step-by-step comparison of throughput runs: batches, learning rates, losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _APART: dict[str, tuple[CauseCode, Stage]] = {
 
 
 def batch_difference(pair: Pair) -> GateResult | None:
-    """Return the first batch of `speed` that differs from the probe's or reference's."""
+    """Return the first throughput-run batch that differs from probe or reference."""
     left, right = (trail_of(side) for side in (pair.reference, pair.candidate))
     if right is None:
         return None
@@ -37,7 +37,7 @@ def batch_difference(pair: Pair) -> GateResult | None:
 
 
 def start_difference(pair: Pair) -> GateResult | None:
-    """Return a difference in weights, seeds or dropout before the first step."""
+    """Return a difference in weights, seeds or dropout before step one."""
     sides = (pair.reference, pair.candidate)
     left, right = map(trail_of, sides)
     if left is None or right is None:
@@ -72,7 +72,7 @@ def later_difference(pair: Pair, *, is_due: bool) -> GateResult | None:
 
 
 def _parted_process(trail: SpeedTrail) -> GateResult | None:
-    """Return the process whose weights differ from the first process's."""
+    """Report the first process (rank) with weights different from rank 0's."""
     if not trail.apart:
         return None
     step, rank = trail.apart[0]
@@ -83,7 +83,7 @@ def _parted_process(trail: SpeedTrail) -> GateResult | None:
 
 
 def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most: float) -> GateResult | None:
-    """Return the first clipped norm that contradicts its definition; of (step, norm before clipping, and after)."""
+    """Return the first wrongly clipped gradient norm, from (step, before, after)."""
     limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
     for step, norm, clipped in steps:
         if norm is None or (gap := relative(min(norm, most), clipped)) <= limit:
@@ -99,13 +99,13 @@ def wrong_clipping(steps: Iterable[tuple[int, float | None, float | None]], most
 
 
 def trail_of(side: LoadedRecord) -> SpeedTrail | None:
-    """Return the step-by-step logs of a record's `speed` part, if any."""
+    """Return the step-by-step log of a record's throughput run, if any."""
     speed = side.record.evidence.speed
     return speed.trail if speed is not None else None
 
 
 def _own_batches(side: LoadedRecord, trail: SpeedTrail) -> GateResult | None:
-    """Return a difference between the batches of `speed` and of the probe."""
+    """Return the first batch difference between a record's throughput run and probe."""
     spec, batches = side.record.spec, side.batches
     if spec.speed is None or not batches:
         return None
@@ -154,7 +154,7 @@ def _rates(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
 
 
 def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
-    """Return the first different loss, gradient or weights, in the order of computation."""
+    """Return the first different loss, gradient norm or weights, in computation order."""
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
     step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
     done, drawn = _parted_at(left, right), _first_apart(left.generators, right.generators)
@@ -178,23 +178,23 @@ def _bits(left: SpeedTrail, right: SpeedTrail) -> GateResult | None:
 
 
 def _is_weighed(trail: SpeedTrail, step: int) -> bool:
-    """Return whether weights recorded at `step` rule out an earlier difference."""
+    """Return whether a weights checksum exists at `step`, or `step` is 0."""
     return step == 0 or step in dict(trail.weights)
 
 
 def _parted_at(left: SpeedTrail, right: SpeedTrail) -> int | None:
-    """Return after how many steps the recorded weights first differ."""
+    """Return the number of steps after which recorded weights first differ."""
     return _first_apart(left.weights, right.weights) if left.checksum == right.checksum else None
 
 
 def _first_other(left: Sequence[float | None], right: Sequence[float | None]) -> int | None:
-    """Return the first step at which two logged numbers differ."""
+    """Return the first step at which two logged series differ."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
 
 
 def _first_apart(left: Sequence[tuple[int, str]], right: Sequence[tuple[int, str]]) -> int | None:
-    """Return the first common step whose checksums differ."""
+    """Return the first common step with different checksums."""
     ours, theirs = dict(left), dict(right)
     return next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)
 

@@ -1,4 +1,4 @@
-"""Decision engine over a platform's nights.
+"""Decision engine: regressions in a platform's nightly metrics.
 
 Detectors, limits and the tests of experiments. Pure.
 """

@@ -1,4 +1,4 @@
-"""Levels of single tests, from tolerated false alarms per year.
+"""Significance levels of single tests, from the tolerated false alarms per year.
 
 Two kinds of test have two budgets. A detection only requests experiments, and a false one costs runs:
 `detections_a_year` bounds that cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the
@@ -23,14 +23,14 @@ _GATES, _DISPATCH = Gates(), Dispatch()
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Change of a metric that counts for nothing, because new software makes such changes by chance."""
+    """Change of a metric to ignore, as new software causes such changes."""
 
     size: float
     is_of_loss: bool = False
     """Whether `size` is a change of exp(-loss), and the series holds log(loss)."""
 
     def at(self, centre: float) -> float:
-        """Return the margin as a difference of scores from this centre.
+        """Return the margin as a difference in scores around `centre`.
 
         exp(-loss) is the right answer's probability, as a geometric mean. Above a loss of 1 the margin would widen
         again, so that its least relative value, about e times `size`, is kept.
@@ -44,7 +44,7 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Limits of a decision: test levels and tonight's experiments."""
+    """Limits of a decision: significance levels, and numbers of tonight's experiments."""
 
     detection_chance: float
     """Chance of a false detection per night and detector."""
@@ -70,11 +70,11 @@ class Allowed:
     """Margin of the series' metric, of `margins`; it replaces `least_change` and `anchor_limit`."""
 
     def ab_alpha(self, num_tested: int) -> float:
-        """Return the level of one of the series that an A/B answers."""
+        """Return the significance level per series of an A/B test."""
         return self.software_alpha / max(num_tested, 1)
 
     def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
-        """Return how many blocks an A/B of so many series takes: at least one more than reach its level.
+        """Return the number of blocks that an A/B test needs.
 
         `noise` is the SD of a run on this machine, in units of the loss. Up to four times as many blocks rule out half
         of the loss in most experiments of equal environments.
@@ -84,16 +84,16 @@ class Allowed:
 
     @property
     def tolerated(self) -> float:
-        """Return the loss of a machine that is no person's work; only throughput and metrics with a margin have one."""
+        """Return the largest hardware-caused regression that passes; infinite without a limit."""
         return self.drop if self.is_limited or self.margin is not None else math.inf
 
     def of(self, metric: str) -> Allowed:
-        """Return the limits of one metric."""
+        """Return the limits for one metric."""
         limited = replace(self, is_limited=metric == "throughput")
         return replace(limited, margin=self.margins[metric]) if metric in self.margins else limited
 
     def at(self, centre: float) -> Allowed:
-        """Return the limits of a series about this centre."""
+        """Return the limits for a series with this centre."""
         if self.margin is None:
             return self
         size = self.margin.at(centre)
@@ -109,7 +109,7 @@ def allowed_for(
     margins: Mapping[str, Margin] | None = None,
     has_experiments: bool = True,
 ) -> Allowed:
-    """Return the limits of a suite.
+    """Return the decision limits that a suite configures.
 
     `num_series` is platforms times workloads times metrics. Without experiments all tolerated alarms are those of a
     loss that lasts, which three nights may show.
@@ -131,7 +131,7 @@ def allowed_for(
 
 
 def learned_margins(gates: Gates) -> dict[str, Margin]:
-    """Return the margins of the metrics that are equal to the bit until the software changes, and then jump once.
+    """Return margins for metrics that change only when the software changes.
 
     Memory is a cost as time is, and has the limit of time.
     """

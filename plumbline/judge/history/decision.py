@@ -1,4 +1,4 @@
-"""Types of the engine: state of a series, answers of experiments, event of a night."""
+"""Data types of the decision engine: series state, experiment results, decisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Software = Literal["can-differ", "equal", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Detector's report that a series is worse, by `score` over `limit`: it asks for an experiment, and calls nothing.
+    """Detector's report that a series got worse: `score` exceeds `limit`. An experiment must confirm the regression.
 
     `begin` is the first night of a creep.
     """
@@ -36,7 +36,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """First night of a change, its shape, and its size tonight."""
+    """First night of a change, its shape, and its current size."""
 
     index: int
     shape: Literal["step", "creep"]
@@ -45,7 +45,7 @@ class Onset:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Loss since a night that nothing has answered or ruled out: its nights enter no reference.
+    """Suspected regression, not confirmed or ruled out; its nights join no reference.
 
     `asked` is the night of the first question. `is_cleared`: by the newest answer the software does not cause it.
     """
@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Loss that was called on an earlier night, and that no later night has ended.
+    """Reported regression that no later night has ended.
 
     `level` and `lead` are those before the loss, which return after a recovery. `is_cleared`: it is not the software's.
     """
@@ -76,8 +76,8 @@ class Past:
     """State of a comparable series before tonight.
 
     Higher values are worse; `nan` means that a night has no value. `level` is where the present level begins: a
-    boundary of the segment, a proven gain, or a loss that was called. `untested` is the night after the newest one for
-    which experiments showed no loss of the software, or nights ruled it out. `lead` is how much better the level's
+    boundary of the segment, a proven gain, or a reported regression. `untested` is the night after the newest one for
+    which experiments showed no software regression, or nights ruled one out. `lead` is how much better the level's
     software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance. `prior`
     is that of the previous level, whose spread is used until this level has its own.
     """
@@ -95,7 +95,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Results of tonight's experiments so far, in the unit of the series; `None` means not run.
+    """Results of tonight's experiments, in the series' unit; `None`: not run.
 
     `tonight` and `baseline` are the runs of an A/B in these environments, [blocks, 2] in the same blocks. It answers
     `num_tested` series, by which its level is divided.
@@ -107,7 +107,7 @@ class Answers:
     num_tested: int = 1
 
     def mirrored(self) -> Answers:
-        """Return the answers with negative scores, of which a gain is a loss."""
+        """Return the results with negated scores, to test gains as losses."""
         reruns = None if self.reruns is None else tuple(-value for value in self.reruns)
         tonight, baseline = (None if values is None else -values for values in (self.tonight, self.baseline))
         return replace(self, reruns=reruns, tonight=tonight, baseline=baseline)
@@ -115,7 +115,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class RerunTest:
-    """Mean of the reruns, compared with the reference; `spread` is their SD among themselves, on one machine."""
+    """Test of the reruns' mean against the reference; `spread` is the reruns' own SD."""
 
     holds: bool
     z: float
@@ -126,11 +126,11 @@ class RerunTest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Event of tonight, with its numbers.
+    """Tonight's decision on a series, with its numbers.
 
-    `new`: the loss was called, or the gain proven, tonight. `question` is the loss that is open after tonight.
+    `new`: a regression was reported, or a gain proven, tonight. `question` is the regression still open after tonight.
     `is_cleared`: the change is not the software's, which is equal, or an A/B rules it out. `missing_blocks` is what
-    the A/B lacks to show or rule out the loss. `lead` is the software's over the baseline's after a new call or gain.
+    the A/B lacks to show or rule out the regression. `lead` is the software's over the baseline's after a new report.
     """
 
     verdict: Verdict
@@ -152,7 +152,7 @@ class Decision:
 
     @property
     def noise(self) -> float:
-        """Return the SD of a run of tonight in units of the change, by tonight's reruns and the spread of a night."""
+        """Return the SD of one run tonight, relative to the change."""
         if self.rerun is None or self.reference is None or not self.size:
             return 0.0
         # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.

@@ -1,4 +1,4 @@
-"""Tests of one level's nights: detectors, which only ask, and what the newest nights show by themselves."""
+"""Detectors of suspected regressions, and tests of whether recent nights confirm one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WINDOWS = (
 
 
 def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -> tuple[Detection, ...]:
-    """Return what the detectors report about the last value.
+    """Return what the detectors report about the latest value.
 
     `values` are finite and of one level. A creep begins at `start` or later: experiments have already tested the
     earlier nights.
@@ -40,7 +40,7 @@ def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -
 
 
 def _creep(values: Values, start: int, reference: Reference, chance: float) -> Detection:
-    """Test for a creep or a small step by the largest t over all splits (Hawkins et al. 2003).
+    """Test for a slow or small regression by the largest t (Hawkins et al. 2003).
 
     The nights from each split on are compared with those before it, not with the reference's centre: few nights know
     their centre badly, and a growing reference takes in a loss that no night has shown.
@@ -61,7 +61,7 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
 
 
 def onset(values: Values, reference: Reference) -> Onset:
-    """Fit a step and a ramp from the reference's centre by least squares, at every first night; return the better one.
+    """Fit a step and a ramp by least squares; return the better.
 
     `values` are one level's nights, finite, tonight last; their deviations are winsorised.
     """
@@ -83,7 +83,7 @@ def onset(values: Values, reference: Reference) -> Onset:
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:
-    """Return the loss that the newest 3, 5, 7, 10 or 20 nights show against the reference; 0 without one.
+    """Return the regression that the newest 3 to 20 nights show.
 
     `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
     counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes
@@ -104,7 +104,7 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
 
 
 def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: float) -> bool:
-    """Return whether the mean of these nights is beyond the reference, with the autocorrelation of `careful`."""
+    """Return whether the nights' mean is significantly worse than the reference."""
     width = limits.WINSOR * reference.spread
     off = newest - reference.centre
     mean = float(np.clip(off, -width, max(width, float(np.median(off)))).mean())
@@ -113,7 +113,7 @@ def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: fl
 
 
 def _careful(reference: Reference) -> Reference:
-    """Return the reference with one standard error more autocorrelation: an underestimated one is wrong both ways.
+    """Return the reference with a conservative, larger autocorrelation.
 
     Enough nights that show none have none.
     """
@@ -123,7 +123,7 @@ def _careful(reference: Reference) -> Reference:
 
 
 def least_shown(reference: Reference, alpha: float) -> float:
-    """Return the smallest loss that twenty nights show with a power of 97.5%.
+    """Return the smallest regression that 20 nights detect with 97.5% power.
 
     It is infinite if so few nights of the reference cannot reach the level.
     """
@@ -136,7 +136,7 @@ def least_shown(reference: Reference, alpha: float) -> float:
 
 
 def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared: bool = False) -> bool:
-    """Return whether the newest nights rule out half of a loss.
+    """Return whether the newest nights rule out half of a regression.
 
     Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. A loss that the
     reference's few nights cannot resolve is never ruled out, unless its cause `is_cleared`: it counts then as the

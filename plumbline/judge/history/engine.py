@@ -1,7 +1,8 @@
-"""The engine: one walk over the nights of a series, whose state is `Past` and whose events are decisions.
+"""Decision engine: replay a metric's nights, and decide on the newest.
 
-Statistics decide what is real, a person's limits what is worth a look. Only a decision moves the reference: a called
-loss, a proven gain, an accepted baseline. The night, `plumbline history`, the report and the tests call `decide`.
+Statistics decide what is real, a person's limits what is worth a look. Only a decision moves the reference: a
+reported regression, a proven gain, an accepted baseline. The nightly round, `plumbline history`, the report and the
+tests call `decide`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NO_ANSWERS = Answers()
 def decide(
     past: Past, tonight: float, allowed: Allowed, answers: Answers = _NO_ANSWERS, *, software: Software = "can-differ"
 ) -> Decision:
-    """Decide on tonight's value; higher is worse.
+    """Decide on tonight's value of one series; higher is worse.
 
     If a detector reports a loss, or nights show a gain, the decision requests reruns first, then an A/B; the caller
     runs them and decides again. Never raises on short, constant, missing or non-finite values, and never passes a night
@@ -50,7 +51,7 @@ def decide(
 
 @dataclass(slots=True)
 class _Night:
-    """Everything that is known tonight. `here` are the finite nights of the level, and tonight."""
+    """Data for tonight's decision. `here` has the level's finite nights and tonight."""
 
     past: Past
     allowed: Allowed
@@ -60,7 +61,7 @@ class _Night:
     reference: Reference
 
     def decision(self) -> Decision:
-        """Decide on tonight, whatever an earlier night has left open."""
+        """Decide on tonight alone, ignoring regressions open from earlier nights."""
         tested = int(np.isfinite(self.past.values[self.past.level : self.past.untested]).sum())
         detections = detect(self.here, tested, self.reference, self.allowed)
         # A growing reference has taken a creep in.
@@ -75,23 +76,23 @@ class _Night:
         return self._asked(asked) if found or self._can_be_answered() else self._passed()
 
     def _size(self, num: int = 1) -> float:
-        """Return the change of the newest nights' median."""
+        """Return how far the newest nights' median is from the reference."""
         return float(np.median(self.here[-num:])) - self.reference.centre
 
     def _passed(self) -> Decision:
         return self._gain() or Decision("pass", "quiet", reference=self.reference, size=self._size())
 
     def _before(self, num: int) -> Reference | None:
-        """Return the reference of the level's first nights."""
+        """Return the reference computed from the level's first `num` nights."""
         return reference_of(self.here[:num], floor=self.past.floor, prior=self.past.prior, is_whole=True)
 
     def _lasts(self, reference: Reference, *, is_cleared: bool = False) -> float:
-        """Return a loss that lasts and counts: beyond the limit where the software is cleared; 0 without one."""
+        """Return a regression that lasts and exceeds its limit; otherwise 0."""
         lost = lasting(self.here, reference, self.allowed.lasting_alpha)
         return lost if lost > (self.allowed.drop if is_cleared else self.allowed.least_change) else 0.0
 
     def _unaided(self, asked: Decision) -> Decision:
-        """Decide without experiments, by the nights against those before the newest loss.
+        """Decide without experiments: compare nights after a change with those before.
 
         A creep asks for an experiment alone: nights show it, or the changes of level.
         """
@@ -104,12 +105,12 @@ class _Night:
         return asked if is_open else self._passed()
 
     def _is_within_margin(self) -> bool:
-        """Return whether tonight and the newest nights' median are within the margin."""
+        """Return whether tonight's change and the recent median's are within the margin."""
         worst = max(self._size(), self._size(limits.LEAST_NIGHTS))
         return self.allowed.margin is not None and worst <= self.allowed.least_change
 
     def _over_anchor(self) -> tuple[Detection, ...]:
-        """Detect a cumulative loss of the newest five nights beyond the anchor's limit."""
+        """Detect a cumulative regression against the first accepted baseline."""
         anchor, limit = self.past.anchor, self.allowed.anchor_limit
         newest = state.nights_since(self.past, 0, float(self.here[-1]))[-limits.LEAST_NIGHTS :]
         if anchor is None or len(newest) < limits.LEAST_NIGHTS:
@@ -119,14 +120,14 @@ class _Night:
         return (Detection("anchor", lost, limit),) if is_over else ()
 
     def _can_be_answered(self) -> bool:
-        """Return whether an experiment can answer an open loss, which tonight does not rule out by itself."""
+        """Return whether an experiment can still resolve an open suspected regression."""
         question = self.past.question
         if question is None or question.is_cleared or self.software != "can-differ" or not self.allowed.num_blocks:
             return False
         return not is_ruled_out(question.size, self.here[-1:], self.reference)
 
     def _asked(self, asked: Decision) -> Decision:
-        """Decide on a suspected loss by its experiments."""
+        """Decide on a suspected regression by its experiments."""
         anchor, question = self.past.anchor, self.past.question
         if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
             against = judge_reruns(self.answers.reruns or (), anchor)
@@ -141,12 +142,12 @@ class _Night:
         return self._called(asked, "software", asked.size or 0.0, self.reference)
 
     def _of_machine(self, decision: Decision) -> Decision:
-        """Pass a loss that the software does not cause, within the limit; beyond it a person must look."""
+        """Pass a hardware-caused regression within the limit; otherwise return `inconclusive`."""
         is_within = (decision.size or 0.0) <= self.allowed.tolerated
         return replace(decision, verdict="pass" if is_within else "inconclusive", reason="machine", is_cleared=True)
 
     def _called(self, asked: Decision, reason: Reason, size: float, reference: Reference) -> Decision:
-        """Call a loss; the software's lead is known where an A/B has measured it, or it has not changed."""
+        """Report a regression as drift, and update the software's known advantage."""
         lead = self.past.lead - size if reason == "software" else self.past.lead if asked.is_cleared else math.nan
         return replace(
             asked, verdict="drift", reason=reason, needs="", reference=reference, onset=onset(self.here, reference),
@@ -154,7 +155,7 @@ class _Night:
         )  # fmt: skip
 
     def _gain(self) -> Decision | None:
-        """Return the decision on a gain that lasts, which moves the reference; `None` without one."""
+        """Return the decision on a lasting improvement, which moves the reference."""
         if self.past.question is not None or self.past.call is not None:
             return None
         fitted = onset(-self.here, self.reference.mirrored())
@@ -170,7 +171,7 @@ class _Night:
         return prove(proven, before, self.answers, self.allowed, self.software)
 
     def by_nights(self, decision: Decision) -> Decision:
-        """Decide by the nights on a loss that is open, or without a software cause: it is drift once they show it."""
+        """Decide an unresolved regression by the nights since: drift once significant."""
         question, is_answered = self.past.question, decision.reason in ("machine", "unconfirmed")
         if decision.verdict == "drift" or (question is None and not is_answered):
             return decision
@@ -190,7 +191,7 @@ class _Night:
         return self._of_machine(replace(decision, size=self._size(limits.LEAST_NIGHTS)))
 
     def open_question(self, decision: Decision) -> Question | None:
-        """Return the loss that is open after tonight."""
+        """Return the suspected regression that stays open after tonight."""
         past, question = self.past, self.past.question
         if decision.verdict == "drift" or (decision.reason == "went-away" and decision.is_cleared):
             return None
@@ -205,6 +206,6 @@ class _Night:
 
 
 def _is_cleared(decision: Decision, question: Question | None) -> bool:
-    """Return whether the software is cleared: by tonight's answer, else by the last one."""
+    """Return whether the newest experiment rules out the software as cause."""
     is_answered = decision.reason in ("open-loss", "software", "machine", "unconfirmed", "lasting")
     return decision.is_cleared if question is None or (is_answered and not decision.needs) else question.is_cleared

@@ -1,4 +1,4 @@
-"""Experiments of a night: what reruns and an A/B say about a change, whose gain is the mirror of a loss."""
+"""Evaluation of a night's reruns and A/B tests, for both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ask(  # noqa: PLR0917 - all that an experiment needs
     asked: Decision, reference: Reference, answers: Answers, allowed: Allowed, software: Software, lead: float,
     open_loss: float | None = None,
 ) -> Decision:  # fmt: skip
-    """Answer by the cheapest experiments first whether a loss is real, and whether the software causes it.
+    """Decide by the cheapest experiments whether a regression is real and software-caused.
 
     Without an answer the decision stays, and `needs` names the experiment to run. `lead` is how much better the level's
     software is than the baseline's; an unknown one clears no software. `open_loss` is that of an earlier night, which
@@ -41,7 +41,7 @@ def ask(  # noqa: PLR0917 - all that an experiment needs
 
 
 def _by_ab(asked: Decision, answers: Answers, allowed: Allowed, lead: float, loss: float) -> Decision:
-    """Answer by the interleaved A/B whether the software causes a loss."""
+    """Decide by an interleaved A/B whether the software causes a regression."""
     if answers.tonight is None or answers.baseline is None:
         return replace(asked, needs="ab" if allowed.num_blocks else "", size=loss)
     is_known, alpha = math.isfinite(lead), allowed.ab_alpha(answers.num_tested)
@@ -57,10 +57,10 @@ def _by_ab(asked: Decision, answers: Answers, allowed: Allowed, lead: float, los
 
 
 def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed, software: Software) -> Decision:
-    """Return a gain with the software's lead, which grows by it if an A/B says so; `before` is the earlier reference.
+    """Update a gain with the software advantage that an A/B measured.
 
     Without its experiments the gain is not yet new. Where none can be run, the lead is unknown afterwards, and no A/B
-    clears the software of a later loss.
+    clears the software of a later regression.
     """
     if software == "equal":
         return replace(gain, is_cleared=True)
@@ -77,7 +77,7 @@ def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed,
 
 
 def judge_reruns(reruns: Sequence[float], reference: Reference) -> RerunTest:
-    """Test fresh reruns of tonight against the reference.
+    """Test tonight's reruns against the reference.
 
     The run that raised the question is excluded. The reruns share the night, so that their mean is compared with the
     spread of one night, not of many. The test only saves the more expensive A/B.

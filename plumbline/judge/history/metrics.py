@@ -1,4 +1,4 @@
-"""Metrics of a night: source, direction and scale."""
+"""Nightly metrics: source in the record, direction, scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Worse = Literal["lower", "higher"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number per night."""
+    """Definition of one metric, measured once per night."""
 
     name: str
     unit: str
@@ -32,7 +32,7 @@ class Metric:
     """Size of a value on the linear scale, whose differences are shares of it."""
 
     def scores(self, values: Sequence[float | None]) -> Values:
-        """Return values as scores, of which higher is worse.
+        """Convert values to scores, for which higher is worse.
 
         Scores are signed logs on the relative scale, otherwise signed values, on the linear scale as shares of the
         typical size. A missing or non-finite value, and a non-positive value on the relative scale, become `nan`.
@@ -48,12 +48,12 @@ class Metric:
         return -array if self.worse == "lower" else array
 
     def value(self, score: float) -> float:
-        """Return the value of a score."""
+        """Convert a score back to the metric's value."""
         plain = -score if self.worse == "lower" else score
         return math.exp(plain) if self.scale == "relative" else plain * self.typical + 0.0
 
     def change(self, score: float) -> float:
-        """Return a difference of scores for display, relative or as the metric is; negative is lower."""
+        """Convert a score difference to a displayed change (negative is lower)."""
         plain = -score if self.worse == "lower" else score
         return math.expm1(min(plain, 700.0)) if self.scale == "relative" else plain
 
@@ -71,7 +71,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def read_metrics(record: RunRecord) -> dict[str, float | None]:
-    """Return every metric of a record; `None` if not measured."""
+    """Return all metrics of a record; `None` for those not measured."""
     speed, learn = record.evidence.speed, record.evidence.learn
     first = [record.timings[name] for name in ("import", "stage", "build") if name in record.timings]
     values: dict[str, float | None] = {metric.name: None for metric in METRICS}

@@ -1,4 +1,4 @@
-"""Tonight's decisions over all metrics of a platform, and what the series file keeps of them."""
+"""Tonight's decisions on all metrics of a platform, and their series-file entries."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class LineDecision:
 
     @property
     def verdict(self) -> Literal["pass", "drift", "inconclusive"]:
-        """Return the effective verdict: a shift of cost passes."""
+        """Return the final verdict; a slower phase in an equal step passes."""
         return "pass" if self.shifted else self.decision.verdict
 
     @property
     def needs(self) -> str:
-        """Return the experiment to run; a shift needs none."""
+        """Return the experiment to run; none if only step phases shifted."""
         return "" if self.shifted else self.decision.needs
 
     @property
     def reason(self) -> str:
-        """Return the effective reason, including shift and recovery."""
+        """Return the final reason, including phase shift and recovery."""
         return "shift" if self.shifted else "recovered" if self.recovered else self.decision.reason
 
 
@@ -54,7 +54,7 @@ def judge_lines(
     answers: Mapping[tuple[str, str], Answers] | None = None,
     software: Mapping[tuple[str, str], Software] | None = None,
 ) -> tuple[LineDecision, ...]:
-    """Decide on the last night of every metric; `answers` and `software` are keyed by (workload, metric).
+    """Decide on the last night of every metric, keyed by (workload, metric).
 
     A part of the step that is worse while the whole is not is a shift of cost: it needs no experiment.
     """
@@ -78,7 +78,7 @@ def _is_shift(part: LineDecision, whole: LineDecision | None) -> bool:
 
 
 def call_entry(judged: LineDecision) -> CallEntry | None:
-    """Return a decision's entry for the series file; `None` if there is nothing to keep."""
+    """Convert a decision to a series-file entry; `None` if not worth recording."""
     history, decision = judged.line, judged.decision
     is_pending = judged.reason == "improved" and not decision.new
     if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "too-small"):
@@ -101,10 +101,10 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
 
 
 def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
-    """Return a history that no round has judged with the events that nights without experiments show.
+    """Return the history with changes that its nights show without experiments.
 
-    They are the changes of level that the whole series shows, and what the engine decides on the newest night, which
-    may show a loss, or its end, before ranks can show a change.
+    These are the changes of level that the whole series shows, and what the engine decides on the newest night, which
+    may show a regression, or its end, before ranks can show a change.
     """
     scores = history.metric.scores(history.values)
     starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
@@ -117,7 +117,7 @@ def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
 
 
 def _events(history: MetricHistory, scores: Values, start: int, allowed: Allowed) -> Iterator[tuple[int, CallEntry]]:
-    """Yield the changes of level that a gain, a loss or its end is.
+    """Yield changes in a series as gains, regressions or recoveries.
 
     A level that is better by the least change is the new reference. A level within it of the reference ends a loss.
     """

@@ -1,4 +1,4 @@
-"""Reference of a level: robust centre, spread and autocorrelation of its nights, with their errors."""
+"""Reference statistics of comparable nights: centre, spread, autocorrelation, standard errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.schema import limits
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Centre and spread of one level; higher is worse."""
+    """Robust centre and spread of comparable nights; higher is worse."""
 
     centre: float
     spread: float
@@ -27,7 +27,7 @@ class Reference:
 
     @property
     def share(self) -> float:
-        """Return the share of nights that counts as independent."""
+        """Return the effective fraction of independent nights, given the autocorrelation."""
         return (1 - self.rho) / (1 + self.rho)
 
     @property
@@ -41,15 +41,15 @@ class Reference:
         return max(0.6 * (self.count * self.share - 1), 1.0) + 0.6 * max(self.later - 1, 0)
 
     def predicted(self, num_nights: float = 1.0) -> float:
-        """Return the SD, about the centre, of the mean of future nights."""
+        """Return the SD of the mean of future nights about the centre."""
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
     def mirrored(self) -> Reference:
-        """Return the reference of the negative scores, of which a gain is a loss."""
+        """Return the reference of negated scores, to test gains as losses."""
         return replace(self, centre=-self.centre)
 
     def pooled(self, later: Values) -> Reference:
-        """Return the reference with these nights in its spread: few nights do not know their own."""
+        """Return the reference with its spread pooled with these newer nights."""
         if len(later) < limits.LEAST_NIGHTS:
             return self
         squares = (self.count * self.spread**2 + len(later) * _spread(later) ** 2) / (self.count + len(later))
@@ -59,7 +59,7 @@ class Reference:
 def reference_of(
     values: Values, *, floor: float, prior: Reference | None = None, is_whole: bool = False
 ) -> Reference | None:
-    """Return the reference of a level's nights, oldest first; `None` if too few are finite.
+    """Compute reference statistics of nights; `None` if too few are finite.
 
     With `is_whole` the newest nights count, too: no loss has begun in them. `floor` is the minimum spread. With
     `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
@@ -80,7 +80,7 @@ def reference_of(
 
 
 def _spread(values: Values) -> float:
-    """Return the larger of two robust spreads: the scaled MAD and 5-95% range."""
+    """Return the larger of two robust spreads: scaled MAD, and 5-95% range."""
     count = len(values)
     mad = MEDIAN_DEVIATION * quantile(np.abs(values - quantile(values))) * (1 + 0.8 / count)
     if count < limits.ENOUGH_NIGHTS:

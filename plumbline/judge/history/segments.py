@@ -1,4 +1,4 @@
-"""Segments of a series, in which nights are comparable, and the state that its events leave."""
+"""Segments of comparable nights, and the state after past decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plumbline.schema.series import WORD_COLUMNS, CallEntry, SeriesFile
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Start of a segment: its index, and the change there."""
+    """Start of a segment: its index, and what changed there."""
 
     index: int
     what: str
@@ -32,7 +32,7 @@ class Boundary:
 
     @property
     def ends_comparison(self) -> bool:
-        """Return whether nights before and after are not comparable: a new lock is what the nights judge."""
+        """Return whether nights before and after this change are incomparable."""
         return self.what in ("spec", "hardware", "baseline")
 
 
@@ -56,7 +56,7 @@ class MetricHistory:
     """Indexes of the nights whose software differs from the night before."""
 
     def day(self, index: int) -> str:
-        """Return the date of a night, as text."""
+        """Return the date of a night as text."""
         return f"{datetime.fromtimestamp(self.times[index], timezone.utc):%Y-%m-%d}"
 
 
@@ -91,7 +91,7 @@ def lines_of(
 
 
 def _of_tonights_class(series: SeriesFile, places: list[int]) -> list[int]:
-    """Select the nights of tonight's machine class where a pool alternates between classes.
+    """Select nights on tonight's hardware class, if the pool alternates between classes.
 
     A class that is gone for good stays: its last night is a boundary.
     """
@@ -118,7 +118,7 @@ def _boundaries(keys: Mapping[str, Sequence[str]], times: Sequence[float], accep
 
 
 def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
-    """Return the engine's state before the night at `until` (default: all nights), by the events that rounds kept."""
+    """Rebuild the engine's state before night `until` from recorded events."""
     end = len(history.values) if until is None else until
     scores = history.metric.scores(history.values[:end])
     past, machine = Past(scores[:0], floor=history.metric.floor), 0
@@ -141,7 +141,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
 
 
 def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
-    """Return the decision of an entry of the series file, as far as the state after it needs it."""
+    """Rebuild a decision from its series-file entry."""
     place, question, since = len(past.values), past.question, len(past.values)
     if entry.since is not None:
         since = max(bisect_left(history.times, entry.since, 0, place + 1), past.level)
@@ -163,7 +163,7 @@ def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
 
 
 def _anchor(history: MetricHistory, scores: Values, machine: int) -> Reference | None:
-    """Return the reference of the first acceptance; `None` if the machine or the spec has changed since."""
+    """Return the first accepted baseline's reference, unless hardware or spec changed."""
     first = bisect_left(history.times, history.accepted[0]) if history.accepted else len(scores)
     if not machine <= first < len(scores):
         return None

@@ -1,4 +1,4 @@
-"""Rows of a series: the night of a record, and a series file extended by nights."""
+"""Rows of a series file: convert records to nights, and append."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_JUDGED = 400
 
 
 def software_key(fingerprint: Fingerprint) -> str:
-    """Return a digest of a fingerprint's software; equal keys rule the software out as a cause."""
+    """Return a digest of the software; equal digests exclude a software cause."""
     fields = ("os", "python", "plumbline", "driver", "cuda", "cudnn", "nccl", "packages", "numerics", "container_image")
     return digest_json({name: getattr(fingerprint, name) for name in fields})[:16]
 
 
 def row_of(record: RunRecord, now: datetime | None = None) -> NightRow | None:
-    """Return the night of a record; `None` for an experiment or a failed training, which enter no series."""
+    """Convert a record to a series row; `None` if not eligible."""
     whole = all(getattr(record.evidence, part) is not None for part in record.spec.parts)
     if record.experiment is not None or record.exit.status != "completed" or not whole:
         return None
@@ -45,7 +45,7 @@ def extended(
     calls: Sequence[CallEntry] = (),
     judged: Mapping[str, JudgedRound] = {},
 ) -> SeriesFile:
-    """Return the series with the rows that are new, ordered by time; a known record changes nothing."""
+    """Return the series with the new rows added, sorted by time."""
     known, held = set(series.record), {(call.record, call.metric) for call in series.calls}
     new = [row for row in {row.record: row for row in rows}.values() if row.record not in known]
     every = (*series.calls, *(call for call in calls if (call.record, call.metric) not in held))
@@ -78,5 +78,5 @@ def _is_same(old: JudgedRound | None, new: JudgedRound) -> bool:
 
 
 def _shorter(value: float | None) -> float | None:
-    """Round to nine digits: measurements are noisy in the third."""
+    """Round to nine significant digits, ample for noisy measurements."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")

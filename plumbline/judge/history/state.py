@@ -1,4 +1,4 @@
-"""State of a series from night to night: what each decision makes of its level, its open loss and its call."""
+"""State of a series between nights: open and reported regressions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumbline.schema import limits
 
 
 def advance(past: Past, tonight: float, decision: Decision) -> Past:
-    """Return the state after tonight's event."""
+    """Return the state after tonight's decision."""
     num, is_over, dated = len(past.values), has_recovered(past, decision), decision.onset
     untested = num + 1 if is_over or decision.reason == "machine" else past.untested
     if past.question is not None and decision.question is not None and decision.question.asked != past.question.asked:
@@ -40,38 +40,38 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
 
 
 def moved(past: Past, since: int, *, lead: float, call: Call | None) -> Past:
-    """Return the state with a level that begins at `since`; the level before lends its spread."""
+    """Return the state with new reference nights from `since` on."""
     prior = reference_of(past.values[past.level : since], floor=past.floor, prior=past.prior, is_whole=True)
     return replace(past, level=since, untested=since, lead=lead, call=call, question=None, prior=prior or past.prior)
 
 
 def has_recovered(past: Past, decision: Decision) -> bool:
-    """Return whether tonight ends an open loss."""
+    """Return whether tonight ends an open or reported regression."""
     was_open = past.call is not None or past.question is not None
     return was_open and decision.verdict == "pass" and decision.question is None and decision.reason != "open-call"
 
 
 def level_reference(past: Past) -> Reference | None:
-    """Return the reference of the level: nights from the start of an open loss on enter none."""
+    """Return the level's reference, without nights since an open regression began."""
     question = past.question
     nights = np.clip(past.values[past.level : question.since if question else None], -HUGE, HUGE)
     return reference_of(nights, floor=past.floor, prior=past.prior, is_whole=question is not None)
 
 
 def nights_since(past: Past, place: int, tonight: float) -> Values:
-    """Return the finite nights since one, and tonight."""
+    """Return the finite values since night `place`, including tonight's."""
     values = np.append(past.values[place:], tonight)
     return np.asarray(np.clip(values[np.isfinite(values)], -HUGE, HUGE))
 
 
 def among_all(past: Past, level: int, dated: Onset) -> Onset:
-    """Return an onset among a level's finite nights with its index among all nights."""
+    """Convert a change's index among finite nights to all nights."""
     places = np.append(np.flatnonzero(np.isfinite(past.values[level:])) + level, len(past.values))
     return replace(dated, index=int(places[min(dated.index, len(places) - 1)]))
 
 
 def without_ruled_out(past: Past, tonight: float) -> Past:
-    """Drop a question that the nights since have ruled out."""
+    """Drop an open suspected regression that later nights ruled out."""
     question, reference = past.question, level_reference(past)
     if question is None or reference is None:
         return past
@@ -81,7 +81,7 @@ def without_ruled_out(past: Past, tonight: float) -> Past:
 
 
 def known_call(past: Past, tonight: float) -> Decision | None:
-    """Return the open call's decision until the newest nights rule out half of its loss.
+    """Return a reported regression's decision, until recent nights rule out half.
 
     A loss that is not the software's alerts once: it is known then, and its nights pass.
     """

@@ -1,1 +1,1 @@
-"""Rungs: comparisons of one kind of evidence each, in order of computation."""
+"""Comparisons of one kind of evidence ("rung") each, in computation order."""

@@ -1,4 +1,4 @@
-"""Rung 3: the contents of each batch, field by field."""
+"""Rung 3 of the evidence ladder: each batch, field by field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HIDDEN = -100
 
 
 def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
-    """Return the batch's mismatch at `step`; skip the fields in `known`."""
+    """Return the mismatch of the batch at `step`, ignoring fields in `known`."""
     left, right = (side.batch for side in pair.common[step])
     names = [*BATCH_FIELDS, *sorted((set(left) | set(right)) - set(BATCH_FIELDS))]
     differing = tuple(name for name in names if left.get(name) != right.get(name) and name not in known)
@@ -50,9 +50,9 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
 
 
 def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:
-    """Return the cause of different batch digests whose values were not recorded.
+    """Return the likely cause of different batch digests without recorded values.
 
-    Hidden tokens are drawn, and are ids and labels; no draw changes lengths or segments.
+    Random masking changes ids and labels, never lengths or segments.
     """
     if "row_ids" in differing:
         return "data.order"
@@ -97,7 +97,7 @@ def _order(left: Any, right: Any) -> Statement:
 
 
 def _same_places(left: Any, right: Any) -> bool:
-    """Return whether the loss counts the same token positions."""
+    """Return whether both batches have labels at the same token positions."""
     if "labels" not in left or "labels" not in right:
         return True
     return _same(left["labels"] != _HIDDEN, right["labels"] != _HIDDEN)
@@ -119,7 +119,7 @@ def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def _row(left: Any, right: Any, differing: tuple[str, ...]) -> tuple[int | None, str]:
-    """Return the first different dataset row, and its field and place."""
+    """Return the first different dataset row, and its field."""
     for name in differing:
         if name not in left or name not in right:
             continue

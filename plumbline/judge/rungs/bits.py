@@ -1,4 +1,4 @@
-"""Bits of a rung, whatever the size of their difference.
+"""Bitwise comparison of one kind of evidence, whatever the difference's size.
 
 If no recorded difference explains different rounding, bits must be equal (tier 0), and the first different bit is the
 place of the cause, however small the difference is there.
@@ -40,7 +40,7 @@ def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
 
 
 def different_place(pair: Pair, step: int, rung: str) -> str | None:
-    """Return the first tensor or number of a rung whose bits differ."""
+    """Return the first tensor or number whose bits differ."""
     left, right = pair.common[step]
     _, name = RUNGS[rung]
     tap = _first_tap(pair, step, "forward") if rung == "forward" else None
@@ -51,7 +51,7 @@ def different_place(pair: Pair, step: int, rung: str) -> str | None:
 
 
 def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
-    """Return the mismatch if a rung's bits differ at `step`."""
+    """Return the mismatch of one evidence kind's bits at `step`."""
     place = different_place(pair, step, rung)
     if place is None:
         return None
@@ -72,7 +72,7 @@ def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
 
 
 def _rounds(pair: Pair, first: TapError) -> bool:
-    """Return whether the first different tensor may differ by rounding.
+    """Return whether rounding can explain the first different tensor.
 
     A single operation on equal inputs rounds its result once, by a unit of its own format, whatever the precision is.
     """
@@ -84,7 +84,7 @@ def _rounds(pair: Pair, first: TapError) -> bool:
 
 
 def _measured(pair: Pair, step: int, rung: str) -> TapError | None:
-    """Return the first tensor of a rung that differs, in order of computation."""
+    """Return the first sketched tensor that differs, in computation order."""
     if rung == "gradient":
         return _first_tap(pair, step, "gradient", last=True)
     return _first_tap(pair, step, "weight") if rung == "optimizer" else None

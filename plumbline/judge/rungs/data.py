@@ -1,4 +1,4 @@
-"""Rung 2: the dataset as each run read it."""
+"""Rung 2 of the evidence ladder: the dataset rows read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that both runs read, with their differences."""
+    """Dataset rows that both runs read, with their differences."""
 
     ids: NDArray[np.int64]
     text: NDArray[np.bool_]
@@ -34,7 +34,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Dataset row whose text or label differs between two runs."""
+    """Dataset row with a text or label that differs between two runs."""
 
     row: int
     is_text: bool
@@ -43,7 +43,7 @@ class RowChange:
 
     @property
     def statement(self) -> Statement:
-        """Describe the row and how it differs."""
+        """Describe the row and how the two versions differ."""
         if self.before == self.after:
             return fact("data.changed-text", row=self.row)
         code = "data.changed-both" if self.is_text else "data.changed-label"
@@ -51,7 +51,7 @@ class RowChange:
 
 
 def row_changes(pair: Pair) -> tuple[RowChange, ...]:
-    """Return the first rows, by number, that both runs read and that differ."""
+    """Return the first rows that both runs read with different content."""
     rows = _compare_rows(pair)
     if rows is None:
         return ()
@@ -68,7 +68,7 @@ def row_changes(pair: Pair) -> tuple[RowChange, ...]:
 
 
 def data(pair: Pair) -> list[Mismatch]:
-    """Return the mismatches of dataset content, labels, order, and tokenizer."""
+    """Return the mismatches of dataset content, labels, order and tokenizer."""
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left is None or right is None:
         return []
@@ -112,16 +112,16 @@ def _compare_rows(pair: Pair) -> _Rows | None:
 
 
 def _is_moved(left: dict[str, Any], right: dict[str, Any], at_left: Any, at_right: Any) -> bool:
-    """Return whether the different rows are the reference's rows, reordered."""
+    """Return whether the different rows are the reference's rows in another order."""
     ours = Counter(zip(left["text"][at_left].tolist(), left["label"][at_left].tolist(), strict=True))
     theirs = Counter(zip(right["text"][at_right].tolist(), right["label"][at_right].tolist(), strict=True))
     return bool(ours) and (ours & theirs).total() == ours.total()
 
 
 def _is_permuted(pair: Pair, at_right: Any) -> bool:
-    """Return whether the reordered rows look like a shuffled dataset.
+    """Return whether the rows look like a shuffled copy of the dataset.
 
-    A run reads a part of the dataset. Of the rows that moved, the same part came from places that the reference read.
+    A run reads only a part of the dataset. So the reference read the same part of the rows that moved.
     """
     left, right = pair.reference.rows, pair.candidate.rows
     sides = (pair.reference.record.evidence.data, pair.candidate.record.evidence.data)
@@ -165,7 +165,7 @@ def _differing(pair: Pair, left: DataEvidence, right: DataEvidence, rows: _Rows)
 
 
 def _first_read(pair: Pair, which: NDArray[np.int64]) -> tuple[int | None, int]:
-    """Return the first (step, row) with a different row."""
+    """Return (step, row) of the first different row that was read."""
     read = pair.candidate.batches.get("row_ids")
     if read is not None:
         hit = np.isin(read, which)

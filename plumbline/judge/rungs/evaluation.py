@@ -1,4 +1,4 @@
-"""Rung 10: compare the evaluation if all earlier evidence is equal.
+"""Rung 10 of the evidence ladder: evaluation after equal training.
 
 The rounding of logits can change some numbers of an evaluation, row by row; `docs/MATH.md` derives them. In
 classification a row's logits are those of its classes, and its prediction is a class. In masked language modelling a
@@ -25,7 +25,7 @@ from plumbline.schema.verdict import Divergence, Finding
 
 
 def loss_reach(pair: Pair) -> float:
-    """Return the largest loss change that different logits can cause."""
+    """Return the largest loss change that the logits' difference can cause."""
     both = _rows(pair, "logits")
     if both is None:
         return math.inf
@@ -38,7 +38,7 @@ def loss_reach(pair: Pair) -> float:
 
 
 def changed_answers(pair: Pair, limit: float) -> float | None:
-    """Return the largest accuracy change that rounding explains; `None` beyond it.
+    """Return the accuracy change that rounding explains; `None` if too large.
 
     `limit` is the maximum relative rounding of the logits.
     """
@@ -56,7 +56,7 @@ def changed_answers(pair: Pair, limit: float) -> float | None:
 
 
 def _may_change(side: int, logits: Any, predicted: Any, place: int) -> bool:
-    """Return whether a row's margin between both predictions is within the difference of its logits."""
+    """Return whether the logits' difference is large enough to flip one prediction."""
     own, other = predicted[side][place], predicted[1 - side][place]
     row = logits[side][place].astype(np.float64)
     if not all(0 <= answer < len(row) for answer in (own, other)):
@@ -67,7 +67,7 @@ def _may_change(side: int, logits: Any, predicted: Any, place: int) -> bool:
 
 
 def _changed_tokens(pair: Pair, predicted: tuple[NDArray[Any], NDArray[Any]], limit: float) -> float | None:
-    """Return how much the changed predictions of tokens change the accuracy."""
+    """Return the accuracy change from changed token predictions; `None` if too large."""
     counts = [int(side.sum()) for side in predicted]
     ends = [side.record.evidence.probe.evaluation for side in (pair.reference, pair.candidate)]  # type: ignore[union-attr]
     accuracies = [end.accuracy if end is not None else None for end in ends]
@@ -84,7 +84,7 @@ def _is_masked(pair: Pair) -> bool:
 
 
 def _rows(pair: Pair, name: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return one array of both sides' evaluations, or `None`."""
+    """Return one array of both evaluations, or `None`."""
     left, right = pair.reference.evaluation.get(name), pair.candidate.evaluation.get(name)
     return (left, right) if left is not None and right is not None and left.shape == right.shape else None
 
@@ -97,7 +97,7 @@ def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
 
 
 def evaluation(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of evaluated rows or mode, which no training can cause."""
+    """Return a mismatch of evaluated rows or mode, independent of training."""
     both = _both(pair)
     if both is None:
         return None
@@ -131,7 +131,7 @@ def evaluation(pair: Pair) -> Mismatch | None:
 
 
 def evaluation_numbers(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of logits, or of numbers that differ by more than their logits explain."""
+    """Return a mismatch of evaluation logits, loss, predictions or accuracy."""
     both = _both(pair)
     if both is None:
         return None
@@ -155,7 +155,7 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
 
 
 def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEvidence) -> Mismatch | None:
-    """Return a mismatch of results that the logits' difference cannot explain."""
+    """Return a mismatch of loss, predictions or accuracy that logits cannot explain."""
     if left.loss is not None or right.loss is not None:
         reach = loss_reach(pair) + limit_of("loss", pair.precision) * abs(left.loss or 0.0)
         if left.loss is None or right.loss is None or abs(right.loss - left.loss) > reach:
@@ -173,7 +173,7 @@ def _beyond_logits(pair: Pair, left: EvaluationEvidence, right: EvaluationEviden
 
 
 def distance(reference: LoadedRecord, candidate: LoadedRecord) -> float:
-    """Return the relative error of the evaluation's logits; infinite if a record has none."""
+    """Return the relative error of evaluation logits; infinite if missing."""
     left, right = reference.evaluation.get("logits"), candidate.evaluation.get("logits")
     if left is None or right is None or left.shape != right.shape:
         return math.inf

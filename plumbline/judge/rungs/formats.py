@@ -1,4 +1,4 @@
-"""Number formats of logits, loss, outputs and gradients, by their types."""
+"""Number formats (dtypes) of logits, loss, outputs and gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AUTOCAST = ("bf16", "fp16")
 
 
 def _comparable(pair: Pair, step: int) -> Iterator[TapError]:
-    """Yield the outputs and gradients with equal formats on both sides.
+    """Yield outputs and gradients that must have equal dtypes on both sides.
 
     Devices and versions differ in the operations that autocast leaves in fp32; no linear layer is among them.
     """

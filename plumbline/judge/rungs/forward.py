@@ -1,4 +1,4 @@
-"""Rung 6: the output of each module."""
+"""Rung 6 of the evidence ladder: the output of each module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumbline.schema.verdict import Divergence, Finding
 
 
 def forward(pair: Pair, step: int) -> Mismatch | None:
-    """Return the first module, in execution order, whose output exceeds rounding."""
+    """Return the first module, in execution order, with an output beyond rounding."""
     over = [error for error in pair.errors(step, "forward") if error.over]
     if not over:
         return None
@@ -67,7 +67,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
 
 
 def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the logits' loss if no module was sketched."""
+    """Return a mismatch of logits, by their loss, without module sketches."""
     left, right = pair.common[step]
     if left.logits_sha256 == right.logits_sha256:
         return None
@@ -89,7 +89,7 @@ def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
 
 
 def precision_signs(pair: Pair) -> tuple[Statement, ...]:
-    """Return a line for each measured difference of numeric precision."""
+    """Describe each measured difference in numeric precision."""
     left, right = pair.reference.record.fingerprint, pair.candidate.record.fingerprint
     lines = [
         fact("forward.mantissa", name=name, bits=right.mantissa_bits[name], reference=bits)
@@ -108,7 +108,7 @@ _PRECISION_WORDS = ("precision", "tf32", "reduced", "autocast", "default_dtype",
 
 
 def _product_lost_bits(pair: Pair, kind: str) -> bool:
-    """Return whether matrix products measurably lost bits, and this module is one."""
+    """Return whether this linear module lost mantissa bits in measured products."""
     left, right = (side.record.fingerprint.mantissa_bits.get("linear") for side in (pair.reference, pair.candidate))
     return (
         kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS

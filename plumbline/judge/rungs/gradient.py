@@ -1,4 +1,4 @@
-"""Rung 8: the gradients, before and after clipping."""
+"""Rung 8 of the evidence ladder: gradients before and after clipping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Scale:
 
 
 def frozen(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of parameters that only one side trains."""
+    """Return a mismatch if only one side trains some parameter."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return None
@@ -52,7 +52,7 @@ def frozen(pair: Pair) -> Mismatch | None:
 
 
 def gradient(pair: Pair, step: int) -> Mismatch | None:
-    """Return the first parameter, from the loss backwards, whose gradient exceeds rounding."""
+    """Return the first parameter, in backward order, with a gradient beyond rounding."""
     errors = pair.errors(step, "gradient")
     over = [error for error in errors if error.over]
     missing = _missing(pair, step) if errors else []
@@ -149,7 +149,7 @@ def _at(tap: Tap, step: int) -> bool:
 
 
 def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
-    """Fit the factor between both sides' gradients."""
+    """Fit a constant factor between both sides' gradients."""
     ours, theirs = [], []
     for error in over:
         left, right = error.places
@@ -167,7 +167,7 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
 
 
 def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the gradient norm if no gradient was sketched."""
+    """Return a mismatch of the gradient norm, without gradient sketches."""
     left, right = pair.common[step]
     if left.gradients_sha256 == right.gradients_sha256 and left.gradients_sha256 is not None:
         return None
@@ -187,7 +187,7 @@ def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
 
 
 def clipping(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch if only one side's clipped norm contradicts its definition."""
+    """Return a mismatch if only one side clipped its gradient norm wrongly."""
     left, right = pair.common[step]
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))

@@ -1,4 +1,4 @@
-"""Learning curves that must be bitwise equal: any difference is drift.
+"""Comparison of learning curves that must be bitwise equal.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
 learning rates, evaluations. Every other cause is named by a trace (`curves`).
@@ -22,7 +22,7 @@ from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 
 def learning(pair: Pair) -> Mismatch | None:
-    """Return the mismatch of two learning curves that should be bitwise equal."""
+    """Return the mismatch of two learning curves that must be bitwise equal."""
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None or left.weights_sha256 is None or right.weights_sha256 is None:
         return None
@@ -69,7 +69,7 @@ _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "s
 
 
 def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
-    """Return the first different loss that no rounding explains."""
+    """Return the first loss that differs by more than rounding can explain."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
     spec = pair.reference.record.spec.learn
@@ -85,7 +85,7 @@ def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:
-    """Return the first evaluation whose rows are equal but not its inputs."""
+    """Return the first evaluation with equal rows but different inputs or labels."""
     fed = zip(left.evaluations, right.evaluations, left.evaluated, right.evaluated, strict=False)
     for ours, theirs, known, other in fed:
         if ours.rows_sha256 != theirs.rows_sha256 or known == other:
@@ -104,7 +104,7 @@ def _of_evaluation(step: int, why: Statement, where: Statement, code: CauseCode 
 
 
 def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
-    """Return an evaluation whose numbers contradict its own logits and labels.
+    """Return an evaluation that contradicts its own logits and labels.
 
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """
@@ -120,7 +120,7 @@ def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
 
 
 def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, float | None]]:
-    """Yield (step, name, number, recomputed number) of a curve's evaluations."""
+    """Yield (step, name, number, recomputed number) for a curve's evaluations."""
     curve = record.record.evidence.learn
     if curve is None or not curve.evaluations:
         return
@@ -132,9 +132,9 @@ def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, fl
 
 
 def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
-    """Return the mismatch of evaluations that no difference in training explains.
+    """Return the evaluation mismatch that different training cannot explain.
 
-    In bf16, weights that are slightly apart may give equal losses.
+    In bf16, weights that differ slightly may give equal losses.
     """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
@@ -148,7 +148,7 @@ def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:
 def _evaluated_apart(
     left: LearnEvidence, right: LearnEvidence, where: Statement, parting: int | None = None
 ) -> Mismatch | None:
-    """Return the mismatch of the first evaluation of different rows, labels or inputs, or that differs by itself."""
+    """Return the first evaluation that differs independently of training."""
     if (fed := _evaluated_differently(left, right, where)) is not None:
         return fed
     for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
@@ -159,7 +159,7 @@ def _evaluated_apart(
 
 
 def _own_difference(ours: EvaluationEvidence, theirs: EvaluationEvidence, *, parting: int | None) -> Statement:
-    """Describe how an evaluation differs without a difference in training."""
+    """Describe how an evaluation differs although training does not."""
     if ours.training_mode != theirs.training_mode:
         return fact("learning.mode", mode="training" if theirs.training_mode else "evaluation")
     if (ours.num_rows, ours.rows_sha256) != (theirs.num_rows, theirs.rows_sha256):
@@ -171,7 +171,7 @@ def _own_difference(ours: EvaluationEvidence, theirs: EvaluationEvidence, *, par
 
 
 def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | None:
-    """Return the first step whose batch, learning rate or loss differs."""
+    """Return the first step with a different batch, learning rate or loss."""
     logs = ((left.batches, right.batches), (left.learning_rates, right.learning_rates), (left.losses, right.losses))
     places = [place for ours, theirs in logs if (place := _first(ours, theirs)) is not None]
     return min(places, default=None)
@@ -180,7 +180,7 @@ def first_logged_difference(left: LearnEvidence, right: LearnEvidence) -> int | 
 def _exact_suspect(
     left: LearnEvidence, right: LearnEvidence, last: int, *, masked: bool, precision: float = 0.0
 ) -> tuple[int, CauseCode, Statement] | None:
-    """Return (step, cause, reason) of the first exactly logged value that differs."""
+    """Return (step, cause, reason) of the first different exactly logged value."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
         return 0, "rng", fact("learning.dropout", dropout=_listed(right.dropout), reference=_listed(left.dropout))
     if None not in (left.start_sha256, right.start_sha256) and left.start_sha256 != right.start_sha256:
@@ -199,7 +199,7 @@ def _exact_suspect(
 
 
 def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: bool) -> tuple[CauseCode, Statement]:
-    """Return the cause of a step's different batch, from the digests of its rows and labels."""
+    """Return the cause of a different batch, from its digests."""
     logs = (left.rows, right.rows, left.labels, right.labels)
     if any(len(log) <= place for log in logs):
         return "data.order", fact("learning.rows-or-ids", step=place)
@@ -213,7 +213,7 @@ def _batch(left: LearnEvidence, right: LearnEvidence, place: int, *, masked: boo
 
 
 def _by_place(left: LearnEvidence, right: LearnEvidence, step: int | None) -> tuple[CauseCode, Statement]:
-    """Return a cause from the step at which the curves separate, or `unattributed`."""
+    """Guess a cause from the first different step; otherwise `unattributed`."""
     if step is None and left.weights_sha256 == right.weights_sha256:
         return "evaluation", fact("learning.evaluations-alone")
     if step is None:

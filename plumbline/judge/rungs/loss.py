@@ -1,4 +1,4 @@
-"""Rung 7: the loss, recomputed from its logits."""
+"""Rung 7 of the evidence ladder: loss recomputed from logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 4: the model's structure and initial weights."""
+"""Rung 4 of the evidence ladder: model structure and initial weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = 4
 
 
 def architecture(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of parameters by name, shape or tie."""
+    """Return a mismatch of parameter names, shapes or weight tying."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None:
         return None
@@ -46,7 +46,7 @@ def architecture(pair: Pair) -> Mismatch | None:
 
 
 def restructured(pair: Pair) -> frozenset[str]:
-    """Return the parameters that differ by name, shape or tie.
+    """Return the parameters that differ in name, shape or weight tying.
 
     Parameters tied on one side only have one value there: each of them may be the one that lost its own.
     """
@@ -86,7 +86,7 @@ def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Sta
 
 
 def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Statement]]:
-    """Return (module, difference) for names, classes and settings; evidence only."""
+    """Return (module, difference) of module names, classes and settings; never a verdict."""
     ours, theirs = dict(left.modules), dict(right.modules)
     lines: list[tuple[str, Statement]] = [
         (name, f"{name}: {module} → {theirs[name]}")
@@ -99,7 +99,7 @@ def other_modules(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, 
 
 
 def weights(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of initial values of equally named and shaped parameters."""
+    """Return a mismatch of the initial values of equally shaped parameters."""
     left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
     if left is None or right is None or left.weights_sha256 == right.weights_sha256:
         return None

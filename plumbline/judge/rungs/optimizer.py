@@ -1,4 +1,4 @@
-"""Rung 9: logged learning rates, optimizer settings, and weights after the step."""
+"""Rung 9 of the evidence ladder: learning rates, optimizer settings, updates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _listed(rates: tuple[float, ...]) -> str:
 
 
 def settings(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of per-parameter optimizer settings: decay, betas, eps."""
+    """Return a mismatch of per-parameter optimizer settings: weight decay, betas, eps."""
     if pair.probes is None:
         return None
     left, right = (_by_parameter(probe) for probe in pair.probes)
@@ -111,7 +111,7 @@ def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
 
 
 def update(pair: Pair, step: int) -> Mismatch | None:
-    """Return the first parameter whose value after the step exceeds rounding."""
+    """Return the first parameter that differs beyond rounding after the step."""
     over = [error for error in pair.errors(step, "weight") if error.over]
     if not over:
         return None
@@ -132,7 +132,7 @@ def update(pair: Pair, step: int) -> Mismatch | None:
 
 
 def update_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the update's norm in two fp64 runs.
+    """Return a mismatch of two fp64 runs' update norms.
 
     In the spec's precision, Adam turns the rounding of nearly zero gradients into whole updates, which hides the norm.
     """
@@ -157,13 +157,13 @@ def update_numbers(pair: Pair, step: int) -> Mismatch | None:
 
 
 def after_clipping(step: int) -> Suspicion:
-    """Return the suspicion that a gradient was changed after its record."""
+    """Return the suspicion that gradients changed after their recording."""
     why = fact("optimizer.changed-gradients", step=step)
     return Suspicion("gradient", why, (fact("optimizer.recorded-after-clipping"),))
 
 
 def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
-    """Suspect the schedule if all updates are scaled by the same factor."""
+    """Suspect the learning-rate schedule if one factor scales all updates."""
     count = 1 + limits.STEPS_AFTER
     norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + count]]
     factors = [theirs / ours for ours, theirs in norms if ours and theirs]
@@ -188,7 +188,7 @@ def _is_one_factor(factors: list[float]) -> bool:
 
 
 def _is_collinear(pair: Pair, step: int, factor: float) -> bool:
-    """Return whether the scaled update explains the weights' difference, by sketches."""
+    """Return whether a scaled update explains the difference between the weights."""
     update = pair.common[step][0].update_norm
     errors = [tap for tap in pair.errors(step, "weight") if math.isfinite(tap.error)]
     if not errors or not update:

@@ -1,4 +1,4 @@
-"""Portable runs: equal bits prove equal formulas, different bits a real difference.
+"""Portable arithmetic: equal bits prove equal formulas, different bits a real difference.
 
 Portable arithmetic has the same bits on every CPU and GPU. No tolerance is used here, with one exception: a
 library that computes the same formula in a different order of operations has different bits too. Where all numbers of
@@ -39,9 +39,9 @@ def portable_legs(pair: Pair) -> tuple[PortableEvidence, PortableEvidence] | Non
 
 
 def device(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if the portable run was not repeatable on its device.
+    """Return a mismatch if the portable run did not repeat its bits.
 
-    Processes that read different batches repeat nothing: a batch that differs from the reference's is named alone.
+    Processes with different batches cannot repeat each other: then only the different batch is reported.
     """
     legs = portable_legs(pair)
     if legs is None or _reads_otherwise(pair):
@@ -60,7 +60,7 @@ def device(pair: Pair) -> Mismatch | None:
 
 
 def _of_process(pair: Pair, legs: tuple[PortableEvidence, PortableEvidence]) -> Mismatch | None:
-    """Return the first process whose portable bits differ from the others'."""
+    """Return a mismatch if one process's portable bits differ from the others'."""
     if next(leg_parts(*legs), None) is not None and excused(pair) is None:
         return None
     for side, leg in zip(("reference", "candidate"), legs, strict=True):
@@ -76,7 +76,7 @@ def _reads_otherwise(pair: Pair) -> bool:
 
 
 def proven_steps(pair: Pair) -> int:
-    """Return over how many steps the portable legs prove equal formulas."""
+    """Return the number of steps with formulas proven equal."""
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None or any(leg.unportable for leg in legs):
         return 0
@@ -84,12 +84,12 @@ def proven_steps(pair: Pair) -> int:
 
 
 def _first_steps(leg: PortableEvidence) -> int:
-    """Return the number of consecutive first steps of the portable run."""
+    """Return the number of consecutive portable steps from step 0."""
     return next((place for place, step in enumerate(leg.steps) if step.step != place), len(leg.steps))
 
 
 def portable(pair: Pair) -> Mismatch | None:
-    """Return the first module or parameter whose portable bits differ."""
+    """Return the first module or parameter with different portable bits."""
     legs = portable_legs(pair)
     if legs is None or device(pair) is not None:
         return None
@@ -100,7 +100,7 @@ def portable(pair: Pair) -> Mismatch | None:
 
 
 def _mismatch(stage: Stage, step: int, name: str, legs: tuple[PortableEvidence, PortableEvidence]) -> Mismatch:
-    """Return the mismatch of a part whose portable bits differ."""
+    """Return the mismatch for a tensor with different portable bits."""
     code, text = _WHAT[stage]
     finding = Finding(
         check="probe.portable", outcome="drift", metric=fact("portable.bits", stage=stage, step=step), observed=name,
@@ -121,9 +121,9 @@ def _mismatch(stage: Stage, step: int, name: str, legs: tuple[PortableEvidence, 
 
 
 def draw_findings(pair: Pair) -> list[Finding]:
-    """Return a finding if the candidate's answer to the round's random test differs.
+    """Return a finding if the candidate failed the round's randomized check.
 
-    Legs that are equal leave no other answer to an honest training; legs that differ are findings of their own.
+    Equal portable runs imply equal answers of an honest training; unequal ones are findings of their own.
     """
     sides = [side.record for side in (pair.reference, pair.candidate)]
     if pair.probes is None or not sides[0].round_id or any(side.experiment is not None for side in sides):
@@ -142,7 +142,7 @@ def draw_findings(pair: Pair) -> list[Finding]:
 
 
 def reordered(pair: Pair) -> tuple[Statement, float] | None:
-    """Return place and size of a difference that only reordering explains.
+    """Return a difference's tensor and size, if the summation order explains it.
 
     Later stages follow from the first different stage: the native rungs judge their formulas.
     """
@@ -165,7 +165,7 @@ def reordered(pair: Pair) -> tuple[Statement, float] | None:
 
 
 def excused(pair: Pair) -> tuple[Statement, float] | None:
-    """Return tensor and size of a tolerated difference in operation order.
+    """Return a tolerated difference in operation order: its tensor and size.
 
     A difference of one slice is as large as a small fault's: only different software excuses it.
     """
@@ -180,7 +180,7 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
 
 
 def other_software(pair: Pair) -> bool:
-    """Return whether a package differs that decides the order of operations.
+    """Return whether a package that decides operation order differs.
 
     The same code computes in the same order on every device: without a different version, no difference is excused.
     """
@@ -189,7 +189,7 @@ def other_software(pair: Pair) -> bool:
 
 
 def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
-    """Return the largest error that a different order of operations can cause."""
+    """Return the largest error that a different operation order can cause."""
     if stage == "optimizer":
         return limits.ORDER_OF_UPDATE
     is_exact = leg.slices > 1 and step.outputs and step.step < _first_steps(leg)
@@ -197,7 +197,7 @@ def _limit(leg: PortableEvidence, step: PortableStep, stage: Stage) -> float:
 
 
 def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
-    """Return the relative differences of a stage's tensors; empty if a sketch is missing."""
+    """Return the relative differences of a stage's sketched tensors."""
     ours, theirs = ({key: value for key, value in side.sketches if "#" not in key} for side in (left, right))
     outputs = dict(left.outputs), dict(right.outputs)
     idle = {f"forward {name}" for name in outputs[0].keys() ^ outputs[1].keys()}  # the module around each is compared
@@ -217,7 +217,7 @@ def sizes(left: PortableStep, right: PortableStep, stage: Stage) -> list[float]:
 
 
 def _number(text: str) -> float | None:
-    """Return the value of a hexadecimal fp64 number; `None` if malformed."""
+    """Parse a hexadecimal fp64 number; return `None` if malformed."""
     try:
         return float.fromhex(text)
     except (ValueError, OverflowError):

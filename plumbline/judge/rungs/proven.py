@@ -1,6 +1,6 @@
-"""Compare each native step with its definition, within one record.
+"""Check of each native step against its mathematical definition, within one record.
 
-It needs no reference: each step is compared with its definition from the machine's own values at that step.
+The check needs no reference: each step is compared with its definition from the machine's own values at that step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"],
 
 
 def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
-    """Yield (part, proof) of all proven steps, in the order of the parts."""
+    """Yield (training part, proof) of all steps checked against their definition."""
     evidence = record.evidence
     for part, found in (("probe", evidence.probe), ("speed", evidence.speed), ("learn", evidence.learn)):
         for proof in found.proofs if found is not None else ():
@@ -37,7 +37,7 @@ def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
 
 
 def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatch, str] | None:
-    """Return the first tensor of the given parts that contradicts its definition."""
+    """Return the first tensor of these training parts that contradicts its definition."""
     for part, proof in proofs_of(record):
         if part not in parts:
             continue
@@ -51,13 +51,13 @@ def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatc
 
 
 def unproven_step(record: RunRecord) -> Mismatch | None:
-    """Return the probe's first tensor that contradicts its definition."""
+    """Return the first probe tensor that contradicts its definition."""
     found = unproven(record, PARTS[:1])
     return found[0] if found is not None else None
 
 
 def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
-    """Return the first such tensor of `speed` or `learn`."""
+    """Return the first `speed` or `learn` tensor that contradicts its definition."""
     found = unproven(record, parts)
     if found is None:
         return None
@@ -67,7 +67,7 @@ def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> Gate
 
 
 def other_draws(pair: Pair) -> GateResult | None:
-    """Return the first step whose dropout was called a different number of times."""
+    """Return the first step with a different number of dropout calls."""
     known = {(part, proof.step): _calls(proof) for part, proof in proofs_of(pair.reference.record)}
     for part, proof in proofs_of(pair.candidate.record):
         ours, theirs = known.get((part, proof.step)), _calls(proof)
@@ -123,7 +123,7 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
-    """Return the mantissa bits kept, if too few explain the error."""
+    """Return the retained mantissa bits, if too few bits explain the error."""
     spec = {"probe": record.spec.probe, "speed": record.spec.speed, "learn": record.spec.learn}[part]
     precision: Precision = spec.precision if spec is not None else "fp32"
     prefix = "" if part == "probe" else f"{part}."

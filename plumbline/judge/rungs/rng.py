@@ -1,4 +1,4 @@
-"""Rung 5: compare the random generators' states before each step."""
+"""Rung 5 of the evidence ladder: random generator states."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from plumbline.schema.verdict import Divergence, Finding
 
 
 def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
-    """Return the generators whose states differ at the start of `step`."""
+    """Return the random generators with different states before `step`."""
     left, right = (side.rng for side in pair.common[step])
     return tuple(name for name in left if name in right and left[name] != right[name])
 
 
 def rng(pair: Pair, step: int) -> Mismatch | None:
-    """Return the mismatch of the generators' states at `step`."""
+    """Return the mismatch of random generator states before `step`."""
     names = rng_differs(pair, step)
     if not names:
         return None

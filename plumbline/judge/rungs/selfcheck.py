@@ -1,4 +1,4 @@
-"""Selfcheck rung: a machine that computes the shipped training wrong."""
+"""Self-check: a machine that computes a bundled reference training wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from plumbline.schema.verdict import Cause, Finding
 
 
 def failed_at(record: LoadedRecord) -> str | None:
-    """Return the place of a selfcheck's first wrong bits; `None` if passed or unknown."""
+    """Return the self-check's first wrong tensor; `None` if passed or unknown."""
     check = record.record.evidence.selfcheck
     return check.at if check is not None and check.verdict == "drift" else None
 
 
 def selfcheck(candidate: LoadedRecord) -> tuple[Finding, Cause] | None:
-    """Return finding and cause if the candidate's selfcheck failed, whatever the reference's bits."""
+    """Return finding and cause if the candidate failed the self-check."""
     at = failed_at(candidate)
     if at is None:
         return None

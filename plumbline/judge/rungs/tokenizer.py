@@ -1,4 +1,4 @@
-"""Rung 2: a different tokenizer file, judged by the tokens that the runs read.
+"""Rung 2 of the evidence ladder: tokenizer files and resulting tokens.
 
 A file may be rewritten without a different token, such as with its keys in a different order. Such a file is a note.
 Different tokens of the same rows are a drift wherever a run reads them: in the probe's batches, in its evaluation, or
@@ -23,7 +23,7 @@ TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def tokenizer(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if the tokenizer's file differs, and tokens of the same rows may differ too."""
+    """Return a mismatch if tokenizer files and resulting tokens differ."""
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left is None or right is None or left.tokenizer_sha256 == right.tokenizer_sha256:
         return None
@@ -59,7 +59,7 @@ def tokenizer(pair: Pair) -> Mismatch | None:
 
 
 def _same_batches(pair: Pair) -> bool:
-    """Return whether both probes read equal tokens."""
+    """Return whether both probe runs read equal tokens."""
     differing = [
         step
         for step, (left, right) in enumerate(pair.common)
@@ -75,7 +75,7 @@ def _same_batches(pair: Pair) -> bool:
 
 
 def _rows(batches: dict[str, Any]) -> Iterator[tuple[int, bytes]]:
-    """Yield (row, bytes of its tokens) of all batches."""
+    """Yield (row, token bytes) of all batches."""
     if not all(name in batches for name in ("row_ids", *TOKENS)):
         return
     for step, rows in enumerate(batches["row_ids"]):
@@ -84,7 +84,7 @@ def _rows(batches: dict[str, Any]) -> Iterator[tuple[int, bytes]]:
 
 
 def _edited(pair: Pair) -> frozenset[int]:
-    """Return the rows whose texts differ."""
+    """Return the ids of rows with different texts."""
     left, right = pair.reference.rows, pair.candidate.rows
     if not left or not right:
         return frozenset()
@@ -93,7 +93,7 @@ def _edited(pair: Pair) -> frozenset[int]:
 
 
 def _evaluated_otherwise(pair: Pair) -> bool:
-    """Return whether only the evaluation differs, after an equal training."""
+    """Return whether only the evaluation differs, although training was equal."""
     if pair.probes is None or "evaluation" in pair.imposed:
         return False
     ours, theirs = (probe.evaluation for probe in pair.probes)

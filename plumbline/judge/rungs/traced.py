@@ -1,4 +1,4 @@
-"""Compare traced steps: dropout's masks, and weights changed between steps.
+"""Compare traced steps: dropout masks, and weights changed between steps.
 
 Without it, 2 of 216 names become `rng` (ADR 0036).
 """
@@ -59,7 +59,7 @@ def _is_called_once(pair: Pair, step: int, name: str) -> bool:
 
 
 def _draws(pair: Pair, step: int, name: str) -> tuple[DropoutDraw, DropoutDraw] | None:
-    """Return both sides' recorded masks of a dropout module."""
+    """Return both sides' recorded dropout masks of a module."""
     found = []
     for side in (pair.reference, pair.candidate):
         trace = side.record.evidence.trace
@@ -70,7 +70,7 @@ def _draws(pair: Pair, step: int, name: str) -> tuple[DropoutDraw, DropoutDraw] 
 
 
 def between_steps(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch if weights changed between two steps."""
+    """Return a mismatch if weights changed between two training steps."""
     left, right = (side.record.evidence.trace for side in (pair.reference, pair.candidate))
     if left is None or right is None or not step:
         return None
@@ -94,7 +94,7 @@ def between_steps(pair: Pair, step: int) -> Mismatch | None:
 
 
 def _event(pair: Pair, done: int) -> tuple[CauseCode, Statement]:
-    """Return the cause of weights that changed after `done` steps."""
+    """Return the likely cause of weights changed after `done` steps."""
     spec = pair.reference.record.spec.learn
     if spec is None or done % spec.checkpoint_every == 0:
         return "optimizer", fact("between-steps.at-checkpoint") if spec else ""

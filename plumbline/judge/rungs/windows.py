@@ -1,4 +1,4 @@
-"""Compare single training steps that both sides repeated in portable arithmetic.
+"""Compare training steps that both sides repeated in portable arithmetic ("windows").
 
 Each window starts from the same weights and moments on both sides, so that a place does not inherit an earlier
 difference. Where torch or transformers differ in version, a different order of the same operations changes bits too:
@@ -43,7 +43,7 @@ def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
 
 
 def windows_of(side: LoadedRecord, part: Part) -> PortableWindows | None:
-    """Return the windows of a part that trained."""
+    """Return a training part's portable repetitions, if the part trained."""
     found = side.record.evidence.speed if part == "speed" else side.record.evidence.learn
     return found.legs if found is not None else None
 
@@ -55,7 +55,7 @@ def _sides(pair: Pair, part: Part) -> Iterator[tuple[str, PortableWindows]]:
 
 
 def _common(pair: Pair, part: Part) -> Iterator[tuple[PortableWindow, PortableWindow]]:
-    """Yield the windows that both sides ran before the same step."""
+    """Yield the portable repetitions of the same step on both sides."""
     sides = [found for _, found in _sides(pair, part)]
     if len(sides) == 2:
         theirs = {window.at: window for window in sides[1].legs}
@@ -63,7 +63,7 @@ def _common(pair: Pair, part: Part) -> Iterator[tuple[PortableWindow, PortableWi
 
 
 def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
-    """Return the first part of a window that differs: between the processes of one side, or between the sides."""
+    """Return the first difference in repeated steps, between processes or sides."""
     if (differing := _rank(pair, part)) is not None:
         return differing
     for ours, theirs in _common(pair, part):
@@ -80,13 +80,13 @@ def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
 
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
-    """Return cause and reason if a window read a different batch."""
+    """Return cause and reason if a repeated step read a different batch."""
     code = code_of_fields(fields, masked=draws_labels(pair.reference.record.spec.task))
     return code, fact("curve-legs.batch", fields=", ".join(fields))
 
 
 def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[CauseCode, Statement]:
-    """Return cause and reason of a window's first different part."""
+    """Return cause and reason of a repeated step's first different tensor."""
     if formats is not None:
         return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
     if stage == "forward" and name.endswith(DROPOUT_INPUT):
@@ -101,7 +101,7 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
 
 
 def _place(name: str) -> str:
-    """Return the module that computes a part: a dropout's input belongs to the module around it."""
+    """Return the module that computes a tensor."""
     return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
 
 
@@ -115,7 +115,7 @@ def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mism
 
 
 def _rank(pair: Pair, part: Part) -> Mismatch | None:
-    """Return a mismatch if one process's windows differ from the others'."""
+    """Return a mismatch if one process's repeated steps differ from the others'."""
     for side, windows in _sides(pair, part):
         for found in windows.ranks[:1]:
             stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
@@ -129,7 +129,7 @@ def _rank(pair: Pair, part: Part) -> Mismatch | None:
 def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWindow, place: tuple[Stage, str]) -> bool:
     """Return whether package versions explain a different order of operations.
 
-    An evaluation may differ first: it has the biases of the step's update, where shipped weights have zeros.
+    An evaluation may differ first: it runs with biases that the step updated, which initially are zero.
     """
     stage, name = place
     if not other_software(pair) or stage == "batch" or (stage == "evaluation" and name in _COUNTED):
@@ -143,14 +143,14 @@ def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWind
 
 
 def _proven(pair: Pair, part: Part) -> int:
-    """Return the number of places at which both windows have equal bits."""
+    """Return the number of repeated steps with equal bits."""
     return sum(next(window_parts(ours, theirs), None) is None for ours, theirs in _common(pair, part))
 
 
 def lost_windows(pair: Pair, part: Part) -> str:
-    """Return why a part has no comparable windows, or "".
+    """Return why a training part has no comparable portable repetitions, or "".
 
-    An operation without a portable form ends the windows of both sides; of one, its machine is not shown to compute it.
+    An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason.
     """
     found = [windows for _, windows in _sides(pair, part)]
     why = next((windows.lost for windows in found if windows.lost), "")
@@ -160,7 +160,7 @@ def lost_windows(pair: Pair, part: Part) -> str:
 
 
 def window_findings(pair: Pair, part: Part) -> list[Finding]:
-    """Return the proof of equal formulas in a part."""
+    """Return the proof that both sides compute equal formulas."""
     num, places = _proven(pair, part), len(list(_common(pair, part)))
     if not num:
         return []
@@ -169,7 +169,7 @@ def window_findings(pair: Pair, part: Part) -> list[Finding]:
 
 
 def window_notes(pair: Pair, part: Part) -> list[Note]:
-    """Return what the windows prove about a part, and where they ended without a proof."""
+    """Describe what portable repetitions prove about a training part."""
     spec, notes = pair.reference.record.spec, list[Note]()
     setting = spec.speed if part == "speed" else spec.learn
     if num := _proven(pair, part):
@@ -213,7 +213,7 @@ _GUESSES = ("learning.parts-after-resume",)
 
 
 def with_windows(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Name the cause of a curve's mismatch by its windows."""
+    """Attribute a curve mismatch to the cause that portable repetitions show."""
     if apart is None or formula is None:
         return apart or formula
     suspicion = apart.suspicions[0]

@@ -1,1 +1,1 @@
-"""Statistics without a state: distributions, samples, paired runs, equivalence, changes of level. Pure."""
+"""Stateless statistics: distributions, samples, paired runs, equivalence, change points. Pure."""

@@ -1,4 +1,4 @@
-"""Search for all changes of level in a series.
+"""Change-point detection: find all level shifts in a series.
 
 Method: seeded binary segmentation on ranks, narrowest interval first. Intervals of every scale (Kovács et al. 2023) are
 scanned by `rank_scores`; of those whose largest statistic is significant the shortest gives the first change
@@ -29,7 +29,7 @@ _FLOOR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """Change of level, with the medians of both sides.
+    """Level shift, with the medians before and after.
 
     `index` is the first of the new level; `last` is that of a creep's last step.
     """
@@ -43,7 +43,7 @@ class ChangePoint:
 
 
 def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2) -> tuple[ChangePoint, ...]:
-    """Return the changes of level of a series, in order; neighbours that fit a ramp better than steps are one creep.
+    """Return a series' change points, replacing steps by better-fitting ramps.
 
     `level` is the family-wise error rate: half of an alarm's, because each night judges the series again. Non-finite
     values are skipped, but count in indices. A short or constant series has no changes.
@@ -74,7 +74,7 @@ def changes(values: Sequence[float] | Values, *, level: float = limits.LEVEL / 2
 
 
 def _ramp(values: Values, steps: list[int]) -> int | None:
-    """Return the start of the ramp through steps, if it fits better than they by BIC; otherwise `None`."""
+    """Return where a ramp starts, if a ramp fits better (BIC)."""
     if len(steps) < 2:
         return None
     half, parts = (steps[-1] - steps[0]) / (2 * len(steps) - 2), np.split(values, steps)
@@ -88,7 +88,7 @@ def _ramp(values: Values, steps: list[int]) -> int | None:
 
 
 def _by_ranks(array: Values, level: float) -> list[tuple[int, float]]:
-    """Segment by ranks as if the noise is white, then again without the autocorrelation within these segments.
+    """Segment by rank tests: first as white noise, then with autocorrelation removed.
 
     The autocorrelation of the whole series is of no use: every change of level raises it.
     """
@@ -115,7 +115,7 @@ def _by_t_test(array: Values, first: int, level: float) -> list[tuple[int, float
 
 
 def _best_split(values: Values) -> tuple[int, float]:
-    """Return the split with the largest two-sample t, in units of the range: no square vanishes or overflows."""
+    """Return the split with the largest two-sample t, and its t."""
     splits = np.arange(limits.SIDE_NIGHTS, len(values) - limits.SIDE_NIGHTS + 1)
     scores = np.abs(split_scores((values - values.min()) / np.ptp(values), splits, least=_FLOOR))
     return int(splits[scores.argmax()]), float(scores.max())
@@ -124,7 +124,7 @@ def _best_split(values: Values) -> tuple[int, float]:
 def _remainder(noise: Values, places: Sequence[int]) -> float:
     """Return the lag-1 autocorrelation left after whitening, in [0, 0.9].
 
-    It is that within the segments. A trend or a walk is no AR(1) noise about a level: its whitened differences still
+    It is measured within segments. A trend or random walk is no AR(1) noise about a level: its whitened differences
     grow with their distance, as E|x(t) - x(t-2)|² / E|x(t) - x(t-1)|² = 1 + rho. Winsorised means; less than 2.5 /
     sqrt(n) is chance.
     """
@@ -139,7 +139,7 @@ def _remainder(noise: Values, places: Sequence[int]) -> float:
 
 
 def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
-    """Return (place, chance) of the changes by the shortest significant intervals, none of which has two.
+    """Return (index, p-value) of change points, by the shortest significant intervals.
 
     The chance counts the disjoint intervals of a length; what overlapping ones and several lengths add is simulated.
     """
@@ -161,12 +161,12 @@ def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float
 
 
 def _chance(z: float, size: int, rho: float, array: Values) -> float:
-    """Return the chance that noise reaches `z` in any interval of this size."""
+    """Return the chance that noise reaches `z` in any interval."""
     return max_chance(z, size, rho) * 2 * max(len(array) / size, 1.0)
 
 
 def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
-    """Return the changes, each dated between its neighbours, without those that are insignificant there."""
+    """Return the significant change points, each dated precisely between its neighbours."""
     splits = _narrowest(array, rho, level)
     edges = [0, *(place for place, _ in splits), len(array)]
     moved: list[tuple[int, float]] = []

@@ -1,4 +1,4 @@
-"""Quantiles and tail probabilities: normal, Student's t, rank sums, scans for a change. SciPy is no dependency."""
+"""Quantiles and tail probabilities (normal, t, rank sum, scan statistics), without SciPy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def t_quantile(tail: float, freedom: float) -> float:
 
 
 def t_tail(value: float, freedom: float) -> float:
-    """Return the chance that Student's t exceeds `value`: the integral of its density, over the arc tangent."""
+    """Return the upper tail probability of Student's t, by numerical integration."""
     start = math.atan(value / math.sqrt(freedom))
     half = (math.pi / 2 - start) / 2
     total = float(_WEIGHTS @ np.cos(start + half * (1 + _NODES)) ** (freedom - 1))
@@ -59,7 +59,7 @@ def rank_sum_chance(above: int, newer: int, older: int) -> float:
 
 @lru_cache(maxsize=256)
 def _rank_sum_tails(newer: int, older: int) -> tuple[float, ...]:
-    """Return tail probabilities from Gaussian binomial coefficients, exactly."""
+    """Return exact rank-sum tail probabilities from Gaussian binomial coefficients."""
     counts = [1] + [0] * (newer * older)
     for step in range(1, newer + 1):
         for place in range(len(counts) - 1, older + step - 1, -1):
@@ -75,7 +75,7 @@ def _rank_sum_tails(newer: int, older: int) -> tuple[float, ...]:
 
 
 def max_chance(z: float, length: int, rho: float = 0.0) -> float:
-    """Return the two-sided chance that noise reaches `z` at some split of a window (Miller and Siegmund 1982).
+    """Return the chance that noise reaches `z` (Miller and Siegmund 1982).
 
     Under lag-1 autocorrelation `rho` the variance of a sum grows by (1 + rho) / (1 - rho).
     """

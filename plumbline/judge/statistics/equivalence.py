@@ -1,4 +1,4 @@
-"""Tests whether two accuracies are equal within a margin.
+"""Tests of whether two accuracies are equal within a margin.
 
 One test compares nights or seeds, the other one pair of models on shared rows.
 """
@@ -27,7 +27,7 @@ _TWO_SIDED = normal_quantile(1 - limits.ALPHA / 2) + normal_quantile(_POWER)
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """Result of two one-sided tests (Schuirmann 1987).
+    """Result of two one-sided equivalence tests (Schuirmann 1987).
 
     It includes the margin that these runs can resolve.
     """
@@ -73,7 +73,7 @@ def equivalence(
 
 
 def locks_of(values: Sequence[float], starts: Sequence[int], end: int) -> list[float]:
-    """Return one value for each lock before `end`: the mean of its nights, which share its seed's end."""
+    """Return the mean of the nights of each dependency lock before `end`."""
     edges = [*sorted({start for start in starts if starts[0] <= start < end}), end]
     parts = [_finite(values[first:last]) for first, last in pairwise(edges)]
     return [float(part.mean()) for part in parts if len(part)]
@@ -93,7 +93,7 @@ def _welch(shares: tuple[float, float], left: int, right: int) -> float:
 
 
 def runs_to_resolve(spread: float, margin: float, *, alpha: float = limits.ALPHA) -> int:
-    """Return the runs per side that equivalence within `margin` takes.
+    """Return the runs per side needed to show equivalence within `margin`.
 
     The power is 90%, if nothing differs: n = 2 (z(1 - alpha) + z(1 - (1 - power) / 2))² SD² / margin² (Chow, Shao and
     Wang 2008).
@@ -106,7 +106,7 @@ def runs_to_resolve(spread: float, margin: float, *, alpha: float = limits.ALPHA
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """Result of McNemar's test on two models' answers.
+    """Result of McNemar's test on two models' predictions.
 
     It counts the rows that only one model has right.
     """
@@ -124,7 +124,7 @@ class McNemar:
 
     @property
     def resolvable(self) -> float:
-        """Return the smallest difference that these rows can show.
+        """Return the smallest accuracy difference that this many rows can resolve.
 
         With 90% power at a two-sided level of 5%.
         """
@@ -133,7 +133,7 @@ class McNemar:
         )
 
     def rows_needed(self, margin: float) -> int:
-        """Return how many rows resolve a difference of `margin`.
+        """Return how many rows are needed to resolve a difference of `margin`.
 
         It assumes that the models disagree on the same share of rows.
         """
@@ -142,7 +142,7 @@ class McNemar:
 
 
 def mcnemar(reference_right: NDArray[np.bool_], candidate_right: NDArray[np.bool_]) -> McNemar:
-    """Compare two models row by row (McNemar 1947, exact binomial).
+    """Compare two models' predictions row by row (McNemar 1947, exact binomial).
 
     Both arrays hold the same rows in the same order.
     """

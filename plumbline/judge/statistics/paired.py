@@ -1,4 +1,4 @@
-"""Paired test of two environments on one machine: of a night's A/B, and of the upgrade gate.
+"""Paired test of two environments on one machine.
 
 A block has equally many runs of both environments, so that what the machine does slowly cancels. Three answers are
 possible, and too few blocks give the third: the environment is slower, it is not slower by so much, or more blocks are
@@ -44,22 +44,22 @@ class PairedTest:
     theirs: Values
 
     def rules_out(self, loss: float, alpha: float) -> bool:
-        """Return whether the same exact test shows that our runs are quicker than theirs with this loss."""
+        """Return whether the exact test rules out a slowdown of `loss`."""
         return exact_chance(self.theirs + loss, self.ours) <= alpha
 
     def missing_blocks(self, loss: float, alpha: float, block_size: int = 4) -> int:
-        """Return how many more blocks show or rule out a loss: at least as many as reach the level, and one."""
+        """Return how many more blocks are needed to confirm or exclude `loss`."""
         resolving = math.ceil(min(self.num_blocks * (4 * self.error / max(loss, 1e-12)) ** 2, _MOST))
         return max(least_blocks(alpha, block_size) - self.num_blocks, resolving - self.num_blocks, 1)
 
 
 def least_blocks(alpha: float, block_size: int = 4) -> int:
-    """Return the fewest blocks whose smallest possible p reaches the level."""
+    """Return the fewest blocks with a smallest possible p-value below the level."""
     return math.ceil(math.log(1 / alpha) / math.log(len(_halves(block_size))) - 1e-9)
 
 
 def paired_test(ours: Values, theirs: Values, alpha: float) -> PairedTest | None:
-    """Compare two environments, [blocks, runs] each; return `None` below two complete blocks.
+    """Compare two environments, [blocks, runs] each; `None` below two complete blocks.
 
     The exact permutation test ranks the runs, aligned by their block's mean. It assumes nothing but the random order:
     trends of the machine, tails and skew leave its level as it is. The interval is Student's, at `alpha` on both sides;
@@ -80,7 +80,7 @@ def paired_test(ours: Values, theirs: Values, alpha: float) -> PairedTest | None
 
 
 def exact_chance(ours: Values, theirs: Values) -> float:
-    """Return the exact chance of our rank sum or a larger one, over all orders within blocks."""
+    """Return the exact p-value of our rank sum, over permutations within blocks."""
     runs = np.concatenate([ours, theirs], axis=1)
     aligned = runs - runs.mean(axis=1, keepdims=True)
     _, where, counts = np.unique(np.round(aligned.ravel(), 12), return_inverse=True, return_counts=True)

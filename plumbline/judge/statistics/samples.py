@@ -1,4 +1,4 @@
-"""Statistics of a sample: quantiles, autocorrelation, and scores of its splits."""
+"""Sample statistics: quantiles, autocorrelation, and scores of possible splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HUGE = 1e75
 
 
 def quantile(values: Values, share: float = 0.5) -> float:
-    """Return a quantile (default: the median); of few values quicker than NumPy's."""
+    """Return a quantile (default: median); faster than NumPy for few values."""
     ordered, place = np.sort(values), share * (len(values) - 1)
     below = int(place)
     above = min(below + 1, len(values) - 1)
@@ -27,7 +27,7 @@ def quantile(values: Values, share: float = 0.5) -> float:
 
 
 def autocorrelation(values: Values) -> float:
-    """Return the lag-1 autocorrelation of one level without its line, in [0, 0.9]; less than its noise is none."""
+    """Return the detrended lag-1 autocorrelation, in [0, 0.9]; 0 if insignificant."""
     if len(values) < limits.ENOUGH_NIGHTS:
         return 0.0
     # With a line removed, the sample's value is too small by about (2 + 4 rho) / n.
@@ -44,7 +44,7 @@ def autocorrelation_within(values: Values, places: Sequence[int]) -> float:
 
 
 def _autocorrelations(values: Values, places: Sequence[int], *, added: float, lost: float) -> tuple[float, float]:
-    """Return the lag-1 autocorrelation within segments that begin at `places`, of the sample and corrected.
+    """Return the lag-1 autocorrelation within segments, raw and bias-corrected.
 
     Values are winsorised about their segment's median; `added` and `lost` are what the fit of the segments takes from
     the sum of products and from the number of values.
@@ -60,7 +60,7 @@ def _autocorrelations(values: Values, places: Sequence[int], *, added: float, lo
 
 
 def split_scores(values: Values, splits: NDArray[np.intp], *, least: float, most: int | None = None) -> Values:
-    """Return the two-sample t of each split: the values from there on against those before it.
+    """Return the two-sample t of each split: values after against before.
 
     `least` is the minimum spread within both, and `most` the maximum number of first values that count as before.
     """
@@ -73,7 +73,7 @@ def split_scores(values: Values, splits: NDArray[np.intp], *, least: float, most
 
 
 def rank_scores(windows: Values) -> Values:
-    """Return the two-sided z of every split of each window, by normal scores of the ranks: they need no distribution.
+    """Return two-sided rank-based z scores of every split, per window.
 
     `windows` is [rows, length]. Column `i` splits before index `SIDE_NIGHTS + i`. Equal values share their mean score.
     """

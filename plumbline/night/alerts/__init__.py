@@ -1,4 +1,4 @@
-"""Alerts: pure state, messages, and the state's document in the central store."""
+"""Alerts: pure state and messages, and their storage in the central store."""
 
 from plumbline.night.alerts.book import AlertBook as AlertBook
 from plumbline.night.alerts.messages import AlertMessage as AlertMessage

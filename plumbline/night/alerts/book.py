@@ -1,4 +1,4 @@
-"""Alert state of a suite in the central store, changed by compare-and-swap."""
+"""Alert state of a suite in the central store, updated by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumbline.schema.errors import InvalidInputError
 
 
 class AlertBook:
-    """Document `alerts/SUITE.json` in the central store."""
+    """Alert state stored as `alerts/SUITE.json` in the central store."""
 
     def __init__(self, central: CentralStore, suite: str) -> None:
         self._central = central
@@ -21,11 +21,11 @@ class AlertBook:
         self._key = f"alerts/{suite}.json"
 
     def read(self) -> AlertState:
-        """Return the state."""
+        """Return the stored alert state."""
         return self._parse(self._central.read_document(self._key))
 
     def repair(self) -> str:
-        """Replace an unreadable state by an empty one. Return a line about it, or "".
+        """Replace an unreadable state with an empty one; describe that.
 
         The unreadable document is kept in `alerts/damaged/`. With an empty state, open troubles are alerted again.
         """
@@ -48,7 +48,7 @@ class AlertBook:
         return read_model(AlertState, data, where=where) if data is not None else AlertState()
 
     def change(self, change: Callable[[AlertState], AlertState]) -> AlertState:
-        """Apply a change to the current state. Return the new one."""
+        """Apply a change to the stored state, and return the new state."""
         changed = AlertState()
 
         def apply(data: bytes | None) -> bytes | None:

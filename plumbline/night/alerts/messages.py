@@ -1,4 +1,4 @@
-"""Text of alerts: platform, causes, certainty, numbers, start and links. Pure."""
+"""Alert texts: platform, causes, certainty, numbers, start and links. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST = 64
 
 @dataclass(frozen=True, slots=True)
 class AlertMessage:
-    """Message for alert receivers. Repeated reports of one event have the same id."""
+    """Alert message. Repeated reports of one event have the same id."""
 
     id: str
     event: AlertEvent
@@ -31,7 +31,7 @@ class AlertMessage:
 
 
 def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
-    """Return the message about a platform's troubles of one event. `others` were reported before and continue."""
+    """Return the message about a platform's new problems, mentioning `others`."""
     platform, event = reported[0].platform, reported[0].event
     result = verdict.platforms[platform]
     place, texts = _place_and_texts(result, reported)
@@ -53,7 +53,7 @@ def trouble_message(verdict: RoundVerdict, reported: Sequence[Trouble], others: 
 
 
 def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Sequence[Trouble] = ()) -> AlertMessage:
-    """Return the message that troubles of a platform have ended, all or with `others` that continue.
+    """Return the message that a platform's problems ended; `others` continue.
 
     While others continue, `about` names the ended troubles: the platform's incident stays open.
     """
@@ -76,12 +76,12 @@ def recovery_message(verdict: RoundVerdict, ended: Sequence[Trouble], others: Se
 
 
 def _body(lines: Sequence[str]) -> str:
-    """Join the lines so that no worker's text starts a line."""
+    """Join lines, with untrusted text never starting a line."""
     return "\n".join(map(one_line, lines))
 
 
 def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tuple[str, list[str]]:
-    """Return the platform, with the workload if all troubles have one of several, and each trouble's text."""
+    """Return the affected platform or workload, and each problem's text."""
     platform = troubles[0].platform
     workloads = list(dict.fromkeys(trouble.workload for trouble in troubles))
     texts = [_text(result, trouble) for trouble in troubles]
@@ -108,7 +108,7 @@ def _cause(result: PlatformResult, trouble: Trouble) -> Cause | None:
 
 
 def _since_lines(verdict: RoundVerdict, reported: Sequence[Trouble]) -> Iterator[str]:
-    """Yield when the troubles began. Name them if they began at different times."""
+    """Yield lines that say when the problems began."""
     begins = dict.fromkeys((trouble.since_round, trouble.since) for trouble in reported)
     for since_round, since in begins:
         when = "new in this round" if since_round == verdict.round else f"since {_when(since)}, round {since_round}"
@@ -126,7 +126,7 @@ def _when(time: datetime) -> str:
 
 
 def _workloads(result: PlatformResult, reported: Sequence[Trouble]) -> list[str]:
-    """Return the workloads of the troubles, if the platform has several."""
+    """Return the problems' workloads, if the platform has several."""
     names = dict.fromkeys(trouble.workload for trouble in reported if trouble.workload)
     return list(names) if len(result.workloads) > 1 else []
 
@@ -152,14 +152,14 @@ def missed_message(suite: str, due: datetime) -> AlertMessage:
 
 
 def unchecked_message(suite: str, due: datetime) -> AlertMessage:
-    """Return the message that it is unknown whether a due round started."""
+    """Return the message that a due round's start could not be checked."""
     body = f"The round of {suite} that was due at {due:%Y-%m-%d %H:%M %Z} may not have started."
     subject = f"[plumbline] {suite}: cannot tell whether the nightly round ran"
     return AlertMessage(f"unchecked/{due.isoformat()}", "missed", f"{suite}/missed", subject, body)
 
 
 def unplanned_message(suite: str, since: datetime) -> AlertMessage:
-    """Return the message that the scheduler plans no next round."""
+    """Return the message that the scheduler has no next round planned."""
     body = (
         f"The schedule of {suite} is active, but Prefect has planned no next round since {since:%Y-%m-%d %H:%M %Z}."
         " Check that the scheduler of Prefect's server runs, and that schedule.cron fires within 100 days."
@@ -169,7 +169,7 @@ def unplanned_message(suite: str, since: datetime) -> AlertMessage:
 
 
 def left_on_message(suite: str, group: str, count: int, now: datetime) -> AlertMessage:
-    """Return the message about machines that are up without a round."""
+    """Return the message about machines that run without a round."""
     body = f"{group} is set to {count}, and no round of {suite} runs: set it to 0, or its machines cost money all day."
     subject = f"[plumbline] {suite}: machines are left on"
     return AlertMessage(f"left-on/{now:%Y-%m-%d}/{group}", "left-on", f"{suite}/left-on", subject, body)
@@ -188,7 +188,7 @@ def no_verdict_message(suite: str, round_id: str, why: str, run: str) -> AlertMe
 
 
 def probe_message(suite: str, now: datetime) -> tuple[str, str]:
-    """Return subject and body of a test message."""
+    """Return subject and body of a test alert."""
     body = f"This is a test of {suite}'s alerts, sent at {now:%Y-%m-%d %H:%M:%S %Z}. Nothing is wrong."
     return f"[plumbline] {suite}: test of the alerts", body
 
@@ -204,7 +204,7 @@ def _cause_lines(result: PlatformResult, trouble: Trouble) -> list[str]:
 
 
 def _without_text(statement: Statement) -> Statement:
-    """Return evidence without the text of a row: a receiver may be outside of the team that owns the data."""
+    """Remove a data row's text, as alerts may leave the team."""
     if isinstance(statement, Fact) and statement.code == "data.row":
         return statement.replace(values={**statement.values, "text": ""})
     return statement
@@ -227,7 +227,7 @@ def _number(finding: Finding) -> str:
 
 
 def _value(value: float | str) -> str:
-    """Return a rounded number, or the start of a digest."""
+    """Format a rounded number, or the start of a digest."""
     if isinstance(value, str):
         return f"{value[:12]}..." if len(value) == _DIGEST else value
     return number(value)

@@ -1,4 +1,4 @@
-"""Alert state: one alert per platform until its causes change. Pure.
+"""Alert state: one alert per platform problem until its causes change. Pure.
 
 The state is written before an alert is sent, and marked after delivery: an alert may be sent twice, with the same id,
 if the sender dies in between, and is never lost.
@@ -28,7 +28,7 @@ _EARLY = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Prefect's flow runs of a suite's round."""
+    """Scheduled Prefect flow runs of a suite's round."""
 
     active: bool = True
     """False while a person has paused the deployment or its schedule."""
@@ -37,13 +37,13 @@ class Planned:
 
 
 class _Shared(Model):
-    """Part of a document that controllers and watches of different releases change. Each keeps unknown keys."""
+    """Document shared by different releases, each of which preserves unknown keys."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Open(_Shared):
-    """Trouble that was reported and has not recovered."""
+    """Reported problem that has not ended yet."""
 
     event: AlertEvent
     since_round: str
@@ -53,7 +53,7 @@ class Open(_Shared):
 
 
 class Outgoing(_Shared):
-    """Message to one alert block, kept until delivery."""
+    """Alert message for one recipient, stored until delivered."""
 
     id: str
     block: str
@@ -70,7 +70,7 @@ class Outgoing(_Shared):
 
 
 class AlertState(_Shared):
-    """All open troubles and all undelivered messages of a suite."""
+    """All open problems and undelivered messages of a suite."""
 
     schema_version: int = 1
     due: tuple[AwareDatetime, ...] = ()
@@ -85,7 +85,7 @@ class AlertState(_Shared):
 
 
 def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Apply a verdict of the newest round: new, continuing and ended troubles. Idempotent.
+    """Update the state with a round's new, continuing and ended problems.
 
     A round that is judged again, because a person retried it, changes the state; a round before the newest does not.
     """
@@ -129,7 +129,7 @@ def _by_platform_and_event(entries: Mapping[str, Open]) -> list[list[str]]:
 
 
 def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
-    """Return the stored troubles with their start times."""
+    """Return the stored problems with their start times."""
     found = [trouble_of(key, entry.event, entry.since_round, entry.since) for key, entry in entries.items()]
     return [trouble for trouble in found if platform in ("", trouble.platform)]
 
@@ -137,7 +137,7 @@ def _begun(entries: Mapping[str, Open], platform: str = "") -> list[Trouble]:
 def _report(
     verdict: RoundVerdict, entries: dict[str, Open], keys: Sequence[str], alerts: Sequence[Alert], now: datetime
 ) -> list[Outgoing]:
-    """Return the alert messages that are due for a platform's troubles.
+    """Return the alert messages that are due for a platform's problems.
 
     The message is about the troubles that are new to the block; without one, it is a reminder of all.
     """
@@ -162,7 +162,7 @@ def _is_due(told: datetime, alert: Alert, now: datetime) -> bool:
 def _look_for_ends(
     gone: Mapping[str, Open], new: Sequence[Trouble], verdict: RoundVerdict
 ) -> tuple[dict[str, Open], dict[str, Open]]:
-    """Split open troubles into those that continue and those that ended.
+    """Split open problems into those that continue and those that ended.
 
     A cause that a new one replaced is in neither: the alert about the new one is enough.
     """
@@ -185,13 +185,13 @@ def _look_for_ends(
 
 
 def _replaces(new: Trouble, trouble: Trouble) -> bool:
-    """Return whether a new trouble replaces a reported one. Workload "" means all."""
+    """Return whether a new problem replaces a reported one. Workload "" means all."""
     is_same = new.platform == trouble.platform and (new.workload == trouble.workload or not trouble.workload)
     return is_same and new.event in ("drift", "invalid")
 
 
 def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, now: datetime) -> AlertState:
-    """Remember due times of rounds not yet started; `None` keeps the known."""
+    """Store due times of rounds not yet started."""
     times = state.due if planned is None else planned.times if planned.active else ()
     since = state.unplanned_since
     if planned is not None:
@@ -202,7 +202,7 @@ def watch_on(state: AlertState, planned: Planned | None, grace_seconds: float, n
 
 
 def last_due(times: Iterable[datetime], now: datetime, grace_seconds: float) -> datetime | None:
-    """Return the last due time whose grace period is over."""
+    """Return the last due time with an expired grace period."""
     return max((time for time in times if time + timedelta(seconds=grace_seconds) <= now), default=None)
 
 
@@ -212,7 +212,7 @@ def ran_after(starts: Iterable[datetime], due: datetime) -> bool:
 
 
 def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Alert], now: datetime) -> AlertState:
-    """Add an alert without recovery for every subscribed block, unless already added."""
+    """Add a one-time alert for every subscribed recipient, unless already added."""
     if any(alert_message.id == known for known in state.rounds):
         return state
     return state.replace(
@@ -221,7 +221,7 @@ def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Al
 
 
 def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
-    """Reserve a message for this sender. Return the same state if it is gone or reserved."""
+    """Reserve a message for this sender; return an unchanged state if impossible."""
 
     def reserve(message: Outgoing) -> Outgoing:
         is_free = message.sending_until is None or message.sending_until <= now
@@ -236,7 +236,7 @@ def after_success(state: AlertState, sent: Outgoing) -> AlertState:
 
 
 def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
-    """Record a failed delivery. The message stays pending."""
+    """Record a failed delivery; the message stays pending."""
 
     def fail(message: Outgoing) -> Outgoing:
         return message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)
@@ -245,7 +245,7 @@ def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
 
 
 def _changed(state: AlertState, wanted: Outgoing, change: Callable[[Outgoing], Outgoing | None]) -> AlertState:
-    """Return the state with one pending message changed, or removed."""
+    """Return the state with one pending message changed or removed."""
     changed = (
         change(message) if (message.id, message.block) == (wanted.id, wanted.block) else message
         for message in state.pending
@@ -254,7 +254,7 @@ def _changed(state: AlertState, wanted: Outgoing, change: Callable[[Outgoing], O
 
 
 def _is_there(result: PlatformResult | None, workload: str) -> bool:
-    """Return whether the platform left a record."""
+    """Return whether the platform produced a record."""
     return result is not None and (workload not in result.absent if workload else not result.unavailable)
 
 

@@ -1,4 +1,4 @@
-"""Troubles of a platform: the subjects of alerts, each with its key. Pure."""
+"""Problems of a platform that alerts report, each with a key. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Cause, failed check or absence on a platform, in one workload if known."""
+    """Problem of a platform: cause, failed check or missing record."""
 
     platform: str
     workload: str
@@ -34,13 +34,13 @@ class Trouble:
 
 
 def trouble_of(key: str, event: AlertEvent, since_round: str = "", since: datetime = _UNKNOWN) -> Trouble:
-    """Return the trouble with this key. Workload "" means all."""
+    """Return the problem with this key. Workload "" means all."""
     platform, *workload, what = key.split("/", _PARTS - 1)
     return Trouble(platform, "".join(workload), what, event, since_round, since)
 
 
 def find_troubles(platform: str, result: PlatformResult, *, quorum_failed: bool = False) -> Iterator[Trouble]:
-    """Yield a platform's causes, else its failed checks, and its missing records.
+    """Yield a platform's problems: causes, else failed checks, and missing records.
 
     An optional platform may be missing, unless the round's quorum failed without it.
     """

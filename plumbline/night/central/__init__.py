@@ -1,4 +1,4 @@
-"""Transport of records: outboxes, gathering, and the central store."""
+"""Transfer of records: platform outboxes, collection, and the central store."""
 
 from plumbline.night.central.central_store import CentralStore as CentralStore
 from plumbline.night.central.central_store import round_key as round_key

@@ -1,4 +1,4 @@
-"""Collection of the platforms' records from their outboxes, with a state for each."""
+"""Collection of platforms' records from their outboxes, with a state each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ State = Literal["complete", "missing", "partial", "foreign", "corrupt", "unreach
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Result of gathering one platform's record.
+    """Result of collecting one platform's record.
 
     `missing`: no file yet, the record may be late · `partial`: parts without their `record.json` · `foreign`: a record
     of a different platform or id · `corrupt`: malformed, or parts with wrong bytes · `unreachable`: the outbox cannot
@@ -44,7 +44,7 @@ class Gathered:
 def gather(
     outboxes: Mapping[str, Store], orders: Mapping[str, TrainingOrder], central: CentralStore, into: Path
 ) -> dict[str, Gathered]:
-    """Collect the record of each platform's order, in parallel, into `into` and the central store.
+    """Collect all platforms' records in parallel, into `into` and the central store.
 
     A record that does not match its platform's order is `foreign`, and is not kept. A repeated call fetches only new
     records. A failure of one platform does not affect others, and no platform takes more than its share of the disk.
@@ -61,7 +61,7 @@ def gather(
 
 
 def find_record(outbox: Store, order: TrainingOrder) -> Recorded:
-    """Return the kind of record in the outbox under the order's record id.
+    """Return the kind of record in the outbox for this order.
 
     Raises `PlumblineError` if the outbox cannot be read. An unreadable record counts as complete: gathering reports
     what is wrong.
@@ -100,7 +100,7 @@ def _one(outbox: Store, order: TrainingOrder, share_bytes: int, central: Central
 
 
 def _looked_again(operation: Callable[[], T]) -> T:
-    """Run `operation` up to three times, as bytes may be damaged in transit."""
+    """Run `operation` up to three times, as downloads may be damaged."""
     for _ in range(_LOOKS - 1):
         try:
             return operation()
@@ -124,7 +124,7 @@ def _fetch(outbox: Store, order: TrainingOrder, share_bytes: int, into: Path) ->
 
 
 def _disk_share(into: Path, num_platforms: int) -> int:
-    """Return one platform's equal share of the round's folder, in bytes."""
+    """Return one platform's share of the available disk space, in bytes."""
     with disk_errors(into):
         into.mkdir(parents=True, exist_ok=True)
         available = shutil.disk_usage(into).free + _bytes_in(into)
@@ -132,7 +132,7 @@ def _disk_share(into: Path, num_platforms: int) -> int:
 
 
 def _check_share(record: RunRecord, folder: Path, share_bytes: int) -> None:
-    """Raise `DiskFullError` if the platform's records would take more than its share. Nothing is downloaded then."""
+    """Raise `DiskFullError` if a platform's records exceed its disk share. Nothing is downloaded then."""
     if (folder / record.record_id).is_dir():
         return
     size = sum(part.size for part in record.parts)

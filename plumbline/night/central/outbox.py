@@ -1,4 +1,4 @@
-"""Records and checkpoints in an outbox: complete or absent, as the file that names the others comes last."""
+"""Records and checkpoints in an outbox, each complete or absent."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class ForeignRecordError(InvalidInputError):
 
 
 def record_key(record_id: str, name: str = RECORD_NAME) -> str:
-    """Return the key of a record's file in an outbox."""
+    """Return the outbox key of a record's file."""
     if _NAME.fullmatch(record_id) is None:
         raise InvalidInputError(f"{record_id[:80]!r} is not a record's id", key="record_id")
     return f"{RECORDS}/{record_id}/{name}"
 
 
 def upload_policy(training_seconds: float) -> RetryPolicy:
-    """Return the retry policy of a record's upload: for as long as its training took, within one to ten minutes.
+    """Return a record upload's retry policy, by its training's duration.
 
     A training that failed at once, as its store is away, is repeated sooner than the store may come back.
     """
@@ -70,7 +70,7 @@ def upload_policy(training_seconds: float) -> RetryPolicy:
 
 
 def publish_record(store: Store, folder: Path) -> None:
-    """Write the record in `folder` to an outbox: parts first, `record.json` last. Idempotent.
+    """Upload the record in `folder` to an outbox, `record.json` last. Idempotent.
 
     Raises `InvalidInputError` if a different record of the same id exists: records are never replaced.
     """
@@ -81,13 +81,13 @@ def publish_record(store: Store, folder: Path) -> None:
 
 
 def fetch_record(store: Store, record_id: str, into: Path) -> LoadedRecord:
-    """Download a record below `into`, with each part checked against its digest."""
+    """Download a record below `into`, verifying each file's digest."""
     record, data = read_untrusted(store, record_id)
     return receive(store, record, data, into, lambda part: record_key(record_id, part.key))
 
 
 def read_untrusted(store: Store, record_id: str) -> tuple[RunRecord, bytes]:
-    """Read a record and its bytes. Check its size, its id, its content, and the names and sizes of its parts."""
+    """Read an untrusted record, checking size, id, content and file names."""
     key = record_key(record_id)
     where = f"{store.url}/{key}"
     data = read_bytes(store, key, max_bytes=MAX_RECORD_BYTES)
@@ -102,7 +102,7 @@ def read_untrusted(store: Store, record_id: str) -> tuple[RunRecord, bytes]:
 def receive(
     store: Store, record: RunRecord, data: bytes, into: Path, key_of: Callable[[DataFile], str]
 ) -> LoadedRecord:
-    """Download the parts of a parsed record, and rename to `into/ID` once all are verified."""
+    """Download a parsed record's files, and rename to `into/ID` once verified."""
     loaded = LoadedRecord(record, into / record.record_id, sha256=digest_bytes(data))
     if _is_here(loaded):
         return loaded
@@ -123,7 +123,7 @@ def receive(
 
 
 def _give_name(temporary: Path, loaded: LoadedRecord) -> None:
-    """Rename the folder. Replace an incomplete or damaged folder of that name."""
+    """Rename the folder, replacing an incomplete or damaged one."""
     shutil.rmtree(loaded.folder, ignore_errors=True)
     try:
         temporary.rename(loaded.folder)
@@ -143,7 +143,7 @@ def _is_here(loaded: LoadedRecord) -> bool:
 
 
 def download(store: Store, key: str, part: DataFile, path: Path) -> None:
-    """Download a new file. Raise `CorruptDataError` if size or digest differ."""
+    """Download a new file; raise `CorruptDataError` if size or digest differ."""
     hasher, total = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     with disk_errors(path.parent):
@@ -172,7 +172,7 @@ class _Pointer(Model):
 
 
 class CheckpointExchange:
-    """Synchronisation of a training's checkpoint between its folder and its outbox.
+    """Synchronisation of a training's checkpoints between disk and outbox.
 
     From it an attempt on a new machine resumes. Two slots alternate for the tensors, and a pointer with the trainer's
     own state names the complete slot. Nothing is deleted, as some stores cannot delete: a completed attempt empties
@@ -184,7 +184,7 @@ class CheckpointExchange:
         self._published = ""
 
     def fetch(self) -> bool:
-        """Download the last complete checkpoint. Return whether there was one."""
+        """Download the last complete checkpoint; return whether one existed."""
         pointer = self._read()[0]
         if pointer is None or not pointer.size:
             return False
@@ -199,7 +199,7 @@ class CheckpointExchange:
         return True
 
     def publish(self) -> bool:
-        """Upload the checkpoint if complete and new. Return whether it was uploaded."""
+        """Upload the checkpoint if complete and new; return whether uploaded."""
         try:
             state = (self._folder / _STATE).read_text(encoding="utf-8")
             if (self._folder / _TENSORS).stat().st_size > _MAX_BYTES or len(state) > _MAX_STATE_BYTES // 2:
@@ -220,7 +220,7 @@ class CheckpointExchange:
         return True
 
     def clear(self) -> None:
-        """Empty the slots in the outbox, once the training has its record."""
+        """Delete the uploaded checkpoints, once the record is complete."""
         pointer, etag = self._read()
         if pointer is None or not pointer.size:
             return
@@ -248,7 +248,7 @@ class CheckpointExchange:
 
 
 def _promised(state: str) -> str | None:
-    """Return the expected digest of the checkpoint's tensors."""
+    """Return the digest that a checkpoint's state declares for its tensors."""
     try:
         content = json.loads(state)
     except (ValueError, RecursionError):
@@ -266,7 +266,7 @@ def shared_checkpoint(
     poll_seconds: float = _POLL_SECONDS,
     least_seconds: float = _LEAST_SECONDS,
 ) -> Iterator[CheckpointExchange]:
-    """Fetch the last checkpoint of `job` into `folder`, and upload new ones during the block.
+    """Fetch the last checkpoint into `folder`, and upload new ones meanwhile.
 
     A failing outbox does not stop the training: `on_problem` receives the reason.
     """

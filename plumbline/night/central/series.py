@@ -1,4 +1,4 @@
-"""Series files in the central store, extended and rebuilt."""
+"""Storage of series files (nightly results per platform) in the central store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _AT_ONCE = 8
 
 
 def series_key(suite: str, platform: str) -> str:
-    """Return a series' key in the central store."""
+    """Return the central store key of a series."""
     return f"series/{suite}/{platform}.json"
 
 
 def read_series(central: CentralStore, suite: str, platform: str) -> SeriesFile:
-    """Return the series, empty if absent. Raise `InvalidInputError` if damaged."""
+    """Return the series, empty if absent; raise `InvalidInputError` if damaged."""
     return _parsed(central, suite, platform, central.read_document(series_key(suite, platform)))
 
 
@@ -34,7 +34,7 @@ def extend_series(
     calls: Sequence[CallEntry] = (),
     judged: Mapping[str, JudgedRound] = {},
 ) -> SeriesFile:
-    """Add nights to a series. Idempotent."""
+    """Append nights to a stored series. Idempotent."""
     longer = SeriesFile(suite=suite, platform=platform)
 
     def extend(data: bytes | None) -> bytes | None:
@@ -84,12 +84,12 @@ def rebuild_series(
 
 
 def write_series(central: CentralStore, series: SeriesFile) -> None:
-    """Replace a series by a rebuilt one."""
+    """Replace a stored series with a rebuilt one."""
     central.change_document(series_key(series.suite, series.platform), lambda _: series.model_dump_json().encode())
 
 
 def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
-    """Yield the record ids of all readable rounds of a suite."""
+    """Yield the ids of all records in a suite's readable rounds."""
     for name in central.list_rounds(suite):
         if (verdict := central.find_round(*name)) is not None:
             for result in verdict.platforms.values():
@@ -97,7 +97,7 @@ def records_of_rounds(central: CentralStore, suite: str) -> Iterator[str]:
 
 
 def _row(central: CentralStore, record_id: str) -> tuple[str, tuple[int, datetime], NightRow | None]:
-    """Convert a record to its platform, its rank within the round, and its row."""
+    """Convert a record to (platform, order within the round, series row)."""
     record = central.find_record(record_id)
     if record is None:
         return "", (0, datetime.max.replace(tzinfo=UTC)), None

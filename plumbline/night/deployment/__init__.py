@@ -1,4 +1,4 @@
-"""Required objects of a suite on a Prefect server, and their comparison. Pure."""
+"""Objects of a suite on a Prefect server, and comparison. Pure."""
 
 from plumbline.night.deployment.items import CONTROLLERS_POOL as CONTROLLERS_POOL
 from plumbline.night.deployment.items import GATE as GATE

@@ -41,7 +41,7 @@ _ENDS = ("Cancelled", "Completed", "Crashed", "Drift", "Failed", "Inconclusive",
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One object on the server, by kind and name. All values are plain JSON."""
+    """Object on a Prefect server: kind, name, and JSON values."""
 
     kind: Kind
     name: str
@@ -52,12 +52,12 @@ class Item:
 
 
 def suite_tag(suite: str) -> str:
-    """Return the tag of a suite's runs and deployments."""
+    """Return the Prefect tag of a suite's runs and deployments."""
     return f"suite:{suite}"
 
 
 def job_variables(platform: Platform, image: str = "") -> dict[str, Any] | None:
-    """Return the job variables of a platform's runs, optionally in a given image. `None` for the work pool's own."""
+    """Return the job variables of a platform's runs, optionally with another image. `None` for the work pool's own."""
     variables = dict(platform.job_variables)
     if image:
         variables["image"] = image
@@ -73,22 +73,22 @@ def job_variables(platform: Platform, image: str = "") -> dict[str, Any] | None:
 
 
 def training_deployment(suite: str, platform: str) -> str:
-    """Return the name of a platform's training deployment."""
+    """Return the name of a platform's training deployment in Prefect."""
     return f"{TRAINING}/{suite}-{platform}"
 
 
 def gate_deployment(suite: str, platform: str) -> str:
-    """Return the name of a platform's deployment of the upgrade gate."""
+    """Return the name of a platform's upgrade gate deployment."""
     return f"{GATE}/{suite}-{platform}"
 
 
 def suite_parameters(suite: Suite) -> dict[str, Any]:
-    """Return the flow parameters that carry the suite by value."""
+    """Return the flow parameters that contain the whole suite."""
     return {"suite": suite.model_dump(mode="json", exclude_defaults=True)}
 
 
 def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | None = None) -> tuple[Item, ...]:
-    """Return all required objects on the controller's own API, in order of creation.
+    """Return all objects needed on the controller's Prefect API, in creation order.
 
     `controllers` is the work pool of rounds and watches. `addresses` are fingerprints of the addresses of those blocks
     that `plumbline deploy` creates.
@@ -104,7 +104,7 @@ def desired(suite: Suite, *, controllers: str, addresses: Mapping[str, str] | No
 
 
 def desired_at(suite: Suite, api: str) -> tuple[Item, ...]:
-    """Return all required objects on the API that platforms name: no round, block or address is there."""
+    """Return all objects needed on a platform's separate Prefect API."""
     platforms = _platforms_at(suite, api)
     return (*_pools(platforms), *_trainings(suite, platforms), _crash_silent_runs(suite))
 
@@ -119,7 +119,7 @@ def _blocks(suite: Suite, addresses: Mapping[str, str]) -> Iterator[Item]:
 
 
 def pool_limit(platforms: Iterable[Platform]) -> int:
-    """Return how many runs a work pool needs at once: the platforms of one queue share its devices."""
+    """Return how many concurrent runs a work pool needs."""
     queues: dict[str, int] = {}
     for platform in platforms:
         queues[platform.queue] = max(queues.get(platform.queue, 0), platform.concurrency)
@@ -252,12 +252,12 @@ def _crash_silent_runs(suite: Suite) -> Item:
 
 
 def _from_event(template: str) -> dict[str, Any]:
-    """Return a parameter that Prefect fills in from the event."""
+    """Return a template parameter that Prefect fills in from the event."""
     return {"__prefect_kind": "json", "value": {"__prefect_kind": "jinja", "template": template}}
 
 
 def _automation(name: str, *, related: list[str] | None = None, action: dict[str, Any], **trigger: Any) -> Item:
-    """Describe an automation in Prefect's API format, with names instead of ids."""
+    """Describe an automation in Prefect's API format, by names instead of ids."""
     empty: dict[str, Any] = {"after": [], "for_each": [], "posture": "Reactive", "within": 0}
     trigger = {**empty, **trigger, "related": related or []}
     trigger["expect"] = sorted(trigger["expect"])

@@ -1,4 +1,4 @@
-"""Comparison of the desired objects with the server's. Pure."""
+"""Comparison of the desired Prefect objects with the server's. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plumbline.night.deployment.items import Item
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """One object with its action. `fields` maps each difference to (present, desired)."""
+    """Planned action on one object; `fields` maps each difference to (present, desired)."""
 
     verb: Literal["create", "change", "keep", "extra", "delete"]
     item: Item
@@ -19,7 +19,7 @@ class PlanItem:
 
 
 def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[PlanItem, ...]:
-    """Compare item by item: desired items in order, then extra items.
+    """Compare items: desired ones in order, then extra ones.
 
     An extra automation is deleted: it would go on acting on its own.
     """
@@ -39,7 +39,7 @@ def compare_items(wanted: Iterable[Item], observed: Iterable[Item]) -> tuple[Pla
 
 
 def lines(plan: Iterable[PlanItem]) -> list[str]:
-    """Return the plan as text lines."""
+    """Format the plan as text lines."""
     signs = {"create": "+", "change": "~", "keep": " ", "extra": "?", "delete": "-"}
     text = []
     for change in plan:

@@ -1,4 +1,4 @@
-"""Dispatch: decisions on each training of a round, from its observed state and the time.
+"""Dispatch: decide on each training from its observed state and the time.
 
 `training_run` decides and is pure; `loop` drives the training runs over an `Orchestrator`; `tasks/` implements it with
 Prefect.

@@ -1,4 +1,4 @@
-"""Loop over a round's training runs until all are done. Cancels children at its end."""
+"""Loop over a round's trainings until all are done or cancelled."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DispatchedRun = tuple[str, int]
 
 
 class Orchestrator(Protocol):
-    """Interface to start and observe trainings. Methods return `None` if unreachable."""
+    """Interface to start and observe trainings; methods return `None` if unreachable."""
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None] | None:
-        """Return whether each platform has a worker online. `None` for one whose server cannot be reached."""
+        """Return whether each platform has a worker online; `None` if unknown."""
 
     def find(self, runs: Sequence[DispatchedRun]) -> Collection[DispatchedRun] | None:
-        """Return the runs that an earlier controller already dispatched."""
+        """Return the runs that an earlier controller process already dispatched."""
 
     def start(self, attempts: Sequence[tuple[Job, int]]) -> Mapping[DispatchedRun, str]:
-        """Dispatch each attempt, unless already dispatched. Leave out those of which this is unknown.
+        """Start each attempt, unless already started; omit attempts with unknown status.
 
         The text is empty, or says why the attempt can never be dispatched.
         """
@@ -36,14 +36,14 @@ class Orchestrator(Protocol):
         """Return the state of each run."""
 
     def cancel(self, runs: Sequence[DispatchedRun], *, force: bool = False) -> None:
-        """Request the runs' end, without waiting. `force` marks them as ended."""
+        """Request the runs' cancellation, without waiting. `force` marks them as ended."""
 
     def recorded(self, job: Job, attempt: int) -> Recorded | None:
-        """Return the kind of this attempt's record in the platform's outbox."""
+        """Return the kind of record in the outbox for this attempt."""
 
 
 class _Driver:
-    """Training runs of one batch, with the runs started for them."""
+    """Driver of one batch of trainings and the runs started for these."""
 
     def __init__(
         self, jobs: Sequence[Job], orchestrator: Orchestrator, limits: Limits, clock: Callable[[], float]
@@ -62,7 +62,7 @@ class _Driver:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the next jobs of each platform, up to its number of trainings at once."""
+        """Start each platform's next jobs, up to its concurrency limit."""
         busy = Counter(training.job.platform for training in self._active.values())
         for job in list(self._waiting):
             if busy[job.platform] < job.at_once:
@@ -72,11 +72,11 @@ class _Driver:
 
     @property
     def busy(self) -> frozenset[str]:
-        """Return the platforms with a job that is not done."""
+        """Return the platforms with unfinished jobs."""
         return frozenset(job.platform for job in (*self._waiting, *(each.job for each in self._active.values())))
 
     def round(self) -> bool:
-        """Observe every training and act once. Return whether any phase changed."""
+        """Observe every training and act once; return whether any phase changed."""
         before = list(self._active.values())
         seeking = [training for training in before if training.phase is Phase.SEEKING]
         platforms = list(dict.fromkeys(training.job.platform for training in seeking))
@@ -104,7 +104,7 @@ class _Driver:
         }
 
     def _find(self, jobs: Sequence[Job]) -> None:
-        """Find an earlier controller's attempts, once. Adopt the last attempt."""
+        """Find an earlier controller's attempts once, and adopt the last."""
         fresh = [job for job in jobs if job.key not in self._asked]
         # By platform: the server of one may be away.
         for platform in dict.fromkeys(job.platform for job in fresh):
@@ -136,7 +136,7 @@ class _Driver:
             del self._active[training.job.key]
 
     def _start(self) -> None:
-        """Dispatch every attempt that is to start, or whose dispatch is unknown."""
+        """Dispatch all attempts that are due or of unknown status."""
         answers = self._orchestrator.start(list(self._pending.values())) if self._pending else {}
         for (key, attempt), refusal in answers.items():
             del self._pending[key]
@@ -145,7 +145,7 @@ class _Driver:
                 self.started.discard((key, attempt))
 
     def close(self) -> None:
-        """Cancel all started runs that are not known to have ended."""
+        """Cancel all started runs that have not ended."""
         if not self.started:
             return
         children = self._orchestrator.observe(sorted(self.started)) or {}
@@ -163,7 +163,7 @@ def run_jobs(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     keep_up: Callable[[frozenset[str]], None] = lambda _: None,
 ) -> dict[str, Result]:
-    """Run every job: platforms in parallel, each platform's jobs in order, as many at once as they say.
+    """Run all jobs: platforms in parallel, each platform's jobs in order.
 
     `keep_up` receives the platforms with jobs left: before the first job, and each time that a platform's last ended.
     """

@@ -1,4 +1,4 @@
-"""Types between a training run and its driver: names, jobs, the worker's order, observations, actions.
+"""Dispatch types: names, jobs, worker orders, observations, actions.
 
 A worker that reads its order loads neither judge nor report.
 """
@@ -21,7 +21,7 @@ from plumbline.schema.suite_file import StoreUrl
 
 
 class ChildState(Enum):
-    """State of a flow run, as dispatch distinguishes it."""
+    """State of a flow run, reduced to what dispatch distinguishes."""
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
@@ -34,12 +34,12 @@ class ChildState(Enum):
 
     @property
     def final(self) -> bool:
-        """Return whether the state cannot change any more."""
+        """Return whether the state is final."""
         return self not in (ChildState.SCHEDULED, ChildState.PENDING, ChildState.RUNNING)
 
 
 class Phase(Enum):
-    """Phase of a training run."""
+    """Phase of a training in dispatch."""
 
     SEEKING = "seeking"
     WAITING = "waiting"
@@ -50,7 +50,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """Action of the loop for a training run before the next observation."""
+    """Action that the loop takes for a training before observing again."""
 
     NONE = "none"
     START = "start"
@@ -63,7 +63,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits that no suite sets, in seconds."""
+    """Time limits in seconds that no suite configures."""
 
     lost_seconds: float = 60.0
     """Maximum silence of a running child, which reports every few seconds."""
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ChildRun:
-    """Prefect's view of a dispatched run."""
+    """Dispatched run as Prefect reports it."""
 
     state: ChildState
     message: str = ""
@@ -109,7 +109,7 @@ class ChildRun:
 
 
 class RecordKind(Enum):
-    """Kind of record in an outbox under an attempt's id."""
+    """Kind of record found in an outbox for an attempt."""
 
     ABSENT = "absent"
     COMPLETE = "complete"
@@ -130,7 +130,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Current observation of a training run. `None` means unknown."""
+    """Current observation of a training; `None` means unknown."""
 
     online: bool | None = None
     child: ChildRun | None = None
@@ -143,7 +143,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a training run: the recorded attempt, or the reason."""
+    """Result of a dispatched training: the recorded attempt, or a failure reason."""
 
     attempt: int | None
     why: str = ""
@@ -159,12 +159,12 @@ def job_key(suite: str, round_id: str, platform: str, purpose: str) -> str:
 
 
 def record_id(key: str, attempt: int) -> str:
-    """Return the record id of an attempt. Every attempt has its own."""
+    """Return the record id of an attempt, unique for every attempt."""
     return bounded_name(f"{key}-{attempt}")
 
 
 def idempotency_key(suite: str, name: str) -> str:
-    """Return the key by which Prefect starts one run for `name`, a record or a round of the suite.
+    """Return the idempotency key that lets Prefect start one run.
 
     Prefect compares the keys of all suites. No name contains a slash, so that keys of two suites differ.
     """
@@ -172,7 +172,7 @@ def idempotency_key(suite: str, name: str) -> str:
 
 
 class TrainingOrder(Model):
-    """One training on one platform, with that platform's stores only, without secrets."""
+    """Order for one training on one platform, without secrets."""
 
     version: Label = __version__
     """Version of the controller's plumbline, which the worker compares with its own before it reads the rest."""
@@ -196,7 +196,7 @@ class TrainingOrder(Model):
     run_seconds: float = Field(gt=0)
 
     def foreign_fields(self, record: RunRecord) -> tuple[str, ...]:
-        """Return the fields in which `record` contradicts this order."""
+        """Return the fields in which `record` contradicts the order."""
         experiment_id = record.experiment.experiment_id if record.experiment else None
         pairs = {
             "record_id": (self.record_id, record.record_id),

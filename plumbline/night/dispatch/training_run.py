@@ -1,4 +1,4 @@
-"""State machine of one training, from the views of Prefect, the outbox and the clock.
+"""State machine of one training, driven by Prefect, outbox and clock.
 
     seeking ──online──▶ waiting ──runs──▶ running ──ends──▶ settling ──▶ done
        │                   │                 │                 ▲  │
@@ -29,7 +29,7 @@ from plumbline.night.dispatch.states import (
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """State of one job."""
+    """Dispatch state of one job."""
 
     job: Job
     since: float
@@ -62,7 +62,7 @@ def begin(job: Job, now: float) -> TrainingRun:
 
 
 def advance(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
-    """Return the next state, and the action for the driver."""
+    """Return the next state, and the action for the loop."""
     steps = {
         Phase.SEEKING: _seek,
         Phase.WAITING: _wait,
@@ -92,7 +92,7 @@ def _within(job: Job) -> str:
 
 
 def _take_over(training: TrainingRun, attempt: int) -> TrainingRun:
-    """Adopt an earlier controller's attempt. The attempts before failed."""
+    """Adopt an earlier controller's attempt, counting the attempts before as failed."""
     failed = range(training.attempt + 1, attempt + 1)
     notes = tuple(f"attempt {number} failed, as an earlier controller of this round saw" for number in failed)
     return replace(training, attempt=attempt, taken_over=True, notes=(*training.notes, *notes))
@@ -146,7 +146,7 @@ def _run(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple
 
 
 def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -> tuple[TrainingRun, Action]:
-    """Check the outbox and the deadlines of a run that Prefect shows as running."""
+    """Check the outbox and deadlines of a still running run."""
     if view.recorded is not None and view.recorded.kind in (RecordKind.COMPLETE, RecordKind.INFRASTRUCTURE):
         why = "Prefect has not seen the run's end"
         training = replace(training, phase=Phase.CANCELLING, phase_since=now, why=why, recorded=view.recorded)
@@ -162,7 +162,7 @@ def _still_runs(training: TrainingRun, view: View, now: float, limits: Limits) -
 
 
 def _scheduled_again(training: TrainingRun, now: float) -> tuple[TrainingRun, Action]:
-    """Wait for the start of a run whose pod was evicted: Prefect scheduled it again, as the same attempt."""
+    """Wait for a run that Prefect rescheduled after pod eviction."""
     note = f"attempt {training.attempt + 1} lost its machine, and was scheduled again"
     notes = (*training.notes, note)
     return replace(training, phase=Phase.WAITING, waited=0.0, seen_at=now, since=now, notes=notes), Action.NONE
@@ -203,7 +203,7 @@ def _settle(training: TrainingRun, view: View, now: float, limits: Limits) -> tu
 
 
 def _ended(training: TrainingRun, child: ChildRun, now: float) -> tuple[TrainingRun, Action]:
-    """Settle an ended run by its record, else by Prefect's state."""
+    """Finish an ended run by its record, else by Prefect's state."""
     reasons = {
         ChildState.COMPLETED: "",
         ChildState.FAILED: f"the run failed: {child.message}",

@@ -1,4 +1,4 @@
-"""Doctor's checks without Prefect: stores, clock, disk, versions."""
+"""Doctor checks without Prefect: stores, clock, disk, versions."""
 
 from plumbline.night.doctor.checks import CheckResult as CheckResult
 from plumbline.night.doctor.checks import examine_recipients as examine_recipients

@@ -1,4 +1,4 @@
-"""Result of one check of the doctor, and the checks of a suite alone: its recipients, and its work pools' settings."""
+"""Doctor check results, and checks of alert recipients and work pool settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumbline.schema.suite_file import suggest_or_list
 
 
 class CheckResult(Model):
-    """Result of one check."""
+    """Result of one doctor check."""
 
     where: str
     what: str
@@ -27,7 +27,7 @@ class CheckResult(Model):
 
 
 def failed(where: str, what: str, hint: str, code: ExitCode = ExitCode.USAGE) -> CheckResult:
-    """Return a failed check."""
+    """Return a failed check result."""
     return CheckResult(where=where, what=what, hint=hint, code=int(code))
 
 
@@ -38,14 +38,14 @@ def from_error(where: str, error: PlumblineError, hint: str = "") -> CheckResult
 
 
 def worst_code(check_results: Iterable[CheckResult]) -> int:
-    """Return the exit code. Configuration errors outrank unavailability."""
+    """Return the exit code: configuration errors outrank unavailability."""
     codes = [result.code for result in check_results if not result.well]
     order = (int(ExitCode.USAGE), int(ExitCode.INVALID), int(ExitCode.INCONCLUSIVE))
     return next((code for code in order if code in codes), int(ExitCode.PASS))
 
 
 def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]:
-    """Return the problem and a hint. `needs` is the required permission."""
+    """Return problem and hint for a refused store access."""
     kind = kind_at(url)
     if error.refusal is Refusal.CLOCK:
         return f"skewed clock: {error.what}", "start a time service here (chrony, systemd-timesyncd)"
@@ -59,7 +59,7 @@ def explain_refusal(error: AccessError, url: str, needs: str) -> tuple[str, str]
 
 
 def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
-    """Check that some recipient gets each event of a round that does not pass.
+    """Check that every non-passing event has an alert recipient.
 
     A suite without any recipient may rely on automations of Prefect: that is not a failure.
     """
@@ -87,7 +87,7 @@ def examine_recipients(suite: Suite) -> Iterator[CheckResult]:
 
 @dataclass(frozen=True, slots=True)
 class WorkPoolView:
-    """What decides how a work pool starts runs."""
+    """Work pool settings that decide how runs start."""
 
     name: str
     kind: str
@@ -97,12 +97,12 @@ class WorkPoolView:
     """Variables of the base job template, with their properties."""
 
     def value(self, variable: str, platform: Platform) -> Any:
-        """Return the value of a job variable in a platform's runs."""
+        """Return a job variable's value in a platform's runs."""
         return platform.job_variables.get(variable, self.variables.get(variable, {}).get("default"))
 
 
 def pool_misfits(pool: WorkPoolView, platform: Platform, needed: int) -> Iterator[tuple[str, str]]:
-    """Yield (text, hint) for each key of the platform that the pool does not carry out.
+    """Yield (text, hint) for each platform setting that the work pool ignores.
 
     `needed` is the number of runs at once of all the suite's platforms in this pool.
     """
@@ -123,7 +123,7 @@ def pool_misfits(pool: WorkPoolView, platform: Platform, needed: int) -> Iterato
 
 
 def _short_times(pool: WorkPoolView, platform: Platform) -> Iterator[tuple[str, str]]:
-    """Yield the times after which a pool gives up a run that the round still waits for."""
+    """Yield pool timeouts that are shorter than the round's own."""
     wanted = {
         "pod_watch_timeout_seconds": ("start_seconds", platform.start_seconds),
         "active_deadline_seconds": ("start_seconds + run_seconds", platform.start_seconds + platform.run_seconds),

@@ -1,4 +1,4 @@
-"""Test of the store contract against a real bucket: `plumbline doctor --store URL`.
+"""Test of a real bucket's store behaviour: `plumbline doctor --store URL`.
 
 Every step works under a new prefix, and removes its objects. A failed step names the required permission.
 """
@@ -35,12 +35,12 @@ _LARGE_BYTES = 65 << 20
 
 
 class _NonConformingError(PlumblineError):
-    """Error: the store violates the contract."""
+    """Error: the store violates the interface's rules."""
 
 
 @dataclass
 class _Trial:
-    """One run of the contract under its own prefix."""
+    """One test run of the store interface, under its own prefix."""
 
     store: Store
     prefix: str
@@ -143,7 +143,7 @@ def _demand(holds: bool, problem: str) -> None:
 
 
 def examine_conformance(url: str) -> Iterator[CheckResult]:
-    """Run the contract's steps at `url` until the first failure. Clean up."""
+    """Test the store at `url` until the first failure, then clean up."""
     store = open_store(url, policy=_QUICK)
     trial = _Trial(store, f"plumbline-doctor-{secrets.token_hex(8)}")
     steps: list[tuple[str, Right, Callable[[], None]]] = [

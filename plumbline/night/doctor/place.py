@@ -1,4 +1,4 @@
-"""Check of a worker's machine: its report, driver and training stack, compared with expectations.
+"""Check of a worker's machine: driver and training stack against expectations.
 
 The table is NVIDIA's: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1. From
 CUDA 11 on, every release of a major version runs on the minimum driver of that major version.
@@ -34,19 +34,19 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 
 
 def least_driver(cuda: str) -> int | None:
-    """Return the minimum driver branch of a CUDA version. `None` if unknown."""
+    """Return the minimum driver version for a CUDA version; `None` if unknown."""
     major = cuda.partition(".")[0]
     return LEAST_DRIVERS.get(int(major)) if major.isdecimal() else None
 
 
 def is_driver_new_enough(driver: str, cuda: str) -> bool:
-    """Return whether a driver supports this CUDA version. False if unparsable."""
+    """Return whether a driver supports this CUDA version; `False` if unparsable."""
     least, branch = least_driver(cuda), re.match(r"\d+", driver)
     return least is not None and branch is not None and int(branch[0]) >= least
 
 
 def cuda_of_torch() -> str:
-    """Return torch's CUDA runtime version. "" for a CPU build."""
+    """Return torch's CUDA version, or "" for a CPU build."""
     for name in _RUNTIMES:
         try:
             return version(name)
@@ -82,7 +82,7 @@ class Report(Model):
 
 
 class ExpectedStack(Model):
-    """Expected facts. `torch` is the reference platform's version."""
+    """Expected facts about a worker's machine. `torch` is the reference platform's version."""
 
     plumbline: str = __version__
     torch: str = ""
@@ -109,7 +109,7 @@ def look_here(
 
 
 def installed_gpus() -> tuple[tuple[str, ...], str]:
-    """Return the names of this machine's NVIDIA GPUs, and the version of their driver. "" without one."""
+    """Return the NVIDIA GPUs' names, and the driver version or ""."""
     try:
         asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -170,7 +170,7 @@ def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> Chec
 
 
 def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
-    """Convert a selfcheck. `unknown` is not a fault of the machine."""
+    """Convert a self-check's result; `unknown` is no fault of the machine."""
     what = {
         "pass": "computes the right bits",
         "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",
@@ -192,7 +192,7 @@ def _driver(platform: str, report: Report) -> CheckResult:
 
 
 def examine_clock(where: str, remote_time: datetime, asked: datetime, answered: datetime, hint: str) -> CheckResult:
-    """Compare a clock with ours, read before and after. Pure."""
+    """Compare another clock with ours, read before and after. Pure."""
     early = (asked - remote_time).total_seconds()
     late = (remote_time - answered).total_seconds()
     skew = max(early, late, 0.0)

@@ -39,7 +39,7 @@ _HINT_CONTRACT = "the service violates the store contract (docs/STAGING.md): use
 
 
 class Visit(NamedTuple):
-    """One store, and the permissions that a round needs there."""
+    """Store to check, and the permissions that a round needs there."""
 
     where: str
     url: str
@@ -48,7 +48,7 @@ class Visit(NamedTuple):
 
 
 def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
-    """Check this machine's disk and all stores of a suite, in parallel."""
+    """Check local disk space and all stores of a suite, in parallel."""
     yield examine_disk("this machine's disk", state)
     visits = [Visit("central store", suite.store, "write, replace and read")]
     for name, platform in suite.platforms.items():
@@ -61,7 +61,7 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
 
 
 def check_destinations(suite: Suite) -> None:
-    """Raise the first problem of a store that publishing writes to, before anything is built for it."""
+    """Check the stores for publishing; raise the first problem."""
     urls = {platform.data: f"{name}: data" for name, platform in reversed(suite.platforms.items())}
     visits = [Visit(where, url, "write, replace and read") for url, where in urls.items() if url != suite.store]
     visits = [Visit("central store", suite.store, "write, replace and read"), *reversed(visits)]
@@ -75,13 +75,13 @@ def check_destinations(suite: Suite) -> None:
 
 
 def examine_disk(where: str, folder: Path, least: int = LEAST_BYTES) -> CheckResult:
-    """Check a disk's free space."""
+    """Check that a disk has enough free space."""
     there = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     return room(where, shutil.disk_usage(there).free, least, f" at {there}")
 
 
 def room(where: str, free: int, least: int, at: str = "") -> CheckResult:
-    """Check whether the free bytes suffice. Pure."""
+    """Check that the free bytes suffice. Pure."""
     text = f"{free / 2**30:.1f} GiB free{at}"
     if free >= least:
         return CheckResult(where=where, what=text, well=True)
@@ -90,7 +90,7 @@ def room(where: str, free: int, least: int, at: str = "") -> CheckResult:
 
 
 def examine_store(visit: Visit, key: str = "") -> CheckResult:
-    """Check one store with the operations of a round. `key` is a new object to write, by default a random one."""
+    """Check one store with a round's operations. `key` is a new object to write, by default a random one."""
     where, url, needs, dataset = visit
     # A new key for each visit: an outbox's identity may lack the permission to replace objects.
     key = key or f"doctor/{secrets.token_hex(8)}"

@@ -1,1 +1,1 @@
-"""Experiments of a round: replays of recorded steps, and the A/B of installed packages."""
+"""Experiments of a round: replays with restored values, and package A/B tests."""

@@ -1,4 +1,4 @@
-"""A/B of two environments on one machine.
+"""A/B test of two environments on one machine.
 
 Blocks of trainings run in both environments, each training in a new process. A block has two runs of each, in an order
 that the controller has drawn. The first record of tonight's environment is kept; its evidence contains the metrics of
@@ -33,7 +33,7 @@ Built = TypeVar("Built")
 
 @dataclass(frozen=True, slots=True)
 class Interpreters:
-    """Python interpreter of each environment: the worker's own, and a copy with the baseline's packages.
+    """Python interpreters: the worker's own, and one with the baseline's packages.
 
     Both are built the same way, so that the location of files favours neither.
     """
@@ -43,7 +43,7 @@ class Interpreters:
 
 
 def build_environments(order: AbOrder, root: Path) -> Interpreters:
-    """Build both environments below `root`, from hashes in this worker's locks.
+    """Build both environments below `root`, from hashed pins in the worker's locks.
 
     Raise `PlumblineError` if the baseline's environment cannot be built.
     """
@@ -73,7 +73,7 @@ def _pin(name: str, version: str, hashed: Mapping[tuple[str, str], Pin]) -> Pin:
 
 @dataclass
 class _Runs(Generic[Built]):
-    """Trainings of an A/B so far."""
+    """Trainings of an A/B test so far."""
 
     train: Callable[[Built | None, bool, Path], int]
     built: Built | None
@@ -83,7 +83,7 @@ class _Runs(Generic[Built]):
     count: int = 0
 
     def run(self, block: int, *, is_tonight: bool) -> tuple[int, str]:
-        """Train once. Return the exit code and a failure's message."""
+        """Train once; return exit code and failure message."""
         out = self.folder / f"run-{self.count:03d}"
         self.count += 1
         code = self.train(self.built, is_tonight, out)
@@ -101,7 +101,7 @@ def run_ab(
     order: AbOrder, build: Callable[[AbOrder], Built], train: Callable[[Built | None, bool, Path], int], folder: Path,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[int, Path | None]:  # fmt: skip
-    """Run the A/B's blocks. Return exit code and record folder.
+    """Run the A/B test's blocks; return exit code and record folder.
 
     The folder is `None` without a record. `build` makes both environments. `train` trains in tonight's environment
     (true) or in the baseline's (false), and gets `None` if the build failed. If the baseline's environment cannot be
@@ -134,7 +134,7 @@ def run_ab(
 
 
 def _finished(runs: _Runs[Built], order: AbOrder, why: str) -> Path | None:
-    """Write the evidence into the kept record."""
+    """Add the A/B evidence to the last record."""
     record = _read(runs.kept) if runs.kept is not None else None
     if record is None or runs.kept is None:
         return None

@@ -1,4 +1,4 @@
-"""Bundle of an experiment on disk.
+"""Bundle (input files) of an experiment on disk.
 
 It has the record parts that the experiment's replays impose.
 """
@@ -16,7 +16,7 @@ from plumbline.schema.errors import InvalidInputError
 
 
 def write_bundle(request: Request, records: Mapping[str, LoadedRecord], folder: Path) -> Path:
-    """Copy the request's record parts into `folder`.
+    """Copy the record parts that an experiment needs into `folder`.
 
     Their names are those in the request's replays.
     """

@@ -1,4 +1,4 @@
-"""Transport of experiments' bundles through a platform's outbox.
+"""Transfer of experiment bundles through a platform's outbox.
 
 `experiment.json` is written last.
 """
@@ -25,7 +25,7 @@ _FILES_NAME = "files.json"
 
 
 class BundleFiles(Model):
-    """List of the bundle's files beside `experiment.json`."""
+    """List of a bundle's files besides `experiment.json`."""
 
     files: tuple[DataFile, ...] = Field(max_length=_MAX_FILES, fail_fast=True)
 

@@ -1,4 +1,4 @@
-"""Machines that are up for a round alone: groups of virtual machines of each cloud, behind one small protocol."""
+"""Virtual machine groups that run only during a round."""
 
 from plumbline.night.machines.group import MachineGroup as MachineGroup
 from plumbline.night.machines.group import open_group as open_group

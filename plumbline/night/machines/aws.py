@@ -1,4 +1,4 @@
-"""Auto Scaling group of EC2. Needs `autoscaling:DescribeAutoScalingGroups` and `autoscaling:SetDesiredCapacity`."""
+"""EC2 Auto Scaling groups. Needs `autoscaling:DescribeAutoScalingGroups` and `autoscaling:SetDesiredCapacity`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WRONG = ("ValidationError", "ScalingActivityInProgress")
 
 
 class AutoScalingGroup:
-    """`MachineGroup` by boto3."""
+    """EC2 Auto Scaling group as a `MachineGroup`, by boto3."""
 
     def __init__(self, url: str, region: str, name: str) -> None:
         self._url, self._region, self._name = url, region, name

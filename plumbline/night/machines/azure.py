@@ -1,4 +1,4 @@
-"""Virtual machine scale set of Azure, by its REST API.
+"""Azure virtual machine scale sets, by REST API.
 
 Needs `Microsoft.Compute/virtualMachineScaleSets/read` and `/write`. Source:
 https://learn.microsoft.com/rest/api/compute/virtual-machine-scale-sets/update
@@ -16,7 +16,7 @@ _VERSION = "2024-07-01"
 
 
 class ScaleSet:
-    """`MachineGroup` of the flexible or uniform kind."""
+    """Azure scale set (flexible or uniform) as a `MachineGroup`."""
 
     def __init__(self, url: str, subscription: str, group: str, name: str) -> None:
         path = f"subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Compute"
@@ -24,11 +24,11 @@ class ScaleSet:
         self._address = f"{_ENDPOINT}/{path}/virtualMachineScaleSets/{name}?api-version={_VERSION}"
 
     def size(self) -> int:
-        """Return the capacity."""
+        """Return the scale set's capacity."""
         return int(self._sku(self._session())["capacity"])
 
     def resize(self, count: int) -> None:
-        """Set the capacity. The SKU's name and tier stay."""
+        """Set the scale set's capacity, keeping the SKU's name and tier."""
         session = self._session()
         changed = {**self._sku(session), "capacity": count}
         ask(session, "PATCH", self._address, where=self._url, body={"sku": changed})

@@ -1,4 +1,4 @@
-"""Managed instance group of Google Compute Engine, by its REST API.
+"""Google Compute Engine managed instance groups, by REST API.
 
 Needs `compute.instanceGroupManagers.get` and `.update`. Source:
 https://cloud.google.com/compute/docs/reference/rest/v1/instanceGroupManagers/resize
@@ -16,18 +16,18 @@ _SCOPE = "https://www.googleapis.com/auth/compute"
 
 
 class ManagedInstanceGroup:
-    """`MachineGroup` of one zone."""
+    """Zonal managed instance group as a `MachineGroup`."""
 
     def __init__(self, url: str, project: str, zone: str, name: str) -> None:
         self._url = url
         self._address = f"{_ENDPOINT}/compute/v1/projects/{project}/zones/{zone}/instanceGroupManagers/{name}"
 
     def size(self) -> int:
-        """Return the target size."""
+        """Return the group's target size."""
         return int(self._ask("GET", self._address)["targetSize"])
 
     def resize(self, count: int) -> None:
-        """Set the target size."""
+        """Set the group's target size."""
         self._ask("POST", f"{self._address}/resize?size={count}")
 
     def _ask(self, method: str, address: str) -> dict[str, Any]:

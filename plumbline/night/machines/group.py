@@ -1,4 +1,4 @@
-"""Group of virtual machines of a cloud: read its size, and set it."""
+"""Interface of a cloud's virtual machine group: read and set its size."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _MAX_TEXT = 300
 
 
 class MachineGroup(Protocol):
-    """Machines of one template, of which the cloud keeps as many as were asked for.
+    """Group of identical virtual machines with a requested size.
 
     Raises `AccessError`, `ConfigurationError` for a group that does not exist or a size that it does not allow, and
     `UnavailableError`.
     """
 
     def size(self) -> int:
-        """Return the number of machines that is asked for."""
+        """Return the requested number of machines."""
 
     def resize(self, count: int) -> None:
-        """Ask for so many machines, without waiting for them. Idempotent."""
+        """Request this number of machines, without waiting. Idempotent."""
 
 
 def open_group(url: str) -> MachineGroup:
-    """Return the group of a URL: `aws://REGION/NAME`, `azure://SUBSCRIPTION/GROUP/NAME`, `gcp://PROJECT/ZONE/NAME`."""
+    """Open the group at a URL: `aws://REGION/NAME`, `azure://SUBSCRIPTION/GROUP/NAME`, `gcp://PROJECT/ZONE/NAME`."""
     parts = urlsplit(url)
     backend = getattr(import_module(f"plumbline.night.machines.{parts.scheme}"), _BACKENDS[parts.scheme])
     return cast("MachineGroup", backend(url, *[parts.netloc, *parts.path.strip("/").split("/")]))
 
 
 def wanted_sizes(suite: Suite) -> dict[str, int]:
-    """Return the size of each group during a round: one machine for each training at once."""
+    """Return each group's size during a round: one machine per concurrent training."""
     sizes: dict[str, int] = {}
     for platform in suite.platforms.values():
         if platform.machines:
@@ -47,7 +47,7 @@ def wanted_sizes(suite: Suite) -> dict[str, int]:
 
 
 def ask(session: Any, method: str, address: str, *, where: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Send one request by a `requests` session. Return the answer's JSON object."""
+    """Send a request by a `requests` session; return the response's JSON object."""
     from requests.exceptions import RequestException
 
     try:

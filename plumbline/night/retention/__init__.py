@@ -1,4 +1,4 @@
-"""Retention: which rounds of a suite may go, and their removal from the central store."""
+"""Retention: choose old rounds of a suite, and delete them."""
 
 from plumbline.night.retention.choice import Choice as Choice
 from plumbline.night.retention.choice import StoredRound as StoredRound

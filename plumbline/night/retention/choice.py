@@ -1,4 +1,4 @@
-"""Choice of the rounds to remove. Pure: rounds, accepted records and the time are arguments."""
+"""Choice of rounds to delete. Pure: rounds, accepted records and the time are arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEWEST = 30
 
 @dataclass(frozen=True, slots=True)
 class StoredRound:
-    """Round of the suite in the central store."""
+    """One stored round of the suite."""
 
     name: str
     started_at: datetime | None
@@ -30,14 +30,14 @@ class StoredRound:
 
     @property
     def records(self) -> frozenset[str]:
-        """Return the ids of the records in the verdict."""
+        """Return the ids of all records that the verdict names."""
         results = self.verdict.platforms.values() if self.verdict else ()
         return frozenset(name for result in results for name in result.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Rounds to remove, and the reason for each round that stays."""
+    """Rounds to delete, and reasons why others stay."""
 
     gone: tuple[str, ...]
     kept: dict[str, str]
@@ -51,7 +51,7 @@ def choose(
     now: datetime,
     keep_days: float,
 ) -> Choice:
-    """Return the rounds to remove: old, passed, and not accepted. Unknown ages stay."""
+    """Choose rounds to delete: old, passed, not accepted. Unknown ages stay."""
     limit = now - timedelta(days=keep_days)
     dated = sorted(
         (round_.started_at, round_.name) for round_ in rounds if round_.started_at is not None and round_.verdict

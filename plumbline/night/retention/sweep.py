@@ -1,4 +1,4 @@
-"""Removal of rounds from the central store. A crash leaves no reference without its object.
+"""Deletion of rounds from the central store, safe against crashes.
 
 Order: the start mark of the round (written if missing), then `round.json` and the files beside it, then the records of
 the round, then artifacts that no remaining record names, then the mark. A record is unusable once its `record.json` is
@@ -33,7 +33,7 @@ _ARTIFACTS = "artifacts/"
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Plan of a removal: the objects to remove, and the objects that stay."""
+    """Deletion plan: objects to remove, and objects to keep."""
 
     choice: Choice
     suite: str
@@ -53,14 +53,14 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Fields of one record that the sweep needs."""
+    """Fields of one record that the deletion needs."""
 
     round_id: str
     artifacts: frozenset[str]
 
 
 def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days: float) -> Sweep:
-    """Return the plan. Raise `InvalidInputError` for a damaged baseline, which may name any record."""
+    """Return the deletion plan; raise `InvalidInputError` for a damaged baseline."""
     baselines = _baselines(central)
     marks = {key: (suite_of, name) for key, suite_of, name in _marks(central)}
     rounds, foreign = _rounds(central, suite, marks)
@@ -112,7 +112,7 @@ def plan_sweep(central: CentralStore, suite: Suite, *, now: datetime, keep_days:
 
 
 def remove(central: CentralStore, plan: Sweep) -> None:
-    """Remove the plan's objects. Idempotent.
+    """Delete the plan's objects. Idempotent.
 
     Raises `UnavailableError` if a round may be running: it could refer to a removed artifact.
     """
@@ -139,7 +139,7 @@ def _delete(central: CentralStore, keys: Iterable[str]) -> None:
 
 
 def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
-    """Return every baseline, also with rejected records only."""
+    """Return every baseline, including those with only rejected records."""
     baselines, damaged = BaselineBook(central).everything()
     for why in damaged.values():
         raise InvalidInputError(
@@ -149,7 +149,7 @@ def _baselines(central: CentralStore) -> tuple[Baseline, ...]:
 
 
 def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
-    """Yield (key, suite, round) of every round that has started."""
+    """Yield (key, suite, round) of every started round."""
     for info in central.store.list(_STARTED):
         parts = info.key.split("/")
         _, dash, name = parts[-1].partition("-")
@@ -160,7 +160,7 @@ def _marks(central: CentralStore) -> Iterator[tuple[str, str, str]]:
 def _rounds(
     central: CentralStore, suite: Suite, marks: dict[str, tuple[str, str]]
 ) -> tuple[list[StoredRound], list[StoredRound]]:
-    """Return the rounds of the suite, and those of others or without a readable verdict, which stay."""
+    """Return the suite's rounds, and other rounds that must stay."""
     times = {name: started_at(key) for key, (suite_of, name) in marks.items() if suite_of == suite.name}
     judged = _judged_times(central, suite)
     names = central.list_rounds()
@@ -176,7 +176,7 @@ def _rounds(
 
 
 def _judged_times(central: CentralStore, suite: Suite) -> dict[str, datetime]:
-    """Return when each round was judged, by the stored series."""
+    """Return when each round was judged, according to the stored series."""
     found: dict[str, datetime] = {}
     for platform in suite.platforms:
         series = read_series(central, suite.name, platform)

@@ -1,4 +1,4 @@
-"""Baselines of a round's platforms."""
+"""Baselines of a round's platforms, read before judging."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Results = dict[str, dict[str, PlatformResult]]
 def read_baselines(
     round_: Round, central: CentralStore, into: Path
 ) -> tuple[dict[str, dict[str, LoadedRecord]], Unreadable]:
-    """Return the current baselines by workload and platform, and the reasons of damaged ones.
+    """Return current baselines by workload and platform, and reasons of damaged ones.
 
     A damaged baseline affects no other platform.
     """
@@ -45,7 +45,7 @@ def read_baselines(
 
 
 def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
-    """Return the current baseline's record. Retry damaged bytes."""
+    """Return the current baseline's record, retrying damaged downloads."""
     for _ in range(_MORE_LOOKS):
         try:
             return _current(central, spec, platform, into)
@@ -66,7 +66,7 @@ def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) ->
 def name_changed_tasks(
     round_: Round, central: CentralStore, gathered: GatheredRecords, results: Results, into: Path
 ) -> Results:
-    """Say what changed in the task of a platform whose accepted baselines are all of a different spec.
+    """Note what changed in a platform's spec if no accepted baseline matches.
 
     A person who edits a data file or a key would otherwise read that there is no baseline, beside a pass.
     """
@@ -96,7 +96,7 @@ def name_changed_tasks(
 
 
 def _changes(reference: LoadedRecord, candidate: LoadedRecord) -> list[Statement]:
-    """Return the differences of two specs. A key with both values, rows and labels in their own words."""
+    """Describe the differences between two specs, including rows and labels."""
     return [
         finding.detail or fact("round.spec-key", key=finding.metric, before=finding.limit, after=finding.observed)
         for finding in spec_findings(reference, candidate)

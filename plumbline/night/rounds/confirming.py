@@ -1,4 +1,4 @@
-"""Experiments of a round: required reruns, and the evaluation of their records. Pure."""
+"""Rerun experiments of a round, and evaluation of their records. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Results = Mapping[str, Mapping[str, PlatformResult]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One drift on one platform, with the state of its confirmation."""
+    """One drift on one platform, with its confirmation state."""
 
     platform: str
     workload: str
@@ -37,7 +37,7 @@ Wanted = tuple[Case, Request, Assignment]
 
 
 def open_cases(round_: Round, gathered: GatheredRecords, baselines: Baselines, results: Results) -> tuple[Case, ...]:
-    """Return a case per drifted platform, against the reference or its own baseline."""
+    """Return a case per drifted platform, against reference or own baseline."""
     cases = []
     for workload, platforms in results.items():
         if all(result.verdict != "drift" for result in platforms.values()):
@@ -69,7 +69,7 @@ def _case(
     *,
     table: Comparisons,
 ) -> list[Case]:
-    """Return the case against the first side with a testable drift."""
+    """Return a case against the first side with a testable drift."""
     for reference, record in sides:
         judgement = compare(record, candidate, gates_of(round_, name), table=table)
         confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments, table)
@@ -79,7 +79,7 @@ def _case(
 
 
 def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
-    """Return the next experiment that each case needs."""
+    """Return the next experiment for each case."""
     asked = []
     for case in cases:
         request = case.confirmation.next()
@@ -112,7 +112,7 @@ def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str
 
 
 def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, PlatformResult]]:
-    """Set each cause's certainty by its experiments."""
+    """Update each cause's certainty from its experiments."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for case in cases:
         platforms = changed[case.workload]
@@ -126,13 +126,13 @@ def apply_cases(results: Results, cases: Iterable[Case]) -> dict[str, dict[str, 
 
 
 def _untested(result: PlatformResult, case: Case, causes: Iterable[Cause] = ()) -> list[Cause]:
-    """Return the causes of a result that the case's experiments did not test."""
+    """Return a result's causes that no experiment tested."""
     tested = {cause.code for cause in case.confirmation.base.causes} | {cause.code for cause in causes}
     return [cause for cause in result.causes if cause.code not in tested]
 
 
 def _move(platforms: dict[str, PlatformResult], case: Case, judgement: Judgement, cause: Cause) -> None:
-    """Blame the reference instead of the case's platform for a drift."""
+    """Blame a drift on the reference instead of the case's platform."""
     result, against = platforms[case.platform], f"platform {case.reference}"
     (reason,) = (finding.detail for finding in judgement.findings if finding.check == CHECK)
     cleared = exonerate(result, Doubt("inconclusive", reason), against)

@@ -1,4 +1,4 @@
-"""Documents of a round in the central store before it trains: its claim, its secret, and the specs in force.
+"""Documents of a round before training: claim, secret, specs.
 
 All starts of a round's controller share the secret, and the last one alone may publish. A controller that was taken for
 dead, such as a suspended machine, may wake up beside the start that continues its round. Each start claims the round,
@@ -25,7 +25,7 @@ _SECRET_BYTES = 32
 
 
 class Controller(Model):
-    """One start of a flow run that controls a round or an upgrade."""
+    """One start of the flow run that controls a round or upgrade."""
 
     flow_run: str
     start: int = Field(ge=0)
@@ -33,7 +33,7 @@ class Controller(Model):
 
 
 def claim_round(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
-    """Claim the round for this start. Raise `SupersededError` if a later start of the same run has claimed it."""
+    """Claim the round for this start; raise `SupersededError` after a later start."""
 
     def claim(data: bytes | None) -> bytes:
         holder = _parsed(central, key, data)
@@ -46,7 +46,7 @@ def claim_round(central: CentralStore, suite: str, round_id: str, controller: Co
 
 
 def check_claim(central: CentralStore, suite: str, round_id: str, controller: Controller) -> None:
-    """Raise `SupersededError` if a later start, or a different run, has claimed the round.
+    """Raise `SupersededError` if a later start or different run claimed the round.
 
     The claim of an earlier start of the same run supersedes nobody: a start may end before its own claim.
     """
@@ -65,7 +65,7 @@ def _parsed(central: CentralStore, key: str, data: bytes | None) -> Controller |
 
 
 def round_secret(central: CentralStore, suite: str, round_id: str) -> str:
-    """Return the secret of a suite's round. Create it at random on first use.
+    """Return a round's secret, created randomly on first use.
 
     It is outside of `rounds/`, which `report_url` may publish.
     """
@@ -83,13 +83,13 @@ def _spec_key(suite: Suite, workload: str) -> str:
 
 
 def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
-    """Write the specs for later rounds. Idempotent."""
+    """Store the specs for later rounds. Idempotent."""
     for workload, spec in specs.items():
         central.put_text(_spec_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
 
 
 def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
-    """Return each workload's spec. Raise if missing or outdated."""
+    """Return each workload's stored spec; raise if missing or outdated."""
     return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
 
 

@@ -24,7 +24,7 @@ from plumbline.schema.record import CLOCK_TOLERANCE, RunRecord, named_time
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Reason why an assignment has no valid record."""
+    """Reason why an assigned training has no valid record."""
 
     why: str
     broken: bool = False
@@ -36,7 +36,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class GatheredRecords:
-    """Records by assignment, with reasons for missing ones."""
+    """Records by assigned training, with reasons for missing ones."""
 
     records: dict[Assignment, LoadedRecord] = field(default_factory=dict)
     absent: dict[Assignment, Absence] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class GatheredRecords:
     """The comparisons of these records with each other and with their baselines."""
 
     def plus(self, other: GatheredRecords) -> GatheredRecords:
-        """Return the union of both."""
+        """Return the union with `other` gathered records."""
         return GatheredRecords(
             self.records | other.records, self.absent | other.absent, self.notes | other.notes, self.table
         )
 
     def of(self, workload: str, what: str = MAIN) -> dict[str, LoadedRecord]:
-        """Return the records of one workload by platform."""
+        """Return one workload's records by platform."""
         return {
             assignment.platform: record
             for assignment, record in self.records.items()
@@ -68,7 +68,7 @@ def harvest(
     *,
     now: datetime | None = None,
 ) -> GatheredRecords:
-    """Gather all dispatched records, workload by workload, platforms in parallel.
+    """Collect all dispatched records by workload, platforms in parallel.
 
     With `now`, the controller's time, a record whose times are not within the round is invalid.
     """
@@ -104,7 +104,7 @@ def harvest(
 def _judgeable(
     gathered: LoadedRecord, order: TrainingOrder, why: str, table: Comparisons, now: datetime | None
 ) -> LoadedRecord | Absence:
-    """Return a gathered record, once every part is read and the judge has judged it alone.
+    """Return a gathered record after reading all parts and judging it alone.
 
     Otherwise the first to read a malformed part would be the judge of all platforms.
     """
@@ -120,7 +120,7 @@ def _judgeable(
 
 
 def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetime | None = None) -> Absence | None:
-    """Return why a complete `record` cannot be judged. `None` if it can.
+    """Return why a complete `record` cannot be judged, or `None`.
 
     A record of an infrastructure failure counts as missing. A record of a different machine is invalid,
     and so is one whose times are not between the round's start and `now`.
@@ -135,7 +135,7 @@ def refusal(order: TrainingOrder, record: RunRecord, why: str = "", now: datetim
 
 
 def _untimely(order: TrainingOrder, record: RunRecord, now: datetime) -> Absence | None:
-    """Return why a record's times contradict the round's."""
+    """Return why a record's timestamps do not fit the round, or `None`."""
     begin = min(named_time(order.round_id) or record.started_at, now)
     if begin - CLOCK_TOLERANCE <= record.started_at <= record.finished_at <= now + CLOCK_TOLERANCE:
         return None

@@ -1,4 +1,4 @@
-"""Isolation of platforms: a bad record ends its own platform's judgement alone.
+"""Isolation of platforms: a bad record affects only its own platform.
 
 A record comes from a machine that the controller does not trust, and the judge is code that no one record may stop. As
 at the boundary of a process, every error counts here: its traceback goes to the log, and its platform is `invalid`.
@@ -22,13 +22,13 @@ _MAX_MESSAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Reason why a record cannot be judged."""
+    """Reason why a platform's record cannot be judged."""
 
     why: str
 
 
 def isolated(platform: str, work: Callable[[], T]) -> T | Defect:
-    """Return the result of `work` on a record of `platform`, or the error that the record caused."""
+    """Return the result of `work` on a platform's record, or the error."""
     try:
         return work()
     except (InconclusiveError, MemoryError):
@@ -44,9 +44,9 @@ def isolated(platform: str, work: Callable[[], T]) -> T | Defect:
 def largest_judgeable(
     names: Sequence[str], judge: Callable[[Sequence[str]], object]
 ) -> tuple[tuple[str, ...], dict[str, Defect]]:
-    """Return the platforms that can be judged together, and the defect of each other platform.
+    """Return platforms that can be judged together, and the others' defects.
 
-    `names` starts with the reference, and each platform is judged beside it. If it is the reference that cannot be
+    `names` starts with the reference, and each platform is judged together with it. If the reference cannot be
     compared with any platform, more platforms remain without it.
     """
     choice = _judgeable(names, judge)
@@ -63,7 +63,7 @@ def largest_judgeable(
 def _judgeable(
     names: Sequence[str], judge: Callable[[Sequence[str]], object], *, beside: int | None = 1
 ) -> tuple[tuple[str, ...], dict[str, Defect]]:
-    """Judge platforms one by one; return those judged, and the defects."""
+    """Judge platforms one by one; return those judged, and others' defects."""
     kept: tuple[str, ...] = ()
     defects: dict[str, Defect] = {}
     for name in names:

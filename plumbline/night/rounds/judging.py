@@ -1,4 +1,4 @@
-"""Judgement of a round's records, per platform and workload, and its test by the canary. Pure."""
+"""Judgement of a round by platform and workload, with canary test. Pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Proofs = Mapping[tuple[str, str], tuple[CanaryResult, ...]]
 
 
 def gates_of(round_: Round, platform: str) -> Gates:
-    """Return the suite's gates, with the platform's own throughput limit, if set."""
+    """Return the suite's gates, with the platform's throughput limit if set."""
     limit = round_.suite.platforms[platform].throughput_drop
     return round_.suite.gates if limit is None else round_.suite.gates.replace(throughput_drop=limit)
 
 
 def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
-    """Return the platform to compare with.
+    """Return the platform to compare others with, if the reference failed.
 
-    This is the reference if its record is valid, else the first platform with a valid record.
+    This is the suite's reference if its record is valid, else the first platform with a valid record.
     """
     reference = round_.suite.reference
     names = [reference] * (reference in records) + [name for name in records if name != reference]
@@ -45,7 +45,7 @@ def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
 def reference_of(
     round_: Round, records: Mapping[str, LoadedRecord], baselines: Mapping[str, LoadedRecord], table: Comparisons
 ) -> TrustedReference:
-    """Return the platform to judge against, replaced if it is the different one."""
+    """Return the reference platform, replaced if it is the one that drifted."""
     gates = {name: gates_of(round_, name) for name in records}
     return trusted_reference(records, stand_in(round_, records), baselines, gates, table=table)
 
@@ -53,7 +53,7 @@ def reference_of(
 def judge_harvest(
     round_: Round, gathered: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Return results by workload and platform. `unreadable` names damaged baselines."""
+    """Return judgements by workload and platform. `unreadable` names damaged baselines."""
     results = {
         workload: _judge_workload(round_, workload, gathered, baselines.get(workload, {})) for workload in round_.specs
     }
@@ -64,7 +64,7 @@ def judge_harvest(
 
 
 def _without_past(result: PlatformResult, why: str) -> PlatformResult:
-    """Mark a result invalid because its baseline is unreadable."""
+    """Mark a result invalid as its baseline is unreadable."""
     finding = Finding(
         check=BASELINE_CHECK,
         outcome="invalid",
@@ -76,7 +76,7 @@ def _without_past(result: PlatformResult, why: str) -> PlatformResult:
 
 
 def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[Assignment, ...]:
-    """Return the trainings whose speed needs a rerun before a drop is drift."""
+    """Return trainings with a throughput drop that a rerun must confirm."""
     return tuple(
         Assignment(platform, workload, RERUN)
         for workload, results in judged.items()
@@ -114,7 +114,7 @@ def _judge_workload(
 def _judged(
     round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
 ) -> tuple[dict[str, PlatformResult], dict[str, Defect]]:
-    """Judge all records; exclude those on which the judge fails."""
+    """Judge all records, excluding those that cause errors."""
     records, reruns = gathered.of(workload), gathered.of(workload, RERUN)
 
     def judge(names: Sequence[str]) -> dict[str, PlatformResult]:
@@ -145,7 +145,7 @@ def _with_notes(result: PlatformResult, notes: tuple[Note, ...]) -> PlatformResu
 
 
 def prove_round(round_: Round, gathered: GatheredRecords, judge: Callable[..., Judgement] = compare) -> Proofs:
-    """Test the judge with planted faults in every record."""
+    """Test the judge with known faults injected into every record."""
     known = ProbeProofs()
     return {
         (assignment.workload, assignment.platform): _proof(round_, assignment.platform, record, judge, known)
@@ -164,7 +164,7 @@ def _proof(
 def apply_canary(
     results: Mapping[str, Mapping[str, PlatformResult]], proofs: Proofs
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Lower a platform's verdict if the judge missed a planted fault."""
+    """Lower a platform's verdict if the judge missed an injected fault."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for (workload, platform), proof in proofs.items():
         findings = canary_findings(proof)
@@ -177,7 +177,7 @@ def apply_canary(
 
 
 def proven_note(round_: Round, proofs: Proofs) -> str:
-    """Return the note on the judge's last test. "" without any record."""
+    """Return a note on the judge's last fault-injection test, or ""."""
     every = [result for proof in proofs.values() for result in proof]
     if not every:
         return ""

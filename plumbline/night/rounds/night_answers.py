@@ -1,4 +1,4 @@
-"""Results of tonight's reruns and A/Bs, which the decision engine requested. Pure."""
+"""Results of tonight's reruns and A/B tests for the decision engine. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEED_METRICS = frozenset({"throughput", "slow_step", "data_wait", "peak_memory"
 def rerun_answers(
     lines: Sequence[MetricHistory], gathered: GatheredRecords, platform: str
 ) -> dict[tuple[str, str], Answers]:
-    """Return the reruns' values by workload and metric. Tonight's values for other metrics.
+    """Return the reruns' values by workload and metric, or tonight's values.
 
     A rerun that is incomplete, or ran on a different machine class than tonight's training, has no value.
     """
@@ -53,7 +53,7 @@ def rerun_records(gathered: GatheredRecords, platform: str, workload: str) -> li
 
 
 def rerun_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
-    """Return a phrase on the reruns that do not count; empty without any."""
+    """Describe the reruns that do not count, or return ""."""
     main = gathered.records[Assignment(platform, workload, MAIN)]
     problems = Counter(rerun_problem(main, run) for run in rerun_records(gathered, platform, workload))
     phrases = [
@@ -65,7 +65,7 @@ def rerun_note(gathered: GatheredRecords, platform: str, workload: str) -> str:
 def with_ab_answers(
     asked: Sequence[LineDecision], gathered: GatheredRecords, platform: str, answers: Mapping[tuple[str, str], Answers]
 ) -> dict[tuple[str, str], Answers]:
-    """Add the A/B's runs. The lines that requested it share its significance level."""
+    """Add the A/B test's results, with a shared significance level."""
     changed = dict(answers)
     for workload in {one.line.workload for one in asked}:
         evidence = ab_evidence(gathered, platform, workload)
@@ -78,12 +78,12 @@ def with_ab_answers(
 
 
 def is_ab(assignment: Assignment, platform: str, workload: str) -> bool:
-    """Return whether the assignment is the A/B of this platform and workload."""
+    """Return whether this training is the given A/B test."""
     return (assignment.platform, assignment.workload, assignment.what) == (platform, workload, AB)
 
 
 def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEvidence | None:
-    """Return the runs of tonight's A/B. `None` without its record."""
+    """Return the runs of tonight's A/B test, or `None` without record."""
     return next(
         (one.record.evidence.ab for key, one in gathered.records.items() if is_ab(key, platform, workload)), None
     )
@@ -92,7 +92,7 @@ def ab_evidence(gathered: GatheredRecords, platform: str, workload: str) -> AbEv
 def software_states(
     lines: Sequence[MetricHistory], changes: Mapping[str, SoftwareChange]
 ) -> dict[tuple[str, str], Software]:
-    """Return by (workload, metric) whether the software may differ. An A/B measures speed only."""
+    """Map (workload, metric) to whether the software may differ (speed metrics only)."""
     states: dict[tuple[str, str], Software] = {}
     for line in lines:
         state = changes[line.workload].state

@@ -1,4 +1,4 @@
-"""Cost of a night by platform, from what earlier nights measured and from prices. Pure."""
+"""Cost of a night by platform, from measured usage and prices. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FREE = StorePrice(month=0.0, egress=0.0)
 
 @dataclass(frozen=True, slots=True)
 class PlatformCost:
-    """Expected cost of one platform's night, in USD. `None` where no price is known."""
+    """Expected cost of a platform's night in USD; `None` without known price."""
 
     platform: str
     machine: str
@@ -40,17 +40,17 @@ class PlatformCost:
 
     @property
     def machines(self) -> float | None:
-        """Return the cost of the machines."""
+        """Return the machines' cost."""
         return None if self.price_per_hour is None else self.machine_hours * self.price_per_hour
 
     @property
     def night(self) -> float | None:
-        """Return the whole cost."""
+        """Return the night's total cost."""
         return None if self.machines is None else self.machines + self.storage + self.egress
 
 
 def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict:
-    """Return the verdict with each platform's time of machines, and the size of its records."""
+    """Return the verdict with each platform's machine time and record size."""
     seconds: dict[str, float] = {}
     sizes: dict[str, int] = {}
     for assignment, loaded in gathered.records.items():
@@ -65,7 +65,7 @@ def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict
 
 
 def night_costs(suite: Suite, nights: Sequence[RoundVerdict]) -> tuple[PlatformCost, ...]:
-    """Return the median cost of the nights by platform. Without a measured night, the bound of its deadlines."""
+    """Return each platform's median cost per night, or its upper bound."""
     return tuple(_platform_cost(suite, name, nights) for name in suite.platforms)
 
 
@@ -94,7 +94,7 @@ def _platform_cost(suite: Suite, name: str, nights: Sequence[RoundVerdict]) -> P
 
 
 def total(costs: Sequence[PlatformCost]) -> float | None:
-    """Return the cost of all platforms. `None` if the price of one is unknown."""
+    """Return all platforms' total cost; `None` if a price is unknown."""
     nights = [cost.night for cost in costs]
     return None if any(night is None for night in nights) else sum(night for night in nights if night is not None)
 

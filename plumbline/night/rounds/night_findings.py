@@ -1,4 +1,4 @@
-"""Findings and causes of a night, added to each platform's result. Pure."""
+"""Findings and causes from comparing nights, added to each platform's result. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SLOW = frozenset({*MACHINE_CODES, "software"})
 
 
 def apply_nights(results: Results, nights: Nights, accuracy_margin: float) -> dict[str, dict[str, PlatformResult]]:
-    """Add the decision engine's findings: with a reference, it owns the throughput instead of the gate."""
+    """Add the decision engine's findings, which replace the throughput gate's."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for platform, night in nights.items():
         for workload, platforms in changed.items():
@@ -77,7 +77,7 @@ def _applied(
 
 
 def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add the equivalence of the accuracy by tonight's software: it vouches for an undecided pair, and accuses none.
+    """Add an accuracy equivalence test, which never worsens a verdict.
 
     Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass. A loss is
     called by the decision engine.
@@ -127,7 +127,7 @@ def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> Platf
 
 
 def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
-    """Drop the gate's throughput finding where the history judges throughput."""
+    """Drop the gate's throughput finding if the decision engine judges throughput."""
     owned = any(one.line.metric.name == "throughput" and one.reason not in ("learning", "missing") for one in decided)
     gate = [finding for finding in result.findings if finding.check == CHECK]
     if not owned or not gate:
@@ -145,7 +145,7 @@ def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> Plat
 def _with_ab_answer(
     result: PlatformResult, decided: Sequence[LineDecision], change: SoftwareChange, signs: Cause | None
 ) -> PlatformResult:
-    """Correct the causes from signs: an A/B on the machine outweighs them."""
+    """Replace guessed causes by the A/B test's result."""
     answered = [one for one in decided if one.decision.difference is not None]
     named = next((one for one in answered if one.decision.reason == "software"), None)
     if named is not None:
@@ -158,7 +158,7 @@ def _with_ab_answer(
 
 
 def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Cause:
-    """Return the cause of a drift over the nights: software by an A/B, else by the machine's signs."""
+    """Return the cause of nightly drift, from A/B or machine measurements."""
     decision, words = one.decision, sentence(one)
     tried: tuple[str, ...] = ()
     if decision.difference is not None:

@@ -1,4 +1,4 @@
-"""Decisions on tonight's records against earlier nights, with their experiments. Pure."""
+"""Decisions on tonight's records, by earlier nights and experiments. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from plumbline.schema.verdict import Cause
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Series by platform, and times of accepted records by platform and workload."""
+    """Series by platform, and acceptance times by platform and workload."""
 
     series: Mapping[str, SeriesFile] = field(default_factory=dict)
     accepted: Mapping[str, Mapping[str, Sequence[datetime]]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class PlatformNight:
-    """Decisions of one platform's night, with the rows to append to its series."""
+    """Decisions on one platform's night, with new series rows."""
 
     decisions: tuple[LineDecision, ...] = ()
     rows: tuple[NightRow, ...] = ()
@@ -66,7 +66,7 @@ Nights = Mapping[str, PlatformNight]
 
 
 def limits_of(suite: Suite, platform: str = "") -> Allowed:
-    """Return the engine's limits under a suite's gates, with the platform's own throughput limit, if set."""
+    """Return the decision engine's limits for a suite or one platform."""
     own = suite.platforms[platform].throughput_drop if platform else None
     gates = suite.gates if own is None else suite.gates.replace(throughput_drop=own)
     return allowed_for(
@@ -85,7 +85,7 @@ def decide_nights(
     baselines: Baselines | None = None,
     now: datetime | None = None,
 ) -> Nights:
-    """Decide on every metric of every platform that has a record tonight, at `now` by the controller's clock.
+    """Decide on every metric of every platform recorded tonight.
 
     Reruns confirm a loss; an A/B then distinguishes software from machine.
     """
@@ -100,7 +100,7 @@ def _night(  # noqa: PLR0917 - all that is known of one platform's night
     round_: Round, gathered: GatheredRecords, history: History, baselines: Baselines, platform: str,
     now: datetime | None,
 ) -> PlatformNight:  # fmt: skip
-    """Return the rows that one platform adds to its series, and the verdict on each of its metrics."""
+    """Return one platform's new series rows, and decisions on each metric."""
     tonight = [record for one, record in gathered.records.items() if (one.platform, one.what) == (platform, MAIN)]
     # A record that lacks evidence measured something else: it never enters the series.
     rows = [row_of(record.record, now) for record in tonight if stands_alone(record)]
@@ -131,7 +131,7 @@ def _decided(
     platform: str,
     changes: Mapping[str, SoftwareChange],
 ) -> tuple[LineDecision, ...]:
-    """Decide on a platform's metrics by reruns, then by an A/B."""
+    """Decide on a platform's metrics by reruns, then by an A/B test."""
     answers, states = rerun_answers(lines, gathered, platform), software_states(lines, changes)
     asked = judge_lines(lines, allowed, answers, states)
     answers = with_ab_answers(asked, gathered, platform, answers)
@@ -145,7 +145,7 @@ def _with_notes(
     changes: Mapping[str, SoftwareChange],
     baselines: Baselines,
 ) -> LineDecision:
-    """Add notes: the phases of a shift; else the software, and reruns that do not count."""
+    """Add notes on step phases, software, and ignored reruns."""
     workload = one.line.workload
     if not one.shifted:
         notes = (changes[workload].note, rerun_note(gathered, platform, workload))
@@ -158,7 +158,7 @@ def _with_notes(
 
 
 def _seed(*names: str) -> int:
-    """Return the seed of a night's A/B: a round's name ends in random characters."""
+    """Return a random seed for a night's A/B test from these names."""
     return int(digest_bytes("/".join(names).encode())[:15], 16)
 
 
@@ -183,7 +183,7 @@ def _change(  # noqa: PLR0917 - all that is known of one platform's software
 
 
 def night_reruns(nights: Nights, num_reruns: int = 4) -> tuple[Assignment, ...]:
-    """Return the reruns that open decisions need, once per workload and platform."""
+    """Return the reruns that undecided metrics need."""
     wanted = {
         (platform, decision.line.workload): None
         for platform, night in nights.items()
@@ -195,7 +195,7 @@ def night_reruns(nights: Nights, num_reruns: int = 4) -> tuple[Assignment, ...]:
 
 
 def night_abs(nights: Nights, allowed: Allowed) -> tuple[Assignment, ...]:
-    """Return at most one A/B per platform: of the workload with the largest loss.
+    """Return at most one A/B test per platform, for its largest regression.
 
     It has as many blocks as the level of its series takes.
     """

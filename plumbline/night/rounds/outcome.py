@@ -1,4 +1,4 @@
-"""Verdict of a round and of each platform, with their headlines and events. Pure."""
+"""Verdict of a round and its platforms, with headlines and events. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNAVAILABLE = "unavailable"
 
 
 def absent_result(absence: Absence) -> PlatformResult:
-    """Return the result of a missing record: invalid if broken, else inconclusive."""
+    """Return the result for a missing record: invalid if broken, else inconclusive."""
     outcome: Outcome = "invalid" if absence.broken else "inconclusive"
     finding = Finding(check=absence.check, outcome=outcome, detail=absence.why)
     return PlatformResult(
@@ -97,7 +97,7 @@ def sum_up(round_: Round, platforms: Mapping[str, PlatformResult], **more: objec
 
 
 def headline(verdict: RoundVerdict) -> str:
-    """Return one line: the outcome, and the worst platform's check, numbers and cause."""
+    """Return a one-line summary: outcome, worst platform, check, numbers and cause."""
     if verdict.verdict == "pass":
         passed = [name for name, result in verdict.platforms.items() if result.verdict == "pass"]
         return one_line("; ".join([f"pass: {', '.join(passed)}", *verdict.notes]))
@@ -124,7 +124,7 @@ def _why(result: PlatformResult) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RoundEvent:
-    """Event `plumbline.round.VERDICT` or `plumbline.platform.VERDICT`."""
+    """Prefect event `plumbline.round.VERDICT` or `plumbline.platform.VERDICT`."""
 
     name: str
     resource: Mapping[str, str]

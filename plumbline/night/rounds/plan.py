@@ -1,4 +1,4 @@
-"""Assignments of a round: one training per platform and workload, with stable names."""
+"""Assigned trainings of a round, with stable names."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _NONCE_DIGITS = 32
 
 
 def new_round_id(now: datetime, salt: str) -> str:
-    """Return a round's name: sorted by time, with a salt for uniqueness."""
+    """Return a new round name: sortable by time, with random characters."""
     return f"{now.astimezone(UTC):{ROUND_TIME}}-{salt[:6]}"
 
 
 def round_of_run(suite: str, run_id: str, due: datetime) -> str:
-    """Return the name of the round of a flow run, equal for each start of the run."""
+    """Return a flow run's round name, equal for each start."""
     # A digest: ids of runs that are made close together begin with the same digits.
     return new_round_id(due, digest_json([suite, run_id]))
 
 
 def check_round_id(name: str, *, where: str, key: str = "") -> str:
-    """Return a user's round name. Raise `ConfigurationError` if invalid."""
+    """Validate a user's round name; raise `ConfigurationError` if invalid."""
     try:
         return TypeAdapter[str](Name).validate_python(name)
     except ValidationError as error:
@@ -44,19 +44,19 @@ def check_round_id(name: str, *, where: str, key: str = "") -> str:
 
 
 def night_of(round_id: str) -> str:
-    """Return the date in a round's name, or the name itself."""
+    """Return the date in a round's name, or the whole name."""
     date = round_id.partition("-")[0]
     return f"{date[:4]}-{date[4:6]}-{date[6:]}" if len(date) == _DATE_DIGITS and date.isdigit() else round_id
 
 
 def by_time(round_id: str) -> tuple[bool, str]:
-    """Return a sort key that puts names with a date last."""
+    """Return a sort key by which dated names come last."""
     return night_of(round_id) != round_id, round_id
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One training of the round."""
+    """One assigned training of the round."""
 
     platform: str
     workload: str
@@ -96,14 +96,14 @@ class Round:
         return {workload: spec for workload, spec in self.specs.items() if workload in chosen}
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Return each platform's workloads."""
+        """Return one assignment for each platform's workloads."""
         return tuple(
             Assignment(platform, workload, MAIN)
             for workload in self.specs for platform in self.suite.platforms if workload in self.specs_of(platform)
         )  # fmt: skip
 
     def job(self, assignment: Assignment) -> Job:
-        """Return the dispatch job of an assignment, with its platform's deadlines."""
+        """Return an assignment's dispatch job, with its platform's deadlines."""
         platform = self.suite.platforms[assignment.platform]
         text = assignment.workload if assignment.what == MAIN else f"{assignment.workload}-{assignment.what}"
         return Job(
@@ -117,7 +117,7 @@ class Round:
         )
 
     def order(self, assignment: Assignment, attempt: int) -> TrainingOrder:
-        """Return the worker's order for an attempt."""
+        """Return the order that a worker receives for an attempt."""
         platform, spec = self.suite.platforms[assignment.platform], self.specs[assignment.workload]
         key = self.job(assignment).key
         name = record_id(key, attempt)

@@ -1,4 +1,4 @@
-"""Decision about a round's run that may have lost its process, from the run's real state. Pure."""
+"""Decision whether to resume a possibly crashed round. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNATTENDED_SECONDS = 900
 
 
 class Step(StrEnum):
-    """Action that moves a round on."""
+    """Action that continues or ends a crashed round."""
 
     CRASH = "crash"
     RESUME = "resume"
@@ -25,7 +25,7 @@ class Step(StrEnum):
 
 
 def next_step(state: str, seconds: float, crashes: int, *, is_attended: bool) -> Step | None:
-    """Return the step for a round in a state of Prefect. `None` if it is best left alone.
+    """Return the next action for a round's Prefect state, or `None`.
 
     `seconds` are those since the state began or the controller's last sign of life. `is_attended` is whether a worker
     for the round is online.

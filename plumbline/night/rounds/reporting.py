@@ -1,4 +1,4 @@
-"""Report of a round, with its earlier nights, and the link to it."""
+"""Report of a round, including earlier nights, and the report's link."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _SET = "set report_url in the suite for a link that opens in a browser"
 
 @dataclass(frozen=True, slots=True)
 class ReportLink:
-    """Address of a report, with a note on its validity."""
+    """Address of a report, with a note on how long it works."""
 
     url: str
     note: str = ""
 
 
 def link_to(central: CentralStore, key: str, report_url: str, *, now: datetime | None = None) -> ReportLink:
-    """Return the best link to an object of the central store.
+    """Return the best available link to a central store object.
 
     `report_url` is the address of a static site or proxy that serves the store; without it, a presigned link valid for
     a week; else the object's path or URL, with a note.
@@ -67,14 +67,14 @@ def link_to(central: CentralStore, key: str, report_url: str, *, now: datetime |
 
 
 def report_key(verdict: RoundVerdict) -> str:
-    """Return the key of a round's report in the central store."""
+    """Return the central store key of a round's report."""
     return round_key(verdict.suite, verdict.round, "report.html")
 
 
 def write_report(
     round_: Round, verdict: RoundVerdict, gathered: GatheredRecords, baselines: Baselines, central: CentralStore
 ) -> tuple[RoundVerdict, str]:
-    """Write the report. Return the verdict with its link and note, and the report's charts as one Markdown page."""
+    """Write the report; return the verdict with link, and Markdown charts."""
     link = link_to(central, report_key(verdict), round_.suite.report_url)
     verdict = verdict.replace(report=link.url, report_note=link.note)
     nights = [*reversed(last_rounds(central, verdict.suite, _NIGHTS, without=verdict.round)), verdict]
@@ -105,14 +105,14 @@ def record_links(central: CentralStore, records: Iterable[LoadedRecord], report_
 def earlier_records(
     central: CentralStore, suite: str, platforms: Iterable[str], round_id: str, since: str = ""
 ) -> dict[str, RunRecord]:
-    """Return each platform's first record of the round `since`, by default of the night before `round_id`."""
+    """Return each platform's first record in the round `since` (default: previous)."""
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="earlier") as pool:
         found = pool.map(lambda name: (name, _earlier_record(central, suite, name, round_id, since)), platforms)
         return {name: record for name, record in found if record is not None}
 
 
 def _earlier_record(central: CentralStore, suite: str, platform: str, round_id: str, since: str) -> RunRecord | None:
-    """Return the record. `None` where none is left: a missing one must not prevent a report."""
+    """Return a platform's earlier record, or `None` if no longer stored."""
     try:
         series = read_series(central, suite, platform)
     except InvalidInputError:
@@ -124,12 +124,12 @@ def _earlier_record(central: CentralStore, suite: str, platform: str, round_id: 
 
 
 def keep_report(central: CentralStore, verdict: RoundVerdict, page: str) -> None:
-    """Write the page under the round's report key."""
+    """Store the page under the round's report key."""
     central.put_text(report_key(verdict), page)
 
 
 def last_rounds(central: CentralStore, suite: str, count: int, *, without: str = "") -> list[RoundVerdict]:
-    """Return the suite's last `count` rounds, the newest first. An unreadable one must not prevent tonight's report."""
+    """Return the suite's last `count` readable rounds, newest first."""
     names = [name for name in reversed(central.list_rounds(suite)) if name[1] != without]
     same: list[RoundVerdict] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="history") as pool:

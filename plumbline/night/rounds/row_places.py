@@ -1,4 +1,4 @@
-"""Places of rows that differ: file, line and text of the user's own data, where its store can be read."""
+"""Places of different rows in the user's own data files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Results = dict[str, dict[str, PlatformResult]]
 
 
 def placed_results(round_: Round, results: Results, gathered: GatheredRecords, baselines: Baselines) -> Results:
-    """Return the results with the places of rows that differ.
+    """Return the results with file and line added for different rows.
 
     They are unchanged where the data cannot be read.
     """
@@ -61,7 +61,7 @@ def placed_results(round_: Round, results: Results, gathered: GatheredRecords, b
 def _against(
     result: PlatformResult, records: Mapping[str, LoadedRecord], baseline: LoadedRecord | None
 ) -> LoadedRecord | None:
-    """Return the record to compare a platform's data with."""
+    """Return the record that a platform's data is compared with."""
     for finding in result.findings:
         if finding.check == "data.rows" and finding.outcome == "drift":
             kind, _, name = finding.against.partition(" ")
@@ -70,7 +70,7 @@ def _against(
 
 
 def placed_rows(judgement: J, reference: LoadedRecord, candidate: LoadedRecord, store: Store) -> J:
-    """Return the judgement with the places of rows as evidence.
+    """Return the judgement with the places of different rows as evidence.
 
     `store` is the reference's data store. Raise `PlumblineError` if it cannot be read.
     """
@@ -85,7 +85,7 @@ def placed_rows(judgement: J, reference: LoadedRecord, candidate: LoadedRecord, 
 
 
 def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[Fact, ...]:
-    """Return `row 7 is reviews.csv, line 17, "text"` for each row.
+    """Describe each row like `row 7 is reviews.csv, line 17, "text"`.
 
     Rows without a place and a text are left out.
     Raise `PlumblineError` if the store cannot be read, or has a different dataset of that name.
@@ -110,7 +110,7 @@ def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[
 
 
 def _texts(store: Store, name: str, manifest: Manifest, rows: Iterable[int]) -> Mapping[int, str]:
-    """Return the bounded text of each row in a shard of moderate size."""
+    """Return each row's text, shortened, from a shard of moderate size."""
     ends = list(accumulate(shard.num_rows for shard in manifest.shards))
     texts: dict[int, str] = {}
     for shard, end in zip(manifest.shards, ends, strict=True):

@@ -1,4 +1,4 @@
-"""Series of a round's platforms: read before judging, extended after the verdict."""
+"""Series of a round's platforms: read before judging, extended afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plumbline.schema.verdict import RoundVerdict
 
 
 def read_history(round_: Round, central: CentralStore) -> History:
-    """Return each platform's series and accepted times, with damaged series by name."""
+    """Return each platform's series and acceptance times, with damaged series by name."""
     series: dict[str, SeriesFile] = {}
     damaged: dict[str, str] = {}
     accepted: dict[str, dict[str, list[datetime]]] = {}
@@ -41,7 +41,7 @@ def read_history(round_: Round, central: CentralStore) -> History:
 
 
 def accepted_times(central: CentralStore) -> dict[str, dict[str, list[datetime]]]:
-    """Return the nights of all accepted records, by platform and workload."""
+    """Return the nights with accepted records, by platform and workload."""
     found: dict[str, dict[str, list[datetime]]] = {}
     for baseline in BaselineBook(central).list()[0]:
         found.setdefault(baseline.platform, {}).setdefault(baseline.workload, []).extend(_accepted(baseline))
@@ -58,7 +58,7 @@ def _accepted(baseline: Baseline) -> list[datetime]:
 def count_unjudged(
     round_: Round, verdict: RoundVerdict, history: Mapping[str, SeriesFile], baselines: Baselines, now: datetime
 ) -> RoundVerdict:
-    """Add the number of unjudged nights to platforms at the suite's limit."""
+    """Add the number of unjudged nights to platforms at the limit."""
     limit = round_.suite.gates.unjudged_nights
     platforms = {}
     for name, result in verdict.platforms.items():
@@ -104,7 +104,7 @@ def write_nights(
     central: CentralStore,
     now: datetime,
 ) -> None:
-    """Append the night to each undamaged series. Idempotent."""
+    """Append tonight to each undamaged series. Idempotent."""
     for platform in verdict.platforms:
         night = nights[platform]
         if night.damage:

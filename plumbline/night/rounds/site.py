@@ -1,4 +1,4 @@
-"""Site over the rounds of the central store: written with each round, and again when rounds are removed."""
+"""Static site over all rounds, rewritten with each round or deletion."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _AT_ONCE = 8
 
 
 def site_key(suite: str, name: str = "index.html") -> str:
-    """Return the key of one of a suite's pages."""
+    """Return the central store key of one of a suite's pages."""
     return f"site/{suite}/{name}"
 
 
 def write_site(central: CentralStore, suite: Suite) -> str:
-    """Write the suite's pages and the index, and remove the pages of former platforms. Return the suite's key."""
+    """Write the suite's pages and the index; return the suite page's key. Pages of former platforms are removed."""
     names = list(suite.platforms)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="site") as pool:
         series = dict(zip(names, pool.map(lambda name: _series(central, suite.name, name), names), strict=True))
@@ -65,7 +65,7 @@ def _platform_pages(
 
 
 def connect_reports(central: CentralStore, suite: str, rounds: Iterable[str], report_url: str) -> None:
-    """Link the reports of new or removed rounds, and those beside them, to each other and to the suite's page.
+    """Link neighbouring rounds' reports to each other and the suite's page.
 
     A presigned link opens one object only: where the store has no site, `plumbline store site --serve` adds the links.
     """
@@ -82,18 +82,18 @@ def connect_reports(central: CentralStore, suite: str, rounds: Iterable[str], re
 
 
 def list_reports(central: CentralStore, suite: str) -> list[str]:
-    """Return the rounds whose report exists, ordered by time."""
+    """Return the rounds with an existing report, sorted by time."""
     return sorted(_reports(central, suite), key=by_time)
 
 
 def with_neighbours(page: str, suite: str, order: Sequence[str], name: str) -> str:
-    """Return a round's page with links to the rounds before and after it in `order`."""
+    """Return a report page with links to neighbouring rounds in `order`."""
     place = order.index(name)
     return with_nights(page, suite, order[place - 1] if place else "", "".join(order[place + 1 : place + 2]))
 
 
 def _reports(central: CentralStore, suite: str) -> set[str]:
-    """Return the rounds whose report exists."""
+    """Return the rounds with an existing report."""
     keys = (info.key.split("/") for info in central.store.list(f"rounds/{suite}/"))
     return {parts[2] for parts in keys if len(parts) == 4 and parts[3] == _REPORT}
 
@@ -115,7 +115,7 @@ def _latest(
 
 
 def _suites(central: CentralStore, current: str) -> list[SuiteRow]:
-    """Return each suite of the store with its newest readable round."""
+    """Return each suite in the store with its newest readable round."""
     rounds: dict[str, list[str]] = {}
     for suite, name in central.list_rounds():
         rounds.setdefault(suite, []).append(name)

@@ -1,4 +1,4 @@
-"""Comparison of tonight's software with the baseline's, and the A/B that tests it. Pure."""
+"""Comparison of tonight's software with the baseline's, and its A/B test. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MACHINE_CODES: frozenset[CauseCode] = frozenset({"loader", "transfer", "throttli
 
 @dataclass(frozen=True, slots=True)
 class SoftwareChange:
-    """Difference of tonight's software from the baseline's, and its A/B."""
+    """Difference of tonight's software from the baseline's, and its A/B test."""
 
     state: Software
     order: AbOrder | None = None
@@ -46,7 +46,7 @@ class SoftwareChange:
 
     @property
     def note(self) -> str:
-        """Return the finding's phrase on the software; empty if equal."""
+        """Describe the software change for a finding, or return ""."""
         left = f"not restored: {', '.join(self.beside)}" if self.beside and self.state == "can-differ" else ""
         return "; ".join(part for part in (self.why, left) if part)
 
@@ -91,7 +91,7 @@ def software_change(
 def _obstacle(
     baseline: Fingerprint, tonight: Fingerprint, names: Sequence[str], beside: Sequence[str], budget: Dispatch
 ) -> str:
-    """Return why no A/B can be run, or ""."""
+    """Return why no A/B test is possible, or ""."""
     if _minor(baseline.python) != _minor(tonight.python):
         return f"the baseline ran on Python {baseline.python}: its environment cannot be built here"
     if not names:
@@ -100,7 +100,7 @@ def _obstacle(
 
 
 def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "") -> SoftwareChange:
-    """Return the change after its A/B. An A/B without a result leaves nothing to test."""
+    """Return the software change after its A/B test."""
     if evidence is None:
         return (
             replace(change, state="unavailable", order=None, why=f"the A/B left no record: {lost}") if lost else change
@@ -112,7 +112,7 @@ def with_ab(change: SoftwareChange, evidence: AbEvidence | None, lost: str = "")
 
 
 def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_tested: int) -> Answers:
-    """Add the A/B's runs for the decision engine, [blocks, 2] of each environment."""
+    """Return the A/B test's results for the decision engine."""
     blocks = _whole_blocks(evidence)
     ours, theirs = (np.full((len(blocks), 2), math.nan) for _ in range(2))
     for row, runs in enumerate(blocks):
@@ -123,7 +123,7 @@ def ab_answers(answers: Answers, evidence: AbEvidence, metric: Metric, num_teste
 
 
 def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
-    """Return the A/B blocks whose runs are complete."""
+    """Return the A/B test's blocks with complete runs."""
     blocks: dict[int, list[AbRun]] = {}
     for run in evidence.runs:
         blocks.setdefault(run.block, []).append(run)
@@ -131,7 +131,7 @@ def _whole_blocks(evidence: AbEvidence) -> list[list[AbRun]]:
 
 
 def hosts_of(baseline: Fingerprint, tonight: Fingerprint) -> tuple[str, ...]:
-    """Name both machines where they differ, by host or by accelerator."""
+    """Name both machines if host or accelerators differ."""
     before, after = (
         ", ".join([fingerprint.hostname, *sorted(gpu.uuid for gpu in fingerprint.gpus)])
         for fingerprint in (baseline, tonight)
@@ -140,7 +140,7 @@ def hosts_of(baseline: Fingerprint, tonight: Fingerprint) -> tuple[str, ...]:
 
 
 def machine_cause(baseline: LoadedRecord | None, runs: Sequence[LoadedRecord]) -> Cause | None:
-    """Return the machine's cause on which the signs of all tonight's runs agree.
+    """Return the hardware cause that all of tonight's runs suggest, or `None`.
 
     Signs are relative to the accepted record, so runs on a different machine class are ignored.
     """

@@ -1,1 +1,1 @@
-"""Differences between versions of the libraries: one module per library, and no version check elsewhere."""
+"""Compatibility with library versions: one module per library, no version checks elsewhere."""

@@ -1,4 +1,4 @@
-"""torch 2.4 to the newest: settings that some versions have not.
+"""Compatibility with torch 2.4 and newer: settings that some versions lack.
 
 A setting has the same name in every record. Where a version has only an older switch, the switch is set and read under
 the newer name. `UNSTATED` lists the settings that a version cannot state.
@@ -45,7 +45,7 @@ UNSTATED = () if _HAS_LEAVES else tuple(_key(path) for path in _LEAVES if path n
 
 
 def set_fp32_precision(*, tf32: bool) -> dict[str, Scalar]:
-    """Allow or forbid TF32 everywhere; return the names and values that have to be read afterwards."""
+    """Allow or forbid TF32 everywhere; return the expected settings for verification."""
     # The older switches first: the newer settings below then decide, and both show the same value.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -60,7 +60,7 @@ def set_fp32_precision(*, tf32: bool) -> dict[str, Scalar]:
 
 
 def read_fp32_precision() -> dict[str, Scalar]:
-    """Return the precision of fp32 operations, as torch reports it."""
+    """Return the fp32 precision settings that torch reports."""
     if _HAS_LEAVES:
         return {_key(path): _backend(path).fp32_precision for path in _LEAVES}
     return {_key(path): "tf32" if _backend(module).allow_tf32 else "ieee" for path, module in _SWITCHED.items()}
@@ -71,7 +71,7 @@ def _reductions() -> list[str]:
 
 
 def set_reductions(*, narrow: bool) -> dict[str, Scalar]:
-    """Allow or forbid narrow sums in matrix products; return the names and values that have to be read afterwards.
+    """Allow or forbid reduced-precision matmul reductions; return the expected settings.
 
     Products in fp16 never accumulate in fp16, as is torch's own default.
     """
@@ -82,19 +82,19 @@ def set_reductions(*, narrow: bool) -> dict[str, Scalar]:
 
 
 def read_reductions() -> dict[str, Scalar]:
-    """Return whether narrow sums are allowed in matrix products."""
+    """Return whether matmuls may use reduced-precision reductions."""
     return {f"cuda.matmul.{name}": bool(getattr(torch.backends.cuda.matmul, name)) for name in _reductions()}
 
 
 def adafactor(groups: list[dict[str, Any]], *, lr: float) -> torch.optim.Optimizer:
-    """Return torch's Adafactor, which exists since 2.5."""
+    """Return torch's Adafactor class (torch 2.5 or newer)."""
     if not hasattr(torch.optim, "Adafactor"):
         raise _too_old("adafactor", "2.5", "optimizer")
     return torch.optim.Adafactor(groups, lr=lr)
 
 
 def shard(model: nn.Module, device: torch.device, world: int) -> None:
-    """Shard a model over `world` processes by FSDP2, each layer by itself; public since 2.6."""
+    """Shard each layer over `world` processes by FSDP2 (torch 2.6+)."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
@@ -114,14 +114,14 @@ def _too_old(what: str, version: str, key: str) -> ConfigurationError:
 
 
 def default_compiler() -> str:
-    """Return the name of the compiler that `torch.compile` takes; it can be chosen since 2.12."""
+    """Return the default backend of `torch.compile`."""
     read = getattr(torch.compiler, "get_default_backend", None)
     chosen = "inductor" if read is None else read()
     return str(getattr(chosen, "__name__", chosen))
 
 
 def without_compiler() -> AbstractContextManager[Any]:
-    """Return a context in which compiled functions run their own Python code.
+    """Return a context in which compiled functions run eagerly.
 
     Until 2.5 nothing can say this; the compiled function that a learning curve calls computes integers.
     """
@@ -146,7 +146,7 @@ _CODES = {
 
 
 def device_error_code(error: BaseException) -> int | None:
-    """Return the CUDA runtime's code of a device error; `None` for any other error."""
+    """Return the CUDA runtime error code of an exception, else `None`."""
     kind = getattr(torch, "AcceleratorError", None)  # since 2.8
     if kind is not None:
         return getattr(error, "error_code", None) if isinstance(error, kind) else None

@@ -1,4 +1,4 @@
-"""transformers 4.41 to the newest: how a model chooses its attention.
+"""Compatibility with transformers 4.41 and newer: attention implementations, masks, checkpointing.
 
 Since 5.0 the models of the BERT family call the function that the configuration names, in a table to which functions
 can be added. Until 4.57 a model's constructor chose a class for each attention module, from a table in the model's
@@ -20,7 +20,7 @@ _TABLE = "ATTENTION_CLASSES"
 
 
 def attention_of(model: nn.Module) -> str:
-    """Return the name of the attention that the built model computes."""
+    """Return the name of the attention implementation that the model uses."""
     config: Any = model.config
     asked = str(config._attn_implementation)  # noqa: SLF001 - it has no other name
     classes = _classes(model)
@@ -30,7 +30,7 @@ def attention_of(model: nn.Module) -> str:
 
 
 def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
-    """Return the function of (queries, keys, values, scale) that the built model computes as its attention.
+    """Return the model's attention function of (queries, keys, values, scale).
 
     Until 4.57 only `sdpa` is a function; `None` for others.
     """
@@ -47,9 +47,9 @@ def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
 
 
 def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
-    """Make a built model compute attention by its formula, with the model's own dropout modules.
+    """Make a model compute attention eagerly, with its own dropout modules.
 
-    Until 4.57 the model's class `eager` is that formula; since 5.0 `formula` is added as `name`. Raise
+    Until 4.57 the model's class `eager` does so; since 5.0 `formula` is added as `name`. Raise
     `ConfigurationError` for a model that chooses its attention in neither way.
     """
     config: Any = model.config
@@ -78,7 +78,7 @@ def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., An
 
 
 def register_base_first(model: nn.Module) -> None:
-    """Let a model list its base before its heads, so that a tied parameter has the same name in every version.
+    """Register the base model before its heads, to stabilise tied names.
 
     Since 5.0 some models register their head first: XLM-RoBERTa's table of tokens would be `lm_head.decoder.weight`.
     """
@@ -93,30 +93,30 @@ def register_base_first(model: nn.Module) -> None:
 
 
 def looks_for_padding(model: nn.Module) -> bool:
-    """Return whether a model infers padding from its ids without a mask: until 4.57, and GPT-2."""
+    """Return whether a model infers padding from token ids, without a mask."""
     return is_causal(model) or not hasattr(_source(model), "create_bidirectional_mask")
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Return whether tokens attend to earlier ones alone."""
+    """Return whether tokens attend only to earlier tokens."""
     return any(getattr(module, "is_causal", False) for module in model.modules())
 
 
 def takes_made_masks(model: nn.Module) -> bool:
-    """Return whether a model accepts a mask made by `made_mask`: since 5.0, with full attention in every layer."""
+    """Return whether a model accepts masks from `made_mask`."""
     source = _source(model)
     is_plain = not hasattr(source, "create_bidirectional_sliding_window_mask") and not is_causal(model)
     return hasattr(source, "create_bidirectional_mask") and is_plain and attention_of(model) in {"eager", "sdpa"}
 
 
 def made_mask(model: nn.Module, padding: torch.Tensor) -> torch.Tensor:
-    """Return the mask that transformers makes for `padding`, of shape (rows, length), without reading its values."""
+    """Return the attention mask that transformers makes for `padding`."""
     rows, length = padding.shape
     return _as_mask(model, padding.bool()[:, None, None, :].expand(rows, 1, length, length))
 
 
 def mask_of_texts(model: nn.Module, texts: torch.Tensor) -> torch.Tensor:
-    """Return the mask of packed rows, in which each token attends to those of its own text; `texts` numbers them."""
+    """Return a packed attention mask: tokens attend within their text."""
     return _as_mask(model, texts[:, None, :, None] == texts[:, None, None, :])
 
 
@@ -128,7 +128,7 @@ def _as_mask(model: nn.Module, mask: torch.Tensor) -> torch.Tensor:
 
 
 def recompute_layers(model: nn.Module, *, draws: bool = False) -> bool:
-    """Let each layer run again in the backward pass instead of keeping what it computed; return whether it can.
+    """Enable activation checkpointing for all layers; return whether the model supports it.
 
     A model that `draws` gets the same random numbers again. The name `gradient_checkpointing_enable` is deprecated
     since 5.23.
@@ -147,14 +147,14 @@ def _source(model: nn.Module) -> Any:
 
 
 def _classes(model: nn.Module) -> dict[str, type[nn.Module]]:
-    """Return the attention classes by name; none since 5.0."""
+    """Return the attention classes by name; empty since transformers 5.0."""
     source = _source(model)
     table = next((name for name in vars(source) if name.endswith(_TABLE)), "")
     return dict(getattr(source, table)) if table else {}
 
 
 def _choose(model: nn.Module, classes: dict[str, type[nn.Module]]) -> None:
-    """Turn every attention module into one of the class `eager`, from which the other classes inherit."""
+    """Convert every attention module to the eager implementation."""
     others = tuple(kind for name, kind in classes.items() if name != "eager")
     module: Any
     for module in model.modules():

@@ -1,1 +1,1 @@
-"""Portable arithmetic: training with equal bits on every device."""
+"""Portable arithmetic: training with bitwise equal results on every device."""

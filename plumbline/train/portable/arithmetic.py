@@ -1,4 +1,4 @@
-"""Torch modes that replace a training's operations by their portable forms.
+"""Torch modes that replace a training's operations with portable implementations.
 
 The upper mode (`torch.overrides.TorchFunctionMode`) replaces fused functions by compositions, which autograd then
 differentiates; the lower mode (`TorchDispatchMode`) handles every operation of forward, backward and update below
@@ -31,7 +31,7 @@ _MOST_PRODUCTS = 256
 
 
 class _Compositions(TorchFunctionMode):
-    """Torch mode that replaces fused functions, also in recomputed modules.
+    """Torch mode that replaces fused functions, including recomputed modules.
 
     Torch suspends a function mode inside the functions that the mode handles, `backward` among them. Activation
     checkpointing calls modules there; each such call has a mode of its own.
@@ -56,7 +56,7 @@ class _Compositions(TorchFunctionMode):
 
     @contextlib.contextmanager
     def also_recomputed(self) -> Iterator[None]:
-        """Enter a mode around each module called in the backward pass."""
+        """Enter this mode around modules that the backward pass recomputes."""
         before = register_module_forward_pre_hook(self._enters)
         after = register_module_forward_hook(self._leaves, always_call=True)
         try:
@@ -84,7 +84,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _widened(value: Any) -> Any:
-    """Convert narrow floats to fp64, also inside lists."""
+    """Convert low-precision floats to fp64, including nested lists."""
     if isinstance(value, torch.Tensor):
         return value.to(torch.float64) if value.dtype in _NARROW else value
     if isinstance(value, (list, tuple)):
@@ -99,7 +99,7 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
 
 
 class PortableOperations(TorchDispatchMode):
-    """Mode that computes each operation in portable arithmetic."""
+    """Torch dispatch mode that computes each operation in portable arithmetic."""
 
     def __init__(self, slices: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -128,7 +128,7 @@ class PortableOperations(TorchDispatchMode):
 
     @staticmethod
     def _integers(func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an integer operation natively; raise if its result has fractions."""
+        """Run an integer operation natively; raise if its result is floating-point."""
         result = func(*args, **kwargs)
         if any(tensor.is_floating_point() or tensor.is_complex() for tensor in _tensors([result])):
             raise UnportableOperationError(str(func), "on whole numbers")
@@ -143,7 +143,7 @@ def _format(tensors: list[torch.Tensor]) -> torch.dtype:
 
 
 def _in_fp64(form: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    """Run a form in fp64, and round its result once to `dtype`."""
+    """Run a portable implementation in fp64, then round once to `dtype`."""
     result = form(*_widened(args), **{key: _widened(value) for key, value in kwargs.items()})
     return result if dtype == torch.float64 or kwargs.get("dtype") is not None else _narrowed(result, dtype)
 
@@ -158,14 +158,14 @@ def _stored(target: Any, result: Any) -> Any:
 
 @contextlib.contextmanager
 def portable_arithmetic(slices: int) -> Iterator[None]:
-    """Use portable operations inside; products use `slices` integers per entry."""
+    """Run the context in portable arithmetic, with `slices` integers per matmul entry."""
     compositions = _Compositions()
     with compositions, PortableOperations(slices), compositions.also_recomputed():
         yield
 
 
 class PortableFloat(float):
-    """Float with powers by repeated products and the IEEE square root.
+    """Float with reproducible powers: repeated products and IEEE square root.
 
     Optimizers compute `1 - beta**step` and its root on the host, where `pow` rounds differently per C library.
     """
@@ -186,7 +186,7 @@ class PortableFloat(float):
         return PortableFloat(result)
 
     def __rsub__(self, other: Any) -> Any:
-        """Return `other - self` as a `PortableFloat`, as its root follows."""
+        """Return `other - self` as a `PortableFloat`, so later roots stay portable."""
         return PortableFloat(float(other) - float(self))
 
 
@@ -195,7 +195,7 @@ SCALES = "_step_supports_amp_scaling"
 
 
 def make_portable(optimizer: torch.optim.Optimizer) -> None:
-    """Use the optimizer's plain implementation, with portable betas."""
+    """Switch an optimizer to its plain implementation with portable betas."""
     if hasattr(optimizer, SCALES):
         setattr(optimizer, SCALES, False)
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Torch functions as textbook compositions of small operations, for autograd.
+"""Torch functions as compositions of small differentiable operations.
 
 The same formula in a model's own code gives the same bits, forward and backward.
 """
@@ -38,7 +38,7 @@ def layer_norm(
     values: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
     eps: float = 1e-5, *_: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """Normalise in two passes: the mean, then the variance of the centred values."""
+    """Normalise in two passes: subtract the mean, divide by the standard deviation."""
     dims = list(range(-len(tuple(normalized_shape)), 0))
     centred = values - values.mean(dims, keepdim=True)
     result = centred * torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
@@ -47,14 +47,14 @@ def layer_norm(
 
 
 def softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
-    """Divide exp(x - max) by its sum."""
+    """Compute exp(x - max) divided by its sum."""
     values, dim = _typed(values, dim, dtype)
     raised = (values - values.amax(dim, keepdim=True)).exp()
     return raised / raised.sum(dim, keepdim=True)
 
 
 def log_softmax(values: torch.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
-    """Subtract the logarithm of the sum of exponentials."""
+    """Compute x minus the logarithm of the sum of exponentials."""
     values, dim = _typed(values, dim, dtype)
     return values - values.logsumexp(dim, keepdim=True)
 
@@ -83,7 +83,7 @@ def attention(  # noqa: PLR0917 - torch's own arguments
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute softmax(q kᵀ · scale + mask) v, as transformers' eager attention."""
+    """Compute softmax(q kᵀ · scale + mask) v, like transformers' eager attention."""
     if dropout_p or enable_gqa:
         raise UnportableOperationError(
             "torch.nn.functional.scaled_dot_product_attention", "with dropout or grouped heads"
@@ -99,13 +99,13 @@ def attention(  # noqa: PLR0917 - torch's own arguments
 
 
 def _rows(values: torch.Tensor) -> torch.Tensor:
-    """Return [N, C, ...] or [C] as [rows, C]."""
+    """Reshape [N, C, ...] or [C] to [rows, C]."""
     dim = min(values.dim() - 1, 1)
     return values if values.dim() == 2 else values.movedim(dim, -1).reshape(-1, values.shape[dim])
 
 
 def _over_counted(losses: torch.Tensor, shares: torch.Tensor, labels: torch.Tensor, reduction: str) -> torch.Tensor:
-    """Reduce a loss per row; the mean is over the shares of the counted labels."""
+    """Reduce per-row losses: none, sum, or mean over non-ignored labels."""
     if reduction == "none":
         return losses.reshape(labels.shape)
     return losses.sum() if reduction == "sum" else losses.sum() / shares.sum()
@@ -115,7 +115,7 @@ def cross_entropy(  # noqa: PLR0917 - torch's own arguments
     scores: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
     ignore_index: int = -100, reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute log-sum-exp minus the label's score, over the counted labels."""
+    """Compute cross entropy by log-sum-exp, over the labels that are not ignored."""
     both = bool(label_smoothing) and weight is not None
     if size_average is not None or reduce is not None or labels.is_floating_point() or both:
         raise UnportableOperationError("torch.nn.functional.cross_entropy", "with these arguments")
@@ -136,7 +136,7 @@ def nll_loss(  # noqa: PLR0917 - torch's own arguments
     values: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, size_average: Any = None,
     ignore_index: int = -100, reduce: Any = None, reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
-    """Compute minus the label's log-probability, over the counted labels."""
+    """Compute the negative log-likelihood, over the labels that are not ignored."""
     if size_average is not None or reduce is not None:
         raise UnportableOperationError("torch.nn.functional.nll_loss", "with these arguments")
     rows, flat = _rows(values), labels.reshape(-1)
@@ -181,7 +181,7 @@ _ORIGINALS = {name: _owned(name) for name in COMPOSITIONS}
 
 
 def _with_torchs_names(name: str, form: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Let a composition take `input` and `target` as keywords, and refuse arguments that it does not know."""
+    """Accept torch's keywords `input` and `target`, and reject unknown arguments."""
     signature = inspect.signature(form)
     renamed = dict(zip(("input", "target"), signature.parameters, strict=False))
 

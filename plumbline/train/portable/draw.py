@@ -1,4 +1,4 @@
-"""Answer a round's random test: portable logits of a random row.
+"""Randomized check of a round: portable logits of one random row.
 
 Nothing of an earlier night contains it, and it is equal on all machines.
 """
@@ -16,7 +16,7 @@ from plumbline.train.families import input_fields
 
 
 def drawn_row(batch: Batch, vocab_size: int, draw: str) -> Batch:
-    """Return one row of `batch`, in which drawn tokens replace about half of those without padding."""
+    """Return one random batch row with about half its tokens replaced randomly."""
     ids = batch["input_ids"]
     (first,) = random_keys(1, "row", draw)
     row = int(first % np.uint64(len(ids)))
@@ -28,7 +28,7 @@ def drawn_row(batch: Batch, vocab_size: int, draw: str) -> Batch:
 
 
 def answer(engine: Engine, batch: Batch, draw: str) -> np.ndarray:
-    """Return the logits of the drawn row by the engine's weights now; the caller chooses the arithmetic."""
+    """Return the randomized row's logits with the current weights."""
     piece = drawn_row(batch, engine.spec.model.vocab_size, draw)
     inputs = {name: piece[name].to(engine.ranks.device) for name in input_fields(engine.bare)}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Elementary functions in fp64, from single IEEE operations and tables.
+"""Elementary functions in fp64 from IEEE basic operations and tables.
 
 The functions are exp, log, erf, tanh, sigmoid, cos and sin. Each line is a separate kernel, so that no compiler
 can contract two operations. Libraries round these functions differently by design; these forms have the same result on
@@ -46,7 +46,7 @@ _PI = Decimal("3.14159265358979323846264338327950288419716939937510582")
 
 
 def _erf(x: Decimal, factor: Decimal) -> Decimal:
-    """Sum Kummer's series of erf, whose terms are all positive; `factor` is erf's derivative."""
+    """Compute erf by Kummer's series; `factor` is erf's derivative."""
     term = total = x
     place = 0
     while term > Decimal(10) ** -(_DIGITS - 5):
@@ -103,7 +103,7 @@ def erf_table(device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _blocked(function: Elementwise) -> Elementwise:
-    """Apply `function` block by block."""
+    """Apply `function` block by block, to limit memory."""
 
     def applied(values: torch.Tensor) -> torch.Tensor:
         size = _BLOCK if values.device.type == "cpu" else _DEVICE_BLOCK
@@ -133,7 +133,7 @@ def sqrt(values: torch.Tensor) -> torch.Tensor:
 
 
 def _horner(coefficients: tuple[float, ...], values: torch.Tensor) -> torch.Tensor:
-    """Evaluate a polynomial, highest coefficient first, without contraction."""
+    """Evaluate a polynomial, highest coefficient first, without fused multiply-add."""
     result = values * coefficients[0]
     for coefficient in coefficients[1:-1]:
         result.add_(coefficient)
@@ -142,7 +142,7 @@ def _horner(coefficients: tuple[float, ...], values: torch.Tensor) -> torch.Tens
 
 
 def power_of_two(exponents: torch.Tensor) -> torch.Tensor:
-    """Return 2**n for int64 n in [-1022, 1023], from its bits."""
+    """Return 2**n for int64 n in [-1022, 1023], by setting exponent bits."""
     return ((exponents + 1023) << 52).view(torch.float64)
 
 
@@ -163,7 +163,7 @@ def exp(values: torch.Tensor) -> torch.Tensor:
 
 @_blocked
 def log(values: torch.Tensor) -> torch.Tensor:
-    """Return the natural logarithm of normal positive numbers; -infinity at 0, NaN below it."""
+    """Return the natural logarithm; -inf at 0, NaN below."""
     bits = values.contiguous().view(torch.int64)
     exponent = (bits >> 52) - 1023
     mantissa = ((bits & _MANTISSA) | _ONE).view(torch.float64)
@@ -185,7 +185,7 @@ def log(values: torch.Tensor) -> torch.Tensor:
 
 @_blocked
 def erf(values: torch.Tensor) -> torch.Tensor:
-    """Return the error function, by Taylor's series around table entries."""
+    """Return the error function by Taylor series around table entries."""
     size = values.abs().clamp_(max=float(ERF_LIMIT))
     nearest = size.mul(ERF_STEP).round_().nan_to_num_(nan=0.0)
     rest = size.sub_(nearest / ERF_STEP)
@@ -224,7 +224,7 @@ def cos(values: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(values: torch.Tensor, quarter_turns: int) -> torch.Tensor:
-    """Return sin(x + quarter_turns * π/2), by Taylor's series within π/4."""
+    """Return sin(x + quarter_turns * π/2), by a Taylor series within π/4."""
     bounded = values.clamp(-_ANGLE_LIMIT, _ANGLE_LIMIT)
     nearest = bounded.mul(2.0 / math.pi).round_()
     rest = bounded

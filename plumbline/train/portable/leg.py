@@ -1,4 +1,4 @@
-"""Portable leg: repeat the probe's first steps in portable arithmetic."""
+"""Portable run: repeat the probe's first steps in portable arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plumbline.train.taps import ModuleTaps, TapBook
 
 
 class _Pace:
-    """Time limit of the portable leg's further steps."""
+    """Time limit for additional portable steps."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit, self._seconds, self._began = limit, list[float](), 0.0
@@ -40,13 +40,13 @@ class _Pace:
 
     @property
     def is_over(self) -> bool:
-        """Return whether no further step may begin."""
+        """Return whether the time limit allows no further step."""
         seconds = self._seconds
         return self._limit is not None and sum(seconds) + seconds[-1] + seconds[0] > self._limit
 
 
 class _Run(Protocol):
-    """Interface of a run, as the leg needs it."""
+    """Interface of a training run, as the portable run needs it."""
 
     spec: RunSpec
     ranks: Ranks
@@ -59,7 +59,7 @@ class _Run(Protocol):
 
 
 class PortableLeg:
-    """The probe's first steps in portable arithmetic, and two of its later steps behind them.
+    """Portable run of the probe's first steps, and of two later steps.
 
     Products have full precision at tap steps of the first, and a single slice elsewhere. Every process trains on the
     whole global batch, so that the number of processes does not change the bits.
@@ -71,7 +71,7 @@ class PortableLeg:
         self.evidence: PortableEvidence | None = None
 
     def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> PortableEvidence:
-        """Train `steps` steps, and the steps `late` from there on."""
+        """Train `steps` steps, then the steps `late`."""
         context, probe = self._context, self._probe
         # Device memory is scarce; in main memory a collection costs more than it frees.
         if context.ranks.device.type == "cuda":
@@ -114,7 +114,7 @@ class PortableLeg:
         )
 
     def run(self, *, repeat: bool = True) -> None:
-        """Train, then repeat the first step: different bits mean a wrong device."""
+        """Train, then repeat the first step, to detect a faulty device."""
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found = self._train(self._steps, taps, self._late)
@@ -122,7 +122,7 @@ class PortableLeg:
         self.evidence = found.replace(repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn))
 
     def compare_processes(self) -> None:
-        """Record each process whose portable bits differ from most others'."""
+        """Record each process with portable bits that differ from the majority."""
         assert self.evidence is not None  # noqa: S101 - the leg has run
         ranks, found = self._context.ranks, list[RankDifference]()
         for rank, known, other in unlike_most(ranks, self.evidence):
@@ -140,7 +140,7 @@ _Leg = TypeVar("_Leg", PortableEvidence, PortableWindow)
 
 
 def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:
-    """Yield (rank, most others' leg, its leg) of each process that differs."""
+    """Yield (rank, majority's evidence, own evidence) of each process that differs."""
     digests = ranks.gather(digest_json(leg.to_json()))
     usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
     if len(set(digests)) > 1:

@@ -1,4 +1,4 @@
-"""Catalogue of portable operations; any other operation is an error.
+"""Catalogue of portable operations; all others raise an error.
 
 A form takes fp64 tensors and the operation's own arguments. In-place and `out=` variants use the same form.
 """
@@ -48,7 +48,7 @@ BY_CONSTRUCTION: dict[str, tuple[str, ...]] = {
 
 
 class UnportableOperationError(TrainingFailedError):
-    """Operation without a portable form."""
+    """Operation without a portable implementation."""
 
     def __init__(self, operation: str, reason: str = "") -> None:
         self.operation = operation
@@ -59,7 +59,7 @@ class UnportableOperationError(TrainingFailedError):
 
 
 def _added(fresh: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the sum, written into `fresh` if shapes allow."""
+    """Return the sum, in place in `fresh` if shapes allow."""
     return fresh.add_(other) if fresh.shape[fresh.dim() - other.dim() :] == other.shape else fresh + other
 
 
@@ -81,7 +81,7 @@ def _rsub(left: torch.Tensor, right: Any, alpha: PortableScalar = 1) -> torch.Te
 
 
 def _div(left: Any, right: Any, *, rounding_mode: str | None = None) -> torch.Tensor:
-    """Divide by a tensor on the device; CUDA multiplies by a host divisor's reciprocal."""
+    """Divide by an on-device tensor, as CUDA divides inexactly by host scalars."""
     if rounding_mode is not None:
         raise UnportableOperationError("aten.div", f"with rounding_mode={rounding_mode!r}")
     if not isinstance(right, torch.Tensor):
@@ -127,7 +127,7 @@ def _logsumexp(values: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.T
 
 
 def _pow(base: Any, exponent: Any) -> torch.Tensor:
-    """Raise to a small power, a multiple of 1/2: repeated products, a square root, a reciprocal."""
+    """Raise to a multiple of 1/2, by products, square root and reciprocal."""
     if isinstance(base, torch.Tensor) and isinstance(exponent, (int, float)):
         if exponent == 0.5:
             return functions.sqrt(base)

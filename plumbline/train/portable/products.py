@@ -1,4 +1,4 @@
-"""Matrix products and sums whose order does not matter.
+"""Matrix products and sums with results independent of summation order.
 
 Products: each row of A and each column of B is rounded to integers of t = (53 - ceil(log2 K)) // 2 bits, on a
 power-of-two grid of its own. Every product of two such integers and every sum of K of them is below 2**53, and so exact
@@ -39,7 +39,7 @@ def grid_bits(inner: int) -> int:
 
 
 def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Split entries into `count` integers, with one exponent per row or column."""
+    """Split entries into `count` integers with shared exponents."""
     rest = values.abs()
     largest = rest.amax(dim, keepdim=True)
     # |x| < 2**(exponent + 1), whence at most 2**bits on the grid.
@@ -57,7 +57,7 @@ def _slices(values: torch.Tensor, dim: int, bits: int, count: int) -> tuple[list
 
 @cache
 def _has_slow_fp64(device: torch.device) -> bool:
-    """Return whether a device computes fp64 at a small share of fp32's rate: 1/32 or 1/64 on most GPUs."""
+    """Return whether the device computes fp64 far slower than fp32."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) not in _FULL_FP64
 
 
@@ -70,7 +70,7 @@ def _pieces(values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the product of integers on the grid, exact in fp64.
+    """Return the exact product of integer matrices stored as fp64.
 
     Where fp64 is slow, nine products in fp32 give the same integers: sums of 1024 products of pieces stay within 2**24.
     Below 128 terms the sums in memory would cost more than the products save.
@@ -111,7 +111,7 @@ def exact_product(left: torch.Tensor, right: torch.Tensor, slices: int) -> torch
 
 
 def training_products(spec: RunSpec) -> tuple[tuple[int, int, int, int], ...]:
-    """Return the sizes of a layer's products as (matrices, rows, inner, columns), forward and backward."""
+    """Return a layer's matmul sizes as (matrices, rows, inner, columns)."""
     model, length = spec.model, spec.data.sequence_length
     rows = max(1, spec.batch_size // spec.optimizer.accumulation_steps)
     tokens, heads, width = rows * length, rows * model.num_attention_heads, model.hidden_size
@@ -125,7 +125,7 @@ def training_products(spec: RunSpec) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def check_products(device: torch.device, sizes: Sequence[tuple[int, int, int, int]] = ((1, 96, 96, 96),)) -> None:
-    """Raise `TrainingFailedError` if the device's fp64 products of these sizes are not exact.
+    """Raise `TrainingFailedError` if the device's fp64 products are inexact.
 
     A library may emulate fp64 products from fewer bits, and chooses by size; its results would be wrong here, not only
     rounded. Each product of integers is compared, by the sums of its rows and of its columns, with integer arithmetic.
@@ -154,7 +154,7 @@ def _counted(count: int, device: torch.device) -> torch.Tensor:
 
 
 def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim: bool = False) -> torch.Tensor:
-    """Sum over `dims` (all if `None` or empty), by repeatedly adding halves.
+    """Sum over `dims` (default: all) in a fixed order, by adding halves.
 
     Elements are used in the logical order of the tensor, whatever its layout in memory.
     """
@@ -180,7 +180,7 @@ def tree_sum(values: torch.Tensor, dims: Sequence[int] | None = None, *, keepdim
 def summed_as_integers(
     values: torch.Tensor, terms: int, scatter: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Scatter fp64 `values` as integers whose sum of `terms` stays below 2**62."""
+    """Scatter-add fp64 `values` exactly as integers; sums of `terms` stay below 2**62."""
     largest = values.abs().amax() if values.numel() else values.new_zeros(())
     exponent = (((largest.view(torch.int64) >> 52) & 0x7FF) - 1022).clamp_(_LEAST_SUMMED, 1023)
     bits = _BITS - math.ceil(math.log2(max(terms, 1)))
@@ -198,7 +198,7 @@ def summed_as_integers(
 def embedding_backward(
     gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, by_frequency: bool
 ) -> torch.Tensor:
-    """Sum the gradients of each table row, except the padding's."""
+    """Sum the gradients of each embedding row, except the padding row."""
     places = indices.reshape(-1)
     pieces = gradient.reshape(len(places), -1)
     if by_frequency:
@@ -216,7 +216,7 @@ def embedding_backward(
 
 
 def scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Add `source` at `index` along `dim`, as a repeatable indexed sum."""
+    """Add `source` at `index` along `dim`, with reproducible sums."""
     sizes = [torch.arange(size, device=index.device) for size in index.shape]
     places = list(torch.meshgrid(*sizes, indexing="ij"))
     places[dim] = index
@@ -224,7 +224,7 @@ def scatter_add(start: torch.Tensor, dim: int, index: torch.Tensor, source: torc
 
 
 def index_put(start: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
-    """Write `values` at `indices`, or add them as integers."""
+    """Write `values` at `indices`, or add them exactly as integers."""
     # The Python function refuses `None`, which stands for a whole dimension.
     put = torch.ops.aten.index_put.default
     if not accumulate:

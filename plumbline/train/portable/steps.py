@@ -1,4 +1,4 @@
-"""Digests and sketches of a step in portable arithmetic."""
+"""Digests and sketches of a step computed in portable arithmetic."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DIGITS = 16
 
 
 class Digested(NamedTuple):
-    """Start of a tensor's digest and small sketch; `None` if not finite. The sign of zero is ignored."""
+    """Short digest and small sketch of a tensor; `None` if not finite."""
 
     digest: str | None
     sketch: tuple[float, ...] | None
 
 
 def short_digest(array: NDArray[Any]) -> str | None:
-    """Return the start of an array's digest; `None` if not finite. The sign of zero is ignored."""
+    """Return a short array digest; `None` if not finite."""
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             return None
@@ -35,7 +35,7 @@ def short_digest(array: NDArray[Any]) -> str | None:
 
 
 def joined(digests: Sequence[str | None]) -> str | None:
-    """Return one digest of several, `None` if one of them is missing."""
+    """Combine several digests into one; `None` if one is missing."""
     if len(digests) == 1 or None in digests:
         return None if None in digests else digests[0]
     return digest_json(list(digests))[:_DIGITS]
@@ -47,7 +47,7 @@ def summarized(_stage: Stage, tensors: Tensors) -> dict[str, Summary]:
 
 
 def digested(summaries: Mapping[str, Summary]) -> dict[str, Digested]:
-    """Return digest and sketch of summarised tensors."""
+    """Return short digest and sketch of summarised tensors."""
     return {
         name: Digested(each.sha256[:_DIGITS], tuple(map(float, reduced(each.sketch))))
         if each.is_finite

@@ -1,4 +1,4 @@
-"""Tasks: head, labels, loss, answers and cost by definition. One module a task."""
+"""Training tasks: head, labels, loss and predictions; one module per task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Labelling = Callable[[dict[str, NDArray[np.int64]], NDArray[np.int64]], None]
 
 
 class Answers(NamedTuple):
-    """Answers to a batch of evaluated rows."""
+    """Predictions for a batch of evaluated rows."""
 
     predictions: NDArray[np.int64]
     """Class of each row; of labelled tokens, the number of correct ones."""
@@ -40,7 +40,7 @@ class Answers(NamedTuple):
 
 
 class Recounted(NamedTuple):
-    """Number of terms of a forward pass, their summed loss and the number of correct answers."""
+    """Recomputed loss terms, their sum, and number of correct predictions."""
 
     num_terms: int
     loss: float
@@ -48,7 +48,7 @@ class Recounted(NamedTuple):
 
 
 class Task(ABC):
-    """Definition of a task, here of one whose loss is the mean cross entropy over all counted labels.
+    """Task definition; this base class uses mean cross entropy over labels.
 
     Arrays of logits are [rows, classes] with labels [rows], or [rows, length, classes] with labels [rows, length].
     """
@@ -58,32 +58,32 @@ class Task(ABC):
 
     @abstractmethod
     def head_products(self, model: ModelSpec) -> tuple[int, int]:
-        """Return the multiplications of the head's matrix products, for each token and for each row."""
+        """Return the multiplications of the head's matmuls, per token and per row."""
 
     def labelling(self, spec: RunSpec, rows: Rows) -> Labelling | None:  # noqa: ARG002 - for subclasses
-        """Return the function that labels tokens; `None` for labels of rows."""
+        """Return the function that labels tokens; `None` for row labels."""
         return None
 
     def check(self, model: nn.Module, family: str) -> None:  # noqa: B027 - most tasks fit every model
         """Raise `ConfigurationError` if a model of this family cannot do the task."""
 
     def aligned(self, logits: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the logits that answer, and the label that each of them is compared with; arrays or tensors."""
+        """Return logits and labels, aligned for comparison; arrays or tensors."""
         return logits, labels
 
     def num_terms(self, labels: Any) -> int:
-        """Return the number of terms in the loss's mean."""
+        """Return the number of terms in the mean loss."""
         return int((self.aligned(labels, labels)[1] != IGNORED).sum())
 
     def _counted(self, logits: Any, labels: Any) -> tuple[Any, Any]:
-        """Return the logits [terms, classes] and the labels [terms] that the loss counts."""
+        """Return logits [terms, classes] and labels [terms], without ignored labels."""
         answering, wanted = self.aligned(logits, labels)
         wanted = wanted.reshape(-1)
         counted = wanted != IGNORED
         return answering.reshape(-1, answering.shape[-1])[counted], wanted[counted]
 
     def _losses(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the fp64 cross entropy at each counted label."""
+        """Return the fp64 cross entropy of each label that is not ignored."""
         scores, wanted = self._counted(logits.astype(np.float64), labels)
         highest = scores.max(axis=-1, keepdims=True)
         logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
@@ -91,18 +91,18 @@ class Task(ABC):
         return losses
 
     def reference_loss(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
-        """Return the fp64 loss; `None` without a counted label."""
+        """Return the fp64 loss; `None` without labels."""
         losses = self._losses(logits, labels)
         return float(losses.mean()) if losses.size else None
 
     def autocast_loss(
         self, logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
     ) -> float | None:
-        """Return the expected loss under autocast, recomputed from logits and labels."""
+        """Return the loss expected under autocast, from logits and labels."""
         return _nearest_loss(self._losses(logits, labels), float(np.abs(logits).max(initial=0.0)), dtype, loss)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss from exp and log, in at least fp32, for a backward pass."""
+        """Return a differentiable loss from exp and log, in at least fp32."""
         scores, wanted = self._counted(logits if logits.dtype == torch.float64 else logits.float(), labels)
         shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
         logarithm = shifted.exp().sum(dim=-1).log()
@@ -110,7 +110,7 @@ class Task(ABC):
         return loss
 
     def answers(self, logits: NDArray[Any], labels: NDArray[np.int64]) -> Answers:
-        """Return the answers to a batch; the most likely class is the answer."""
+        """Return the predictions for a batch: the most likely classes."""
         answering, wanted = self.aligned(logits, labels)
         best = answering.argmax(axis=-1).astype(np.int64)
         if labels.ndim == 1:
@@ -123,7 +123,7 @@ class Task(ABC):
         return Answers(num_found, kept, int(num_found.sum()))
 
     def recount(self, logits: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> Recounted:
-        """Count a forward pass on its device, in fp64; `loss` is the model's own, which may be rounded."""
+        """Recompute a forward pass's loss and accuracy in fp64, on-device."""
         answering, expected = self.aligned(logits, labels)
         known = host_array(expected).reshape(-1)
         counted = torch.from_numpy(np.flatnonzero(known != IGNORED))  # on the host: a device's would be waited for
@@ -139,7 +139,7 @@ class Task(ABC):
 
 
 def _nearest_loss(losses: NDArray[np.float64], largest: float, dtype: torch.dtype, loss: float) -> float | None:
-    """Return the loss nearest to `loss`: exact in fp64, or from log-probabilities in `dtype`.
+    """Return the possible loss nearest to `loss`: exact, or rounded in `dtype`.
 
     `largest` is the largest logit. Under CUDA's autocast torch computes the latter: its cross entropy names a format
     for the log-softmax, which autocast then leaves alone. Log-probabilities within fp32's rounding of a tie may go
@@ -155,7 +155,7 @@ def _nearest_loss(losses: NDArray[np.float64], largest: float, dtype: torch.dtyp
 
 
 def training_task(name: str) -> Task:
-    """Return the task of this name: `TASK` of the module `plumbline.train.tasks.NAME`."""
+    """Return the task called `name`, from module `plumbline.train.tasks.NAME`."""
     module: Any = import_module(f"{__name__}.{name.replace('-', '_')}")
     task: Task = module.TASK
     return task

@@ -1,4 +1,4 @@
-"""Causal language modelling: the logits of each token answer the token that follows it in its row."""
+"""Causal language modelling: predict the next token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _label(batch: dict[str, NDArray[np.int64]], epochs: NDArray[np.int64]) -> None:  # noqa: ARG001 - as any labelling
-    """Label each token of a text with itself, as transformers' models expect: they shift the labels."""
+    """Label each token with itself; transformers' models shift the labels."""
     batch["labels"] = np.where(batch["attention_mask"] == 1, batch["input_ids"], IGNORED)
 
 
@@ -35,7 +35,7 @@ class _CausalLM(Task):
         return logits[:, :-1], labels[:, 1:]
 
     def check(self, model: nn.Module, family: str) -> None:
-        """Raise `ConfigurationError` for a model whose tokens attend to those that they are to predict."""
+        """Raise `ConfigurationError` for a model that attends to future tokens."""
         if not is_causal(model):
             hint = "name the checkpoint of a decoder, such as GPT-2"
             text = 'task = "causal-lm" needs attention to earlier tokens alone'

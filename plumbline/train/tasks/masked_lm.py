@@ -1,4 +1,4 @@
-"""Masked language modelling: hidden tokens are the labels."""
+"""Masked language modelling: predict the hidden tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPECIAL = (("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"), ("<mask>", "<s>", "<
 
 
 class _Masking:
-    """BERT's masking, keyed by row and epoch.
+    """BERT's random masking, keyed by row and epoch.
 
     Of the hidden tokens, 80% become [MASK], 10% a random token, and 10% stay.
     """

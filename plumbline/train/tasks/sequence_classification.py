@@ -1,4 +1,4 @@
-"""Sequence classification: one label a row, from the dataset."""
+"""Sequence classification: one label per row, from the dataset."""
 
 from __future__ import annotations
 
