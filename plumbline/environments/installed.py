@@ -163,7 +163,7 @@ def read_distribution(distribution: Distribution, markers: Mapping[str, str] | N
 
 
 def _file_names(distribution: Distribution, markers: Mapping[str, str]) -> list[str]:
-    """Return a distribution's file names, including bytecode files for this interpreter.
+    """Return a distribution's file names, with bytecode for the interpreter of `markers`.
 
     RECORD is read as text: creating an object for each path takes seconds.
     """

@@ -116,7 +116,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 def started_child(
     command: list[str], environment: Mapping[str, str], folder: Path | None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Yield a child process in a new session; terminate its descendants afterwards."""
+    """Yield a child process in a new session; terminate it and its descendants afterwards."""
     child = subprocess.Popen(
         command, env={**environment, PARENT_WATCH: "stdin"}, start_new_session=True, text=True, errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,

@@ -1,4 +1,4 @@
-"""Causes of one drift that experiments have confirmed or ruled out."""
+"""Causes of one drift that need no further experiment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contentio
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Resolved causes, in the order in which experiments resolved each."""
+    """Causes that need no further experiment, in the order of being settled."""
 
     causes: tuple[Cause, ...] = ()
     places: tuple[tuple[str, ...], ...] = ()

@@ -217,7 +217,7 @@ class Confirmation:
             return fact("experiment.unreadable", error=error)
 
     def _failed(self, text: Statement) -> Confirmation:
-        """Record a failed experiment, then try another test of the same suspicion."""
+        """Record a failed experiment; try another test of the same suspicion, or end."""
         others = [way for suspicion, way in self.tests[1:] if suspicion == self.tests[0][0]]
         if self.state != "test" or not others or any(way.captures for way in self.kept):
             return self.ended(text)

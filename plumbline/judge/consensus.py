@@ -152,7 +152,7 @@ class _Evidence:
 
     @cached_property
     def wrong(self) -> Mapping[str, Statement]:
-        """Map platforms to the self-check that failed, unless all platforms fail."""
+        """Map platforms to a defect in their own record that not all share."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
             "off.stated": [

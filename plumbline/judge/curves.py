@@ -223,7 +223,7 @@ def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord
 
 
 def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> Confirmation:
-    """End the tests if the reference's trace does not reproduce its bits."""
+    """End the tests: the reference's trace does not reproduce its bits."""
     step, until = state.pending[0].at.step, window.until
     if kernels := rounds_differently(state.reference.record, record.record, "learn"):
         return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))

@@ -56,7 +56,7 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
 
 
 def is_trace_of_gradient(later: Mismatch) -> bool:
-    """Return whether an output difference is rounding caused by earlier gradients."""
+    """Return whether an output differs by rounding only, as after different gradients."""
     error = later.findings[0].observed if later.findings else None
     is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
     return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding

@@ -1,4 +1,4 @@
-"""Distance of a run's tensors from its portable rerun, measuring rounding.
+"""Distance of a run's tensors from its own portable run, to measure rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """
@@ -20,7 +20,7 @@ from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 @dataclass(frozen=True)
 class OwnDistances:
-    """Relative errors of a run's tensors against its own portable rerun."""
+    """Relative errors of a run's tensors against its own portable run."""
 
     loaded: LoadedRecord
 
@@ -60,7 +60,7 @@ class OwnDistances:
         return found
 
     def distance(self, index: int) -> float | None:
-        """Return a tensor's distance from the portable rerun, or `None`."""
+        """Return a tensor's distance from the portable run, or `None`."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
@@ -75,7 +75,7 @@ def without_signal(
 ) -> frozenset[tuple[str, str]]:
     """Return (stage, name) of tensors with nothing but rounding in both runs.
 
-    Every run is far from its own portable rerun there, at some step and so at every step; experiments have no rerun. A
+    Every run is far from its own portable run there, at some step and so at every step; experiments have none. A
     gradient that no rerun shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only
     too, as AdamW divides a gradient by its own size.
     """

@@ -167,7 +167,7 @@ class Pair:
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:
-        """Return the tensors that contain only rounding, by the runs' portable reruns."""
+        """Return the tensors that contain only rounding, by each side's own portable run."""
         taps = self.probes[0].taps if self.probes else ()
         matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
         return without_signal(

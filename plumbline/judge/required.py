@@ -91,7 +91,7 @@ def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec
 
 
 def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield a gap if the requested portable rerun is missing or incomplete.
+    """Yield a gap if the requested portable run is missing or incomplete.
 
     If it was lost because memory ran out, equal bits may still decide: see `comparison`.
     """
@@ -279,7 +279,8 @@ def _selfcheck(loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterato
 
 
 When = Literal["always", "part", "leg", "training"]
-"""When a row is due: for every record; in a training alone; or also in an experiment on this part, or on its leg."""
+"""When a row is due: for every record; in a training alone; or also in an experiment on this part, or on its portable
+run."""
 
 _TABLE: tuple[tuple[str, When, Callable[[LoadedRecord, Any, Any], Iterator[Gap]]], ...] = (
     ("probe", "always", _probe_steps),

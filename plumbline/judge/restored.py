@@ -103,7 +103,7 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
 
 
 def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozenset[str]) -> RestoredOutcome:
-    """Return whether two runs agree in fp64 that differed in lower precision."""
+    """Decide whether two runs agree in fp64 that differed in lower precision."""
     was, now = (_gap(mismatch, pair) for pair in (before, after))
     if now > limits.VANISHED * min(was, 1.0):
         return RestoredOutcome(restored=False, text=fact("restored.differ", now=now))

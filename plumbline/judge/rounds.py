@@ -125,7 +125,7 @@ def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
 
 
 def merge(parts: list[Judgement]) -> Judgement:
-    """Merge judgements on one candidate, with the most certain causes."""
+    """Merge judgements on one candidate, keeping the most certain cause of each code."""
     causes: dict[str, Cause] = {}
     order = {"confirmed": 0, "likely": 1, "unattributed": 2}
     for cause in (cause for part in parts for cause in part.causes):
@@ -148,7 +148,7 @@ def _who_is_off(
     wanted: str,
     trusted: TrustedReference,
 ) -> tuple[Note, ...]:
-    """Add a note if a single platform differs from all others."""
+    """Note a replaced reference, or the single platform that differs from all others."""
     reference, against = trusted.name, f"platform {trusted.name}"
     off = [
         name

@@ -45,7 +45,7 @@ tensors to measure it, or a difference beyond the limits. The limit is zero wher
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Class of one evidence kind ("rung") at one step: equal, rounding, different."""
+    """Class of one kind of evidence ("rung") at one step."""
 
     rung: str
     step: int | None
@@ -72,7 +72,7 @@ class Walk:
     standings: tuple[Standing, ...] = ()
     """Rungs of the computation, up to the first that is beyond."""
     proven: int = 0
-    """Number of steps over which equal portable legs prove equal formulas."""
+    """Number of steps over which equal portable runs prove equal formulas."""
 
     @property
     def equal(self) -> bool:
@@ -189,7 +189,7 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
 
 
 def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
-    """Attribute an excessive number to an earlier different formula, if any.
+    """Attribute a number beyond its limit to an earlier different formula.
 
     What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
     """

@@ -35,7 +35,7 @@ class WholeRecord(LoadedRecord):
 
     @cached_property
     def own(self) -> OwnDistances:
-        """Return the record's distances from its portable rerun, cached."""
+        """Return the record's distances from its own portable run, cached."""
         return OwnDistances(self)
 
     def defects(self, side: str) -> list[Finding]:

@@ -172,7 +172,7 @@ def _read_rows(path: Path, spec: RunSpec) -> Arrays:
 
 
 def _check_footer(file: pq.ParquetFile, spec: RunSpec, where: str) -> None:
-    """Raise `CorruptDataError` for more columns or rows than the spec allows."""
+    """Raise `CorruptDataError` for wrong columns, or more rows than the spec allows."""
     metadata, most = file.metadata, max_rows(spec)
     if metadata.num_rows > most:
         raise CorruptDataError(f"declares {metadata.num_rows} rows, the spec reads at most {most}", where=where)

@@ -91,7 +91,7 @@ def _table(verdict: RoundVerdict) -> Table:
 
 
 def _explain(console: Console, name: str, result: PlatformResult) -> None:
-    """Yield lines that explain each cause and failed check."""
+    """Print the reason of each cause and failed check."""
     from rich.padding import Padding
     from rich.text import Text
 

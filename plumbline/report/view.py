@@ -52,7 +52,7 @@ class DifferenceTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """Record with links to its files."""
+    """Record with a link to its `record.json`."""
 
     platform: str
     record_id: str

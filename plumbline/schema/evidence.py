@@ -213,16 +213,16 @@ class PortableEvidence(Model):
     repeated: bool
     """Whether the first step, repeated on each device of the run, gave the same bits."""
     unportable: Text = ""
-    """The operation without a portable form at which the leg stopped."""
+    """The operation without a portable form at which the portable leg stopped."""
     ranks: tuple[RankDifference, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Processes whose leg differs from those of most others."""
+    """Processes whose portable leg differs from those of most others."""
     drawn: ShortDigest | None = None
     """Digest of the logits of a row that the round's name draws, by the weights after the first step; `None` without a
     round."""
 
 
 class ProbeEvidence(Model):
-    """Evidence of the probe, all kinds."""
+    """All evidence of the probe."""
 
     steps: tuple[StepEvidence, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
@@ -232,7 +232,7 @@ class ProbeEvidence(Model):
     portable: PortableEvidence | None = None
     proofs: Proofs = ()
     lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
-    """Reason of each auxiliary leg that could not run, by name."""
+    """Reason of each auxiliary run that could not finish, by name."""
 
 
 class PortableWindow(Model):
@@ -311,7 +311,7 @@ class SpeedEvidence(Model):
 
 
 class Inconsistency(Model):
-    """State change in a learning run that no update explains."""
+    """Wrong weights, moments or dropout masks that a learning run noticed."""
 
     step: Step
     """Number of steps done."""

@@ -10,7 +10,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.verdict import Stage
 
 DROPOUT_INPUT = " input"
-"""Ending of the name under which a leg digests a dropout module's input."""
+"""Ending of the name under which a portable run digests a dropout module's input."""
 CLIPPED = "clipped "
 """Beginning of the name of a gradient that differs after clipping."""
 Digests = tuple[tuple[str, str | None], ...]
@@ -70,7 +70,7 @@ def speed_places(spec: RunSpec) -> tuple[int, ...]:
 
 
 def steps_behind(draw: str) -> int:
-    """Return how many checked steps follow the throughput measurement."""
+    """Return how many steps follow the throughput measurement, until a checked one."""
     return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
 
 

@@ -25,7 +25,7 @@ def floor_of(stage: str, precision: Precision) -> float:
 
 
 def proof_limit(found: ProofError) -> float:
-    """Return a tensor's maximum distance from its definition, in half-spacings (ulps) of its format.
+    """Return a tensor's maximum distance from its definition, in half spacings of its format.
 
     A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
     of the result and of what a module holds within. An update is measured in units of what it rounds.

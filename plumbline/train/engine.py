@@ -193,7 +193,7 @@ class Engine:
             yield {name: values[place] for name, values in pieces.items()}, share
 
     def _inputs(self, piece: Batch) -> dict[str, torch.Tensor | None]:
-        """Return the model's inputs, with attention masks prepared on the host."""
+        """Return the model's inputs, packed or with a ready-made attention mask."""
         if self._packing is not None:
             return self._packed(piece, self._packing)
         inputs: dict[str, torch.Tensor | None] = {name: piece[name] for name in self._fields}

@@ -42,7 +42,7 @@ _POLL_SECONDS = 0.05
 
 
 def clear_exits(folder: Path) -> None:
-    """Remove the exit files of an earlier training."""
+    """Remove the files that say how an earlier training's processes ended."""
     for path in folder.glob(_PATTERN):
         path.unlink(missing_ok=True)
 

@@ -139,7 +139,7 @@ class LearnRun:
         )  # fmt: skip
 
     def _evaluated_few(self, engine: Engine, step: int) -> Any:
-        """Evaluate a few rows, to be repeated in portable arithmetic."""
+        """Evaluate a few rows, as part of a repeated step."""
         rows = self.context.evaluation_rows(min(self.learn.evaluation_rows, _ROWS_TO_CHOOSE_FROM))
         masks = rows.__getitems__(list(range(len(rows))))["attention_mask"]
         chosen = window_rows(masks, (self.context.spec.seed, step))

@@ -228,7 +228,7 @@ def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
-    """Select the largest errors, and all beyond limits."""
+    """Select the largest error of each kind, and those beyond limits."""
     largest: dict[tuple[str, str, str], int] = {}
     for place, each in enumerate(errors):
         key = (each.stage, each.kind, each.dtype)
@@ -240,7 +240,7 @@ def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
 
 
 def is_over(proof: Mapping[str, Any]) -> bool:
-    """Return whether a checked tensor exceeds its limit, or dropout its rate."""
+    """Return whether a checked tensor exceeds its limit, or dropout misses its rate."""
     found = Proof.model_validate(proof)
     return any(not _ratio(each) <= 1 for each in found.errors) or any(map(is_off, found.draws))
 

@@ -1,4 +1,4 @@
-"""Repeat module calls in fp64, with known masks or random rounding.
+"""Repeat module calls in fp64, with known dropout masks or random rounding.
 
 How far roundings move a result says what is lost where its terms cancel, whatever the operations are: each number that
 enters or leaves one is nudged up or down by chance (D. S. Parker, "Monte Carlo Arithmetic", 1997).

@@ -30,7 +30,7 @@ class Bundle:
         return any(replay.rung == rung for replay in self.experiment.replays)
 
     def replays(self, rung: Rung, step: int | None = None) -> Iterator[tuple[Replay, dict[str, torch.Tensor]]]:
-        """Yield the values to restore at `step`, with their tensors."""
+        """Yield each value that the experiment restores at `step`, with its tensors."""
         for replay in self.experiment.replays:
             if replay.rung == rung and (step is None or replay.step is None or replay.step == step):
                 yield replay, self._sources.get(replay.source or "", {})

@@ -200,7 +200,7 @@ class SpeedRun:
         return Start(self.context.weights, shown_rate(self.context.spec.optimizer))
 
     def _opened(self, engine: Engine, place: int) -> Engine:
-        """Return the engine, or an unsharded copy for portable checks.
+        """Return the engine, or a plain copy for portable checks.
 
         DDP's static graph counts the gradients of its first backward pass, which must not be a portable check's.
         """
@@ -228,7 +228,7 @@ class SpeedRun:
         return places[place]
 
     def _measure_machine(self) -> dict[str, float]:
-        """Run the microbenchmarks, unless the measurement does not need any."""
+        """Run the microbenchmarks, unless they are switched off."""
         if variable(MICROBENCHMARKS) == "off":
             return {}
         return microbenchmarks(self.context.ranks.device, self.speed.precision, self.context.out)

@@ -52,7 +52,7 @@ class ModuleDigests:
             self.formats[name] = str(value.dtype).removeprefix("torch.")
 
     def feeds(self, local: Batch) -> None:
-        """Start a micro-batch."""
+        """Digest the fields of a micro-batch."""
         for name in (name for name in BATCH_FIELDS if name in local):
             self._fed.setdefault(name, []).append(short_digest(host_array(local[name])))
         self.calls.feeds()

@@ -1,4 +1,4 @@
-"""Windows: single steps of a running training, repeated in portable arithmetic.
+"""Repeat single training steps ("windows") in arithmetic that is equal on every device.
 
 A window starts from weights and optimizer moments that are equal on every machine, and executes the training's own
 objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
@@ -170,7 +170,7 @@ def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:
 
 
 def _mirrored(model: torch.nn.Module) -> RemovableHandle:
-    """Subtract each row's mirrored logits, so that predictions are close and distinct.
+    """Subtract the opposite row's logits from each row's.
 
     Answers are then different from row to row, and close, so that the way in which they are chosen and counted shows.
     """

@@ -85,7 +85,7 @@ def _failed(trainings: ImageTrainings) -> _Decision:
 
 
 def _drifted(trainings: ImageTrainings, judgement: Judgement) -> _Decision:
-    """Decide how certain a drift is, by repeating the own image."""
+    """Decide how certain a drift is, by repeating the platform's own image."""
     again, needs = trainings.record("own", again=True), (trainings.training("own", "again"),)
     own = trainings.numerics(again) if again is not None and not is_failed(again) else None
     if own is not None and own.verdict == "drift":

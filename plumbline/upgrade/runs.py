@@ -113,7 +113,7 @@ class Runs:
         return run
 
     def _is_late(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> bool:
-        """Return whether the current training exceeds `limit` seconds."""
+        """Train once; return whether this exceeds `limit` seconds."""
         return self._train_once(spec, environment, data, limit).ending == "late"
 
     def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:

@@ -212,7 +212,7 @@ def _keys(files: Sequence[SourceFile]) -> dict[str, str]:
 
 
 def _rows(files: Sequence[SourceFile], options: ColumnOptions, reading: Reading) -> Iterator[RawRow]:
-    """Yield the rows of all files; raise if a single file is empty."""
+    """Yield the rows of all files; raise if the only file is empty."""
     return chain.from_iterable(
         read_rows(file.path, options, file.name, reading, may_be_empty=len(files) > 1) for file in files
     )

@@ -252,7 +252,7 @@ def _phase(left: SpeedEvidence, right: SpeedEvidence) -> tuple[str, tuple[Statem
 
 
 def _device(left: SpeedEvidence, right: SpeedEvidence, lost: float) -> tuple[Statement, ...]:
-    """Report that the device itself was slow in all microbenchmarks."""
+    """Report a microbenchmark in which the device was slow before and after."""
     for name in ("gemm_flops", "host_gemm_flops", "device_copy_bytes_per_second"):
         drops = {when: _drop(left, right, name + suffix) for when, suffix in (("before", ""), ("after", "_after"))}
         known = {when: drop for when, drop in drops.items() if drop is not None}

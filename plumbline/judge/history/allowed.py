@@ -51,16 +51,16 @@ class Allowed:
     software_alpha: float
     """Level of the interleaved A/B."""
     lasting_alpha: float
-    """Level of a loss that lasts, judged without an A/B."""
+    """Level of a regression that lasts, judged without an A/B."""
     open_nights: int
-    """Nights after which an open question waits for no experiment: it is drift, if they show the loss."""
+    """Nights after which an open question waits for no experiment: it is drift, if they show the regression."""
     num_reruns: int
     num_blocks: int
     """Blocks of four runs of the A/B at least, two of each environment in random order; 0: none."""
     least_change: float
     """Relative: a smaller confirmed difference is a note."""
     anchor_limit: float
-    """Relative: a cumulative loss against the anchor above it is drift, however slow."""
+    """Relative: a cumulative regression against the anchor above it is drift, however slow."""
     drop: float
     """Loss of throughput that the team tolerates: a larger one is always asked about, however few nights there are."""
     is_limited: bool = False
@@ -76,8 +76,8 @@ class Allowed:
     def ab_blocks(self, num_tested: int, noise: float = 0.0) -> int:
         """Return the number of blocks that an A/B test needs.
 
-        `noise` is the SD of a run on this machine, in units of the loss. Up to four times as many blocks rule out half
-        of the loss in most experiments of equal environments.
+        `noise` is the SD of a run on this machine, in units of the regression. Up to four times as many blocks rule out
+        half of the regression in most experiments of equal environments.
         """
         least = max(self.num_blocks, least_blocks(self.ab_alpha(num_tested)) + 1)
         return min(max(least, math.ceil((limits.RESOLVING * noise) ** 2)), limits.MOST_BLOCKS * least)
@@ -112,7 +112,7 @@ def allowed_for(
     """Return the decision limits that a suite configures.
 
     `num_series` is platforms times workloads times metrics. Without experiments all tolerated alarms are those of a
-    loss that lasts, which three nights may show.
+    regression that lasts, which three nights may show.
     """
     nights, points = (NIGHTS_A_YEAR * max(number, 1) for number in (num_platforms, num_series))
     share = limits.EXPERIMENT_SHARE if has_experiments else 0.0

@@ -60,7 +60,7 @@ class Question:
 class Call:
     """Reported regression that no later night has ended.
 
-    `level` and `lead` are those before the loss, which return after a recovery. `is_cleared`: it is not the software's.
+    `level` and `lead` are those before it, which return after a recovery. `is_cleared`: it is not the software's.
     """
 
     since: int
@@ -107,7 +107,7 @@ class Answers:
     num_tested: int = 1
 
     def mirrored(self) -> Answers:
-        """Return the results with negated scores, to test gains as losses."""
+        """Return the results with negated scores, to test gains as regressions."""
         reruns = None if self.reruns is None else tuple(-value for value in self.reruns)
         tonight, baseline = (None if values is None else -values for values in (self.tonight, self.baseline))
         return replace(self, reruns=reruns, tonight=tonight, baseline=baseline)
@@ -130,7 +130,8 @@ class Decision:
 
     `new`: a regression was reported, or a gain proven, tonight. `question` is the regression still open after tonight.
     `is_cleared`: the change is not the software's, which is equal, or an A/B rules it out. `missing_blocks` is what
-    the A/B lacks to show or rule out the regression. `lead` is the software's over the baseline's after a new report.
+    the A/B lacks to show or rule out the regression. `lead` is the software's over the baseline's after a
+    new regression or gain.
     """
 
     verdict: Verdict

@@ -19,7 +19,7 @@ _SPLITS = 2
 _WINDOWS = (
     limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS
 )  # fmt: skip
-"""Numbers of newest nights that may show a loss that lasts."""
+"""Numbers of newest nights that may show a lasting regression."""
 
 
 def detect(values: Values, start: int, reference: Reference, allowed: Allowed) -> tuple[Detection, ...]:
@@ -43,7 +43,7 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
     """Test for a slow or small regression by the largest t (Hawkins et al. 2003).
 
     The nights from each split on are compared with those before it, not with the reference's centre: few nights know
-    their centre badly, and a growing reference takes in a loss that no night has shown.
+    their centre badly, and a growing reference takes in a regression that no night has shown.
     """
     num = len(values)
     splits = np.arange(max(start, limits.LEAST_NIGHTS, num - limits.REACH_NIGHTS), num)
@@ -83,7 +83,7 @@ def onset(values: Values, reference: Reference) -> Onset:
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:
-    """Return the regression that the newest 3 to 20 nights show.
+    """Return the regression that the newest 3 to 20 nights show, or 0.
 
     `here` are the nights of one level, of which the first are the reference. Two tests must agree: the mean's t, which
     counts the autocorrelation but assumes the spread, and the exact rank sum, which is distribution-free but assumes

@@ -119,7 +119,8 @@ def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
 def _events(history: MetricHistory, scores: Values, start: int, allowed: Allowed) -> Iterator[tuple[int, CallEntry]]:
     """Yield changes in a series as gains, regressions or recoveries.
 
-    A level that is better by the least change is the new reference. A level within it of the reference ends a loss.
+    A level that is better by the least change is the new reference. A level within it of the reference ends
+    a regression.
     """
     found, is_lost = changes(scores, level=allowed.lasting_alpha), False
     centre, limited = found[0].before if found else 0.0, allowed.of(history.metric.name)

@@ -45,7 +45,7 @@ class Reference:
         return math.sqrt(self.spread**2 / num_nights + self.error**2)
 
     def mirrored(self) -> Reference:
-        """Return the reference of negated scores, to test gains as losses."""
+        """Return the reference of negated scores, to test gains as regressions."""
         return replace(self, centre=-self.centre)
 
     def pooled(self, later: Values) -> Reference:
@@ -61,7 +61,7 @@ def reference_of(
 ) -> Reference | None:
     """Compute reference statistics of nights; `None` if too few are finite.
 
-    With `is_whole` the newest nights count, too: no loss has begun in them. `floor` is the minimum spread. With
+    With `is_whole` the newest nights count, too: no regression has begun in them. `floor` is the minimum spread. With
     `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
     its own, and the centre's error is as wide.
     """

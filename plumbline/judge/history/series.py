@@ -22,7 +22,7 @@ def software_key(fingerprint: Fingerprint) -> str:
 
 
 def row_of(record: RunRecord, now: datetime | None = None) -> NightRow | None:
-    """Convert a record to a series row; `None` if not eligible."""
+    """Convert a record to a series row; `None` for experiments and incomplete trainings."""
     whole = all(getattr(record.evidence, part) is not None for part in record.spec.parts)
     if record.experiment is not None or record.exit.status != "completed" or not whole:
         return None

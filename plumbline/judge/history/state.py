@@ -81,9 +81,9 @@ def without_ruled_out(past: Past, tonight: float) -> Past:
 
 
 def known_call(past: Past, tonight: float) -> Decision | None:
-    """Return a reported regression's decision, until recent nights rule out half.
+    """Return a reported regression's decision, until nights rule out half of it.
 
-    A loss that is not the software's alerts once: it is known then, and its nights pass.
+    A regression that is not the software's alerts once: it is known then, and its nights pass.
     """
     call = past.call
     if call is None:

@@ -38,7 +38,7 @@ def loss_reach(pair: Pair) -> float:
 
 
 def changed_answers(pair: Pair, limit: float) -> float | None:
-    """Return the accuracy change that rounding explains; `None` if too large.
+    """Return the fraction of changed predictions; `None` if rounding cannot explain one.
 
     `limit` is the maximum relative rounding of the logits.
     """

@@ -108,7 +108,7 @@ _PRECISION_WORDS = ("precision", "tf32", "reduced", "autocast", "default_dtype",
 
 
 def _product_lost_bits(pair: Pair, kind: str) -> bool:
-    """Return whether this linear module lost mantissa bits in measured products."""
+    """Return whether one side's linear products lost bits, and this module is linear."""
     left, right = (side.record.fingerprint.mantissa_bits.get("linear") for side in (pair.reference, pair.candidate))
     return (
         kind.startswith("Linear") and left is not None and right is not None and abs(left - right) >= limits.FEWER_BITS

@@ -2,9 +2,9 @@
 
 Portable arithmetic has the same bits on every CPU and GPU. No tolerance is used here, with one exception: a
 library that computes the same formula in a different order of operations has different bits too. Where all numbers of
-the first different stage are as close as the arithmetic's own last bits, the legs prove nothing: equal machines are
-judged by their bits, others by their own proofs. Without their sketches, which measure that, 6 of 55 controls are
-flagged (ADR 0036).
+the first different stage are as close as the arithmetic's own last bits, the portable runs prove nothing: equal
+machines are judged by their bits, others by their own proofs. Without their sketches, which measure that, 6 of 55
+controls are flagged (ADR 0036).
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def _narrowest(array: Values, rho: float, level: float) -> list[tuple[int, float
 
 
 def _chance(z: float, size: int, rho: float, array: Values) -> float:
-    """Return the chance that noise reaches `z` in any interval."""
+    """Return the chance that noise reaches `z` in any interval of this size."""
     return max_chance(z, size, rho) * 2 * max(len(array) / size, 1.0)
 
 

@@ -75,7 +75,7 @@ def _rank_sum_tails(newer: int, older: int) -> tuple[float, ...]:
 
 
 def max_chance(z: float, length: int, rho: float = 0.0) -> float:
-    """Return the chance that noise reaches `z` (Miller and Siegmund 1982).
+    """Return the two-sided chance that noise reaches `z` at some split (Miller and Siegmund 1982).
 
     Under lag-1 autocorrelation `rho` the variance of a sum grows by (1 + rho) / (1 - rho).
     """

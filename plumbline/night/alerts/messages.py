@@ -81,7 +81,7 @@ def _body(lines: Sequence[str]) -> str:
 
 
 def _place_and_texts(result: PlatformResult, troubles: Sequence[Trouble]) -> tuple[str, list[str]]:
-    """Return the affected platform or workload, and each problem's text."""
+    """Return the platform, with any common workload, and each problem's text."""
     platform = troubles[0].platform
     workloads = list(dict.fromkeys(trouble.workload for trouble in troubles))
     texts = [_text(result, trouble) for trouble in troubles]

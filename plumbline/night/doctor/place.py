@@ -34,7 +34,7 @@ _RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-run
 
 
 def least_driver(cuda: str) -> int | None:
-    """Return the minimum driver version for a CUDA version; `None` if unknown."""
+    """Return the minimum driver branch for a CUDA version; `None` if unknown."""
     major = cuda.partition(".")[0]
     return LEAST_DRIVERS.get(int(major)) if major.isdecimal() else None
 

@@ -33,7 +33,7 @@ def gates_of(round_: Round, platform: str) -> Gates:
 
 
 def stand_in(round_: Round, records: Mapping[str, LoadedRecord]) -> str:
-    """Return the platform to compare others with, if the reference failed.
+    """Return the platform to compare all others with.
 
     This is the suite's reference if its record is valid, else the first platform with a valid record.
     """

@@ -158,7 +158,7 @@ def _with_notes(
 
 
 def _seed(*names: str) -> int:
-    """Return a random seed for a night's A/B test from these names."""
+    """Derive the seed of a night's A/B test from these names."""
     return int(digest_bytes("/".join(names).encode())[:15], 16)
 
 

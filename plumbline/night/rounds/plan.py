@@ -96,7 +96,7 @@ class Round:
         return {workload: spec for workload, spec in self.specs.items() if workload in chosen}
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Return one assignment for each platform's workloads."""
+        """Return one assignment for each platform and workload."""
         return tuple(
             Assignment(platform, workload, MAIN)
             for workload in self.specs for platform in self.suite.platforms if workload in self.specs_of(platform)

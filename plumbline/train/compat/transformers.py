@@ -47,9 +47,9 @@ def attention_function(model: nn.Module) -> Callable[..., torch.Tensor] | None:
 
 
 def use_attention_formula(model: nn.Module, name: str, formula: Callable[..., Any]) -> None:
-    """Make a model compute attention eagerly, with its own dropout modules.
+    """Make a model compute attention by its formula, with its own dropout modules.
 
-    Until 4.57 the model's class `eager` does so; since 5.0 `formula` is added as `name`. Raise
+    Until 4.57 the model's class `eager` is that formula; since 5.0 `formula` is added as `name`. Raise
     `ConfigurationError` for a model that chooses its attention in neither way.
     """
     config: Any = model.config

@@ -200,7 +200,7 @@ def erf(values: torch.Tensor) -> torch.Tensor:
 
 @_blocked
 def tanh(values: torch.Tensor) -> torch.Tensor:
-    """Return tanh x = (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+    """Return tanh x = ±(1 - e) / (1 + e) with e = exp(-2 |x|)."""
     falling = exp(values.abs().mul_(-2.0))
     return (1.0 - falling).div_(1.0 + falling).copysign_(values)
 

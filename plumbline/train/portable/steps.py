@@ -47,7 +47,7 @@ def summarized(_stage: Stage, tensors: Tensors) -> dict[str, Summary]:
 
 
 def digested(summaries: Mapping[str, Summary]) -> dict[str, Digested]:
-    """Return short digest and sketch of summarised tensors."""
+    """Return each tensor's short digest and small count-sketch, from its summary."""
     return {
         name: Digested(each.sha256[:_DIGITS], tuple(map(float, reduced(each.sketch))))
         if each.is_finite
