@@ -357,28 +357,6 @@ class LearnEvidence(Model):
     """`None` in experiments."""
 
 
-class DropoutDraw(Model):
-    """One dropout call: input and mask digests."""
-
-    step: ProbeStep
-    name: Label
-    """The module, with `#N` at its further calls, as in taps."""
-    input_sha256: Sha256
-    dropped_sha256: Sha256
-    """SHA-256 of the places where the output is zero: of equal inputs, the mask."""
-
-
-class TraceEvidence(Model):
-    """Trace of a learning curve: weights and dropout masks. The evidence in `probe` counts its steps from `first`."""
-
-    first: Step
-    weights: tuple[ShortDigest, ...] = Field(max_length=10_001, fail_fast=True)
-    """Checksum of all weights before each step of the curve, and after the last; the first steps only, of long
-    curves."""
-    draws: tuple[DropoutDraw, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """In the order of execution, step by step."""
-
-
 class SelfcheckEvidence(Model):
     """Self-check result: bundled training's first step, compared with expected digests."""
 
@@ -399,7 +377,5 @@ class Evidence(Model):
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
-    trace: TraceEvidence | None = None
-    """Only in experiments that trace the learning curve."""
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""

@@ -34,7 +34,7 @@ from plumbline.train.numerics import (
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.proof import Prover
-from plumbline.train.taps import DropoutDraws, ModuleTaps, TapBook, named_gradients
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
@@ -43,13 +43,11 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
 
 
 class ProbeObserver(Observer):
-    """Observer that records the evidence of each step, counted from `first`."""
+    """Observer that records the evidence of each step."""
 
-    def __init__(
-        self, engine: Engine, book: TapBook, steps: list[int], *, first: int = 0, dropout: DropoutDraws | None = None
-    ) -> None:
-        self.engine, self.book, self._first, self._step = engine, book, first, 0
-        self._taps = ModuleTaps(engine, book, steps, dropout)
+    def __init__(self, engine: Engine, book: TapBook, steps: list[int]) -> None:
+        self.engine, self.book, self._step = engine, book, 0
+        self._taps = ModuleTaps(engine, book, steps)
         self.evidence: list[StepEvidence] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
@@ -60,7 +58,7 @@ class ProbeObserver(Observer):
 
     def starts(self, step: int) -> None:
         """Record random generator states, and start recording tensors if due."""
-        self._step, states = step - self._first, read_states()
+        self._step, states = step, read_states()
         self.states[f"rng/{self._step}"] = pack_states(states)
         self._found = {
             "rng": digest_states(states),
@@ -147,8 +145,6 @@ class ProbeRun:
         self.model_evidence: ModelEvidence | None = None
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
-        self._first = 0
-        self._dropout: DropoutDraws | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
         self._lost: dict[str, str] = {}
@@ -175,7 +171,7 @@ class ProbeRun:
     def _observe(self, engine: Engine) -> ProbeObserver:
         """Attach a recorder to the engine, and return this recorder."""
         steps = tap_steps(self.probe, self.steps)
-        self.observer = ProbeObserver(engine, self.book, steps, first=self._first, dropout=self._dropout)
+        self.observer = ProbeObserver(engine, self.book, steps)
         engine.observer = Observer(engine.observer, self._changed(engine, self.observer))
         return self.observer
 

@@ -1,7 +1,7 @@
 """Comparison of learning curves that must be bitwise equal.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
-learning rates, evaluations. Every other cause is named by a trace (`curves`).
+learning rates, evaluations. Every other cause is named by a window (`windows`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def learning(pair: Pair) -> Mismatch | None:
     metric, detail = fact("learning.first-different-bit"), fact("learning.no-excuse")
     finding = Finding(check="learn.bits", outcome="drift", metric=metric, observed=step, detail=detail)
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why, shown=exact is not None),), basis="given")
 
 
 def logged(pair: Pair) -> Mismatch | None:
@@ -56,7 +56,7 @@ def logged(pair: Pair) -> Mismatch | None:
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (apart := _evaluated_apart(left, right, fact("learning.whatever-rounding"))) is not None:
         return apart
-    place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
+    place, code, why = found or (None, None, "")
     if code is None:
         return None
     metric = fact("learning.first-beyond-rounding")
@@ -66,22 +66,6 @@ def logged(pair: Pair) -> Mismatch | None:
 
 
 _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
-
-
-def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
-    """Return the first loss that differs by more than rounding can explain."""
-    if not left.losses or not right.losses or None in left.losses or None in right.losses:
-        return None
-    spec = pair.reference.record.spec.learn
-    ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
-    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
-        return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
-    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
-    place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
-    if place is None:
-        return None
-    return place, "unattributed", fact("learning.loss-too-large", step=place, loss=right.losses[place], most=most)
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:

@@ -75,7 +75,7 @@ def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
             code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
             name = "clipping" if name.startswith(CLIPPED) else name
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
-            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
+            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),), shown=True), ours.at, stage)
     return None
 
 
@@ -122,7 +122,7 @@ def _rank(pair: Pair, part: Part) -> Mismatch | None:
             is_fed = stage == "batch"
             code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=reason)
-            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
+            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),), shown=True), found.at, stage)
     return None
 
 
