@@ -163,8 +163,7 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
     """Classify one kind of evidence at one step."""
     number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
-        found = _proven(number, step, proven)
-        return Standing(rung, step, "beyond", place or number.at.at, found)
+        return Standing(rung, step, "beyond", place or number.at.at, number)
     if place is not None and not is_excused:
         return Standing(rung, step, "beyond", place, _named(bits(pair, step, rung), formula))
     if formula is not None and (formula.at.step, formula.rung) == (step, rung):
@@ -207,11 +206,6 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
     if rung == "gradient":
         return gradient(pair, step) if step in pair.tap_steps else gradient_numbers(pair, step)
     return update(pair, step) or update_numbers(pair, step) if rung == "optimizer" else None
-
-
-def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
-    """Drop the cause `schedule` if portable bits rule it out."""
-    return without("schedule", mismatch) if step < proven and mismatch.rung == "optimizer" else mismatch
 
 
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:

@@ -145,6 +145,10 @@ Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+Recounted = tuple[Number | None, Share | None]
+"""Loss and accuracy of an evaluation, counted by their definitions from the model's logits."""
+
+
 class EvaluationEvidence(Model):
     """Evidence of an evaluation over fixed rows (rung 10)."""
 
@@ -229,6 +233,8 @@ class ProbeEvidence(Model):
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
     evaluation: EvaluationEvidence | None = None
+    recounted: Recounted | None = None
+    """Loss and accuracy of the evaluation."""
     portable: PortableEvidence | None = None
     proofs: Proofs = ()
     lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
@@ -350,8 +356,8 @@ class LearnEvidence(Model):
     """Parts of the state that changed between two steps, or differ between processes; the first of each."""
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Digests of each evaluation's labels and of its ids, masks and segments."""
-    recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
+    recounted: tuple[Recounted, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Loss and accuracy of each evaluation."""
     proofs: Proofs = ()
     legs: PortableWindows | None = None
     """`None` in experiments."""

@@ -21,7 +21,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, StepOutcome
-from plumbline.train.evaluation import RESULTS, evaluate
+from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
@@ -146,7 +146,7 @@ class ProbeRun:
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
-        self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
+        self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
         self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
@@ -185,11 +185,14 @@ class ProbeRun:
         return min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size)
 
     def _evaluate(self, engine: Engine) -> None:
-        self._found["evaluation"], self.evaluation = self._evaluator()(
-            engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), task=engine.task, step=self.steps,
-            batch_size=self._evaluated_at_once,
-            precision=self.probe.precision, device=engine.ranks.device,
-        )  # fmt: skip
+        recount = Recount(engine.task)
+        with recount.watching(engine.bare):
+            evidence, self.evaluation = self._evaluator()(
+                engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), task=engine.task,
+                step=self.steps, batch_size=self._evaluated_at_once, precision=self.probe.precision,
+                device=self.context.ranks.device,
+            )  # fmt: skip
+        self._found |= {"evaluation": evidence, "recounted": recount.metrics()}
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate

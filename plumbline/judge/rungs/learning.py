@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.evaluation import miscount
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.task import draws_labels
-from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -93,26 +93,25 @@ def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """
     for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
-        for step, name, number, own in _recounts(record):
-            # A loss changes by at most the change of its logits, and a small loss has no smaller logits.
-            limit = limit_of("loss", "fp32") * max(abs(own or 0.0), 1.0) if name == "loss" else limits.EXACT
-            is_equal = number is own if number is None or own is None else abs(number - own) <= limit
-            if not is_equal and (loss or name != "loss"):
+        for step, (name, number, own) in _miscounts(record):
+            if loss or name != "loss":
                 why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=step)
                 return _of_evaluation(step, why, fact("learning.whatever-rounding"))
     return None
 
 
-def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, float | None]]:
-    """Yield (step, name, number, recomputed number) for a curve's evaluations."""
+def _miscounts(record: LoadedRecord) -> Iterator[tuple[int, tuple[str, float | None, float | None]]]:
+    """Yield the steps whose evaluation contradicts its logits, and which number does."""
     curve = record.record.evidence.learn
     if curve is None or not curve.evaluations:
         return
-    for found, (loss, accuracy) in zip(curve.evaluations, curve.recounted, strict=False):
-        yield from ((found.step, "accuracy", found.accuracy, accuracy), (found.step, "loss", found.loss, loss))
+    both = zip(curve.evaluations, curve.recounted, strict=False)
+    yield from ((found.step, off) for found, own in both if (off := miscount(found, own)) is not None)
+    last = curve.evaluations[-1]
     if (right := record.answers.get("right")) is not None and right.size:
-        last = curve.evaluations[-1]
-        yield last.step, "accuracy", last.accuracy, float(right.sum()) / right.size
+        share = float(right.sum()) / right.size
+        if last.accuracy is None or abs(last.accuracy - share) > limits.EXACT:
+            yield last.step, ("accuracy", last.accuracy, share)
 
 
 def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:

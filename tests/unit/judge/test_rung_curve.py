@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plumbline.judge.rungs.traced import between_steps, drew_differently, operator_of
 
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
-from plumbline.judge.rungs.traced import between_steps, drew_differently, operator_of
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import said
