@@ -123,8 +123,9 @@ def zones(tree: Tree) -> Iterator[str]:
             yield "infra/gcp: node_locations: names no zones of the GPU"
     if "default" in tree.modules["gcp"].named("variable").get("gpu_zones", {"default": None}):
         yield "infra/gcp: gpu_zones: may be left out"
-    if not tree.bodies("aws", "aws_ec2_instance_type_offerings", of="data"):
-        yield "infra/aws: subnets: are in zones without the machine"
+    for subnet in tree.bodies("aws", "aws_subnet"):
+        if "data.aws_ec2_instance_type_offerings." not in str(subnet["availability_zone"]):
+            yield "infra/aws: aws_subnet: is in zones without the machine"
 
 
 def driver(tree: Tree) -> Iterator[str]:
@@ -170,6 +171,8 @@ def services(tree: Tree) -> Iterator[str]:
         for start, needed in _GOOGLE_SERVICES.items():
             if type_.startswith(start) and needed - enabled:
                 yield f"infra/gcp: {type_}: {', '.join(sorted(needed - enabled))} is not enabled"
+    if "gcloud services enable cloudresourcemanager.googleapis.com" not in tree.text("../docs/tutorials/clouds.md"):
+        yield "docs/tutorials/clouds.md: Google's provider needs cloudresourcemanager before it can enable a service"
     registered = str(tree.modules["three-clouds"].named("provider")["azurerm"].get("resource_providers_to_register"))
     for start, name in _AZURE_PROVIDERS.items():
         if any(type_.startswith(start) for type_ in tree.types("azure")) and f"Microsoft.{name}" not in registered:
@@ -239,6 +242,16 @@ def choices(tree: Tree) -> Iterator[str]:
             yield f"infra/three-clouds: {cloud}: {name} is not a key"
 
 
+def installation(tree: Tree) -> Iterator[str]:
+    """Yield machines that cannot be started from an image of the account, and so install everything each night."""
+    for image in tree.bodies("aws", "aws_ami", of="data"):
+        if "self" not in str(image["owners"]):
+            yield "infra/aws: aws_ami: owners: excludes the account's own images"
+    for machines in tree.bodies("azure", "azurerm_linux_virtual_machine_scale_set"):
+        if "var.image" not in str(machines.get("source_image_id")):
+            yield "infra/azure: source_image_id: excludes the subscription's own images"
+
+
 def network(tree: Tree) -> Iterator[str]:
     """Yield machines in a network that an account may not have, and nodes with addresses of their own."""
     for body in tree.bodies("aws", "aws_vpc", of="data"):
@@ -286,7 +299,7 @@ def state(tree: Tree) -> Iterator[str]:
 
 ROWS: tuple[Row, ...] = (
     library_path, one_python, source, address, user, quota, zones, driver, placement, propagation, services, teardown,
-    hours, balancer, rotation, choices, network, encryption, rights, state,
+    hours, balancer, rotation, choices, installation, network, encryption, rights, state,
 )  # fmt: skip
 
 
