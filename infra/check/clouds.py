@@ -32,6 +32,14 @@ _TAKEN = frozenset(
     administrator user guest test console support""".split()  # noqa: SIM905 - names in quotes would be a page
 )
 _WEBSOCKET_SECONDS = 3600
+_TUTORIAL = "../docs/tutorials/clouds.md"
+_LEFT = {
+    "aws_autoscaling_group": "AWSServiceRoleForAutoScaling", "aws_servicequotas_service_quota": "raised quotas",
+    "azurerm_key_vault": "key vault", "azurerm_virtual_network": "NetworkWatcherRG", "docker_image": "own Docker",
+    "google_project_iam_custom_role": "custom roles", "google_project_service": "enabled services",
+    "google_service_networking_connection": "database's network", "google_sql_database_instance": "database's name",
+}  # fmt: skip
+"""What `destroy` leaves, by the type of resource that makes it, in words of the tutorial."""
 
 
 class Tree(NamedTuple):
@@ -171,7 +179,7 @@ def services(tree: Tree) -> Iterator[str]:
         for start, needed in _GOOGLE_SERVICES.items():
             if type_.startswith(start) and needed - enabled:
                 yield f"infra/gcp: {type_}: {', '.join(sorted(needed - enabled))} is not enabled"
-    if "gcloud services enable cloudresourcemanager.googleapis.com" not in tree.text("../docs/tutorials/clouds.md"):
+    if "gcloud services enable cloudresourcemanager.googleapis.com" not in tree.text(_TUTORIAL):
         yield "docs/tutorials/clouds.md: Google's provider needs cloudresourcemanager before it can enable a service"
     registered = str(tree.modules["three-clouds"].named("provider")["azurerm"].get("resource_providers_to_register"))
     for start, name in _AZURE_PROVIDERS.items():
@@ -198,6 +206,10 @@ def teardown(tree: Tree) -> Iterator[str]:
         for body in tree.bodies(module, kind):
             if "var.deletion_protection" not in str(body.get(key)):
                 yield f"infra/{module}: {kind}: {key}: is not a variable"
+    left = tree.text(_TUTORIAL).partition("It leaves: ")[2]
+    made = set[str]().union(*map(tree.types, tree.modules))
+    for kind in sorted(kind for kind, words in _LEFT.items() if kind in made and words not in left):
+        yield f"docs/tutorials/clouds.md: {kind}: {_LEFT[kind]}: is not among what `destroy` leaves"
 
 
 def hours(tree: Tree) -> Iterator[str]:
