@@ -2,7 +2,7 @@
 data "aws_region" "this" {}
 
 data "aws_ami" "worker" {
-  owners = ["amazon"]
+  owners = ["amazon", "self"]
 
   filter {
     name   = "name"

@@ -1,6 +1,5 @@
 # GPU machines, none of them on but for a round: the controller starts and stops them.
 locals {
-  image = split(":", var.image)
   # Ubuntu has a group `operator`, and Azure refuses `admin`, `root` and other usual names.
   admin = "plumbline-admin"
   token = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net&client_id=${azurerm_user_assigned_identity.this["worker"].client_id}"
@@ -78,11 +77,17 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
     public_key = tls_private_key.unused.public_key_openssh
   }
 
-  source_image_reference {
-    publisher = local.image[0]
-    offer     = local.image[1]
-    sku       = local.image[2]
-    version   = local.image[3]
+  source_image_id = startswith(var.image, "/") ? var.image : null
+
+  dynamic "source_image_reference" {
+    for_each = startswith(var.image, "/") ? [] : [split(":", var.image)]
+
+    content {
+      publisher = source_image_reference.value[0]
+      offer     = source_image_reference.value[1]
+      sku       = source_image_reference.value[2]
+      version   = source_image_reference.value[3]
+    }
   }
 
   os_disk {

@@ -32,6 +32,14 @@ _TAKEN = frozenset(
     administrator user guest test console support""".split()  # noqa: SIM905 - names in quotes would be a page
 )
 _WEBSOCKET_SECONDS = 3600
+_TUTORIAL = "../docs/tutorials/clouds.md"
+_LEFT = {
+    "aws_autoscaling_group": "AWSServiceRoleForAutoScaling", "aws_servicequotas_service_quota": "raised quotas",
+    "azurerm_key_vault": "key vault", "azurerm_virtual_network": "NetworkWatcherRG", "docker_image": "own Docker",
+    "google_project_iam_custom_role": "custom roles", "google_project_service": "enabled services",
+    "google_service_networking_connection": "database's network", "google_sql_database_instance": "database's name",
+}  # fmt: skip
+"""What `destroy` leaves, by the type of resource that makes it, in words of the tutorial."""
 
 
 class Tree(NamedTuple):
@@ -123,8 +131,9 @@ def zones(tree: Tree) -> Iterator[str]:
             yield "infra/gcp: node_locations: names no zones of the GPU"
     if "default" in tree.modules["gcp"].named("variable").get("gpu_zones", {"default": None}):
         yield "infra/gcp: gpu_zones: may be left out"
-    if not tree.bodies("aws", "aws_ec2_instance_type_offerings", of="data"):
-        yield "infra/aws: subnets: are in zones without the machine"
+    for subnet in tree.bodies("aws", "aws_subnet"):
+        if "data.aws_ec2_instance_type_offerings." not in str(subnet["availability_zone"]):
+            yield "infra/aws: aws_subnet: is in zones without the machine"
 
 
 def driver(tree: Tree) -> Iterator[str]:
@@ -170,6 +179,8 @@ def services(tree: Tree) -> Iterator[str]:
         for start, needed in _GOOGLE_SERVICES.items():
             if type_.startswith(start) and needed - enabled:
                 yield f"infra/gcp: {type_}: {', '.join(sorted(needed - enabled))} is not enabled"
+    if "gcloud services enable cloudresourcemanager.googleapis.com" not in tree.text(_TUTORIAL):
+        yield "docs/tutorials/clouds.md: Google's provider needs cloudresourcemanager before it can enable a service"
     registered = str(tree.modules["three-clouds"].named("provider")["azurerm"].get("resource_providers_to_register"))
     for start, name in _AZURE_PROVIDERS.items():
         if any(type_.startswith(start) for type_ in tree.types("azure")) and f"Microsoft.{name}" not in registered:
@@ -195,6 +206,10 @@ def teardown(tree: Tree) -> Iterator[str]:
         for body in tree.bodies(module, kind):
             if "var.deletion_protection" not in str(body.get(key)):
                 yield f"infra/{module}: {kind}: {key}: is not a variable"
+    left = tree.text(_TUTORIAL).partition("It leaves: ")[2]
+    made = set[str]().union(*map(tree.types, tree.modules))
+    for kind in sorted(kind for kind, words in _LEFT.items() if kind in made and words not in left):
+        yield f"docs/tutorials/clouds.md: {kind}: {_LEFT[kind]}: is not among what `destroy` leaves"
 
 
 def hours(tree: Tree) -> Iterator[str]:
@@ -237,6 +252,16 @@ def choices(tree: Tree) -> Iterator[str]:
         call = tree.modules["three-clouds"].named("module")[cloud]
         for name in sorted((common | own) - (given & call.keys())):
             yield f"infra/three-clouds: {cloud}: {name} is not a key"
+
+
+def installation(tree: Tree) -> Iterator[str]:
+    """Yield machines that cannot be started from an image of the account, and so install everything each night."""
+    for image in tree.bodies("aws", "aws_ami", of="data"):
+        if "self" not in str(image["owners"]):
+            yield "infra/aws: aws_ami: owners: excludes the account's own images"
+    for machines in tree.bodies("azure", "azurerm_linux_virtual_machine_scale_set"):
+        if "var.image" not in str(machines.get("source_image_id")):
+            yield "infra/azure: source_image_id: excludes the subscription's own images"
 
 
 def network(tree: Tree) -> Iterator[str]:
@@ -286,7 +311,7 @@ def state(tree: Tree) -> Iterator[str]:
 
 ROWS: tuple[Row, ...] = (
     library_path, one_python, source, address, user, quota, zones, driver, placement, propagation, services, teardown,
-    hours, balancer, rotation, choices, network, encryption, rights, state,
+    hours, balancer, rotation, choices, installation, network, encryption, rights, state,
 )  # fmt: skip
 
 

@@ -87,9 +87,13 @@ def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
     assert len(samples["load"]) >= 1
 
 
-def test_activity_is_sampled_in_the_measured_steps_alone(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_activity_is_sampled_in_the_measured_steps_alone(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
     """A compiler idles the GPU for a minute: with its clocks among the readings, a throttled GPU looks healthy."""
-    step, enter, done, begun = Engine.step, Sampler.__enter__, [0], list[int]()
+    step, enter, done, begun, graphs = Engine.step, Sampler.__enter__, [0], list[int](), list[int]()
 
     def counted(self: Engine, *given: Any) -> Any:
         done[0] += 1
@@ -99,10 +103,22 @@ def test_activity_is_sampled_in_the_measured_steps_alone(workshop: Workshop, mon
         begun.append(done[0])
         return enter(self)
 
+    def keep(graph: Any, _inputs: Any) -> Any:
+        graphs.append(done[0])
+        return graph.forward
+
     monkeypatch.setattr(Engine, "step", counted)
     monkeypatch.setattr(Sampler, "__enter__", noted)
-    measured = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
-    assert begun == [1 + measured.warmup_steps]  # the first step is a window's
+    before = torch.compiler.get_default_backend()
+    torch.compiler.set_default_backend(keep)
+    try:
+        trained = workshop.train(workshop.spec(probe=None, speed={**SPEED, "compile": compiled}))
+    finally:
+        torch.compiler.set_default_backend(before)
+        torch.compiler.reset()
+    assert begun == [1 + trained.record.evidence.speed.warmup_steps]  # the first step is a window's
+    assert bool(graphs) is compiled
+    assert not [at for at in graphs if begun[0] < at <= begun[0] + SPEED["steps"]]
 
 
 def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
