@@ -1,4 +1,4 @@
-"""Experiment on the learning curve: traced or with values restored."""
+"""Experiment on the learning curve: unchanged, or with definitions restored."""
 
 from __future__ import annotations
 

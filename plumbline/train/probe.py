@@ -59,13 +59,13 @@ class ProbeObserver(Observer):
     def starts(self, step: int) -> None:
         """Record random generator states, and start recording tensors if due."""
         self._step, states = step, read_states()
-        self.states[f"rng/{self._step}"] = pack_states(states)
+        self.states[f"rng/{step}"] = pack_states(states)
         self._found = {
             "rng": digest_states(states),
             "training_mode": all(module.training for module in self.engine.bare.modules()),
         }
         self._fed, self._logits = [], []
-        self._taps.starts(self._step, self.engine.bare)
+        self._taps.starts(step, self.engine.bare)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as the device received it."""
@@ -168,13 +168,6 @@ class ProbeRun:
         """Enable activation checkpointing if activations are too large."""
         fit_activations(model, spec, self.context.ranks, torch.float32)
 
-    def _observe(self, engine: Engine) -> ProbeObserver:
-        """Attach a recorder to the engine, and return this recorder."""
-        steps = tap_steps(self.probe, self.steps)
-        self.observer = ProbeObserver(engine, self.book, steps)
-        engine.observer = Observer(engine.observer, self._changed(engine, self.observer))
-        return self.observer
-
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:  # noqa: ARG002 - for experiments
         """Return the recorder; experiments wrap it in an intervention."""
         return recorder
@@ -203,7 +196,8 @@ class ProbeRun:
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
-        recorder = self._observe(engine)
+        recorder = self.observer = ProbeObserver(engine, self.book, tap_steps(probe, self.steps))
+        engine.observer = Observer(engine.observer, self._changed(engine, recorder))
         prover = Prover(engine, self._proven())
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
