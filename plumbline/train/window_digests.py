@@ -44,7 +44,8 @@ class ModuleDigests:
         if "dropout" in type(module).__name__.lower() and inputs:
             # What a module computes outside of its children shows in a dropout's input.
             self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
-            if module.training and getattr(module, "p", 0.0):
+            rate: Any = getattr(module, "p", None)
+            if module.training and rate:
                 self._add(f"{name}{DROPOUT_MASK}", (value == 0).float())
         self._add(name, value)
 
