@@ -71,9 +71,6 @@ SAME_FACTOR = 0.02
 """Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the learning
 rate; a bias correction off by one step varies by 20% and more between the first two steps."""
 
-HIGHEST_LOSS = 100.0
-"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
-
 # Rows of a permuted dataset.
 
 COPIES = 0.25
