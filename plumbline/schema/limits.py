@@ -67,8 +67,6 @@ formula may round away one or two; a product by one is exact."""
 SAME_RATIO = 1e-3
 """Gradients were scaled if they differ by a single factor, up to this residual."""
 
-HIGHEST_LOSS = 100.0
-"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
 
 # Rows of a permuted dataset.
 

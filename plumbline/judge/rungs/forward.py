@@ -43,10 +43,12 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     operator = Suspicion(
         "operator", fact("forward.operator", module=f"{kind} {name}"), (error, *_module_lines(pair, name)), (name,)
     )
-    lost = _product_lost_bits(pair, kind)
-    why = fact("forward.fewer-bits" if lost else "forward.may-compute-fewer-bits", kind=kind, name=name)
-    precision = Suspicion("precision", why, (error,), (name,))
-    likely = [precision, operator] if lost else [operator, precision]
+    if _product_lost_bits(pair, kind):
+        why = fact("forward.fewer-bits", kind=kind, name=name)
+        likely = [Suspicion("precision", why, (error,), (name,)), operator]
+    else:
+        why = fact("forward.may-compute-fewer-bits", kind=kind, name=name)
+        likely = [operator, Suspicion("precision", why, (error,), (name,))]
     if _draws(pair, step, kind):
         why = fact("forward.draws", kind=kind, name=name)
         likely.insert(0, Suspicion("rng", why, (error, *_drawn(pair, step)), (name,)))

@@ -40,14 +40,14 @@ def learning(pair: Pair) -> Mismatch | None:
     metric, detail = fact("learning.first-different-bit"), fact("learning.no-excuse")
     finding = Finding(check="learn.bits", outcome="drift", metric=metric, observed=step, detail=detail)
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why, shown=exact is not None),), basis="given")
+    suspicion = Suspicion(code, why, shown=exact is not None and code != "unattributed")
+    return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
 
 
 def logged(pair: Pair) -> Mismatch | None:
     """Return the mismatch of values that both curves log exactly.
 
-    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation. Beside them
-    stands the first loss, whose weights and batch are equal: later losses separate by rounding alone.
+    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation.
     """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
@@ -56,9 +56,9 @@ def logged(pair: Pair) -> Mismatch | None:
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (apart := _evaluated_apart(left, right, fact("learning.whatever-rounding"))) is not None:
         return apart
-    place, code, why = found or (None, None, "")
-    if code is None:
+    if found is None:
         return None
+    place, code, why = found
     metric = fact("learning.first-beyond-rounding")
     finding = Finding(check="learn.exact", outcome="drift", metric=metric, observed=place, detail=why)
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
