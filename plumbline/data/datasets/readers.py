@@ -110,6 +110,9 @@ def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) ->
         raise InvalidInputError(text, where=where, hint="convert it to JSONL or Parquet")
     document = _parsed(data, where)
     if isinstance(document, dict) and isinstance(document.get("data"), list):
+        if beside := next((key for key, value in document.items() if key != "data" and isinstance(value, list)), None):
+            hint = "write the rows as an array of their own, in a file of their own"
+            raise InvalidInputError("is beside `data` and would be left out", where=where, key=beside, hint=hint)
         document = document["data"]
     if not isinstance(document, list):
         hint = "an array of objects, such as pandas writes with orient='records'"

@@ -85,7 +85,7 @@ def marker_holds(
         text = pattern.sub(lambda found: f"{found['name']} {'in' if found['way'] == '==' else 'not in'} extras", text)
     try:
         holds = Marker(text).evaluate({**markers, "extras": frozenset(chosen)}, context="lock_file")
-    except ValueError as error:  # no marker, or one that cannot be compared
+    except (ValueError, KeyError) as error:  # no marker, or one that cannot be evaluated
         raise ConfigurationError(f"{str(marker)[:200]!r} is not a marker", where=where, key="package") from error
     if is_all:
         check_excludes_none(text, where)
