@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -48,8 +49,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Names of each column, the first one preferred."""
 _ATTRIBUTE = re.compile(
     r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
+    r"|status|state|attempt"
 )
-"""Columns of a wide table that are not metrics, also if they are numbers."""
+"""Columns of a run that are neither metrics, also if they are numbers, nor what tells two series apart."""
 _MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
 """A number with a unit, or with marks between thousands, or a duration: a value for people."""
 _DATA_JS = "window.BENCHMARK_DATA ="
@@ -109,10 +111,12 @@ def read_rows(
     columns = _columns(keys, choice)
     named = [key for key in keys if key.strip() in choice.metrics]
     if "value" in columns or ("metric" in columns and not named):
+        _check_apart(contents, columns, ())
         return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
     metrics = named if choice.metrics else _metrics(contents, columns)
     if choice.metrics and not metrics:
         return [], _others(keys, columns)
+    _check_apart(contents, columns, metrics)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
     return rows, _others(keys, {**columns, **{key: key for key in metrics}})
 
@@ -186,24 +190,47 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
 
 
+def _check_apart(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str], metrics: Sequence[str]) -> None:
+    """Raise if rows of one time and metric are told apart by a column that names no series: one would hide the others.
+
+    Each value of such a column, as the name of a machine, returns at other times; a message does not.
+    """
+    own = [columns[name] for name in columns if name not in ("value", "unit")]
+    keys = [tuple(str(content.get(key)) for key in own) for _, content in contents]
+    if len(set(keys)) == len(keys):
+        return
+    for name in dict.fromkeys(str(key) for _, content in contents for key in content):
+        if name in columns.values() or name in metrics or _ATTRIBUTE.fullmatch(name.strip().lower()):
+            continue
+        cells = [(key, str(content.get(name))) for key, (_, content) in zip(keys, contents, strict=True)]
+        if len(set(cells)) == len(cells) and min(Counter(value for _, value in cells).values()) > 1:
+            place = contents[next(n for n, key in enumerate(keys) if key in keys[:n])][0]
+            problem = "rows of one time and metric differ in this column, and the last one would hide the others"
+            hint = "name the column `platform` or `workload`, or leave it out of the file"
+            raise InvalidInputError(problem, where=place, key=name, hint=hint)
+
+
 def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:
     """Return the columns of a wide table whose values are numbers.
 
     Raise `InvalidInputError` for a column with numbers and text, or of numbers with units: it would be left out.
     """
-    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
+    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content))
     metrics = []
     for key in keys:
         if key in columns.values() or _ATTRIBUTE.fullmatch(name := key.strip().lower()) or name in _NAMES["time"]:
             continue
         cells = [(place, content.get(key)) for place, content in contents]
         given = [(place, value) for place, value in cells if value is not None and str(value).strip()]
+        if given and not name and key != keys[0]:  # the first one is pandas' index
+            hint = "name it in the first row"
+            raise InvalidInputError("a column of values has no name", where=given[0][0], key="header", hint=hint)
         texts = [(place, value) for place, value in given if number_of(value) is None]
         if texts and (len(texts) < len(given) or all(_MEASURED.fullmatch(str(value).strip()) for _, value in texts)):
             place, value = texts[0]
             hint = "leave the cell of a missing value empty, or choose the columns to judge with --metric NAME"
             raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=place, key=key, hint=hint)
-        if given and not texts:
+        if given and name and not texts:
             metrics.append(key)
     return metrics
 

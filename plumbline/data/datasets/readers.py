@@ -108,17 +108,22 @@ def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) ->
     if len(data) > _MAX_DOCUMENT_BYTES:
         text = f"one JSON document of more than {_MAX_DOCUMENT_BYTES >> 20} MiB"
         raise InvalidInputError(text, where=where, hint="convert it to JSONL or Parquet")
-    document = _parsed(data, where)
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        if beside := next((key for key, value in document.items() if key != "data" and isinstance(value, list)), None):
-            hint = "write the rows as an array of their own, in a file of their own"
-            raise InvalidInputError("is beside `data` and would be left out", where=where, key=beside, hint=hint)
-        document = document["data"]
+    document = data_of(_parsed(data, where), where)
     if not isinstance(document, list):
         hint = "an array of objects, such as pandas writes with orient='records'"
         raise InvalidInputError("is not a JSON array", where=where, hint=hint)
     yield from _objects(document, where)
     reading.add_text("a JSON array", len(document))
+
+
+def data_of(document: Any, where: str) -> Any:
+    """Return the array `data` of a document, else the document. Raise for an array beside `data`."""
+    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
+        return document
+    if beside := next((key for key, value in document.items() if key != "data" and isinstance(value, list)), None):
+        hint = "write the rows as an array of their own, in a file of their own"
+        raise InvalidInputError("is beside `data` and would be left out", where=where, key=beside, hint=hint)
+    return document["data"]
 
 
 def _objects(document: Iterable[Any], where: str) -> _Values:
