@@ -25,19 +25,8 @@ from plumbline.schema.errors import InvalidInputError
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "time": (
-        "time",
-        "timestamp",
-        "commit_timestamp",
-        "date",
-        "datetime",
-        "night",
-        "start_time",
-        "created",
-        "created_at",
-        "wall time",
-        "wall_time",
-        "_time",
-        "_timestamp",
+        "time", "timestamp", "commit_timestamp", "date", "datetime", "night", "start_time", "created", "created_at",
+        "wall time", "wall_time", "_time", "_timestamp",
     ),
     "metric": ("metric", "measure", "benchmark_name", "benchmark", "name", "_field"),
     "value": ("value", "single_value_summary", "mean", "_value"),
@@ -45,7 +34,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "workload": ("workload", "case_text_id", "case_id"),
     "branch": ("branch",),
     "unit": ("unit", "units"),
-}
+}  # fmt: skip
 """Names of each column, the first one preferred."""
 _ATTRIBUTE = re.compile(
     r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import PurePath
 from typing import Any
 
-from plumbline.data.datasets.readers import data_of
+from plumbline.schema.delimited import data_of
 from plumbline.schema.errors import InvalidInputError
 
 Content = Mapping[Any, object]

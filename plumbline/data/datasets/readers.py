@@ -12,7 +12,7 @@ from plumbline.data.datasets.delimited import read_delimited
 from plumbline.data.datasets.receipts import Reading
 from plumbline.data.datasets.rows import ColumnOptions, Columns, RawRow, checked_row, declared_name
 from plumbline.data.datasets.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
-from plumbline.schema.delimited import MAX_LINE_BYTES, Place
+from plumbline.schema.delimited import MAX_LINE_BYTES, Place, data_of
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 
 _MAX_DOCUMENT_BYTES = 256 << 20
@@ -114,16 +114,6 @@ def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) ->
         raise InvalidInputError("is not a JSON array", where=where, hint=hint)
     yield from _objects(document, where)
     reading.add_text("a JSON array", len(document))
-
-
-def data_of(document: Any, where: str) -> Any:
-    """Return the array `data` of a document, else the document. Raise for an array beside `data`."""
-    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        return document
-    if beside := next((key for key, value in document.items() if key != "data" and isinstance(value, list)), None):
-        hint = "write the rows as an array of their own, in a file of their own"
-        raise InvalidInputError("is beside `data` and would be left out", where=where, key=beside, hint=hint)
-    return document["data"]
 
 
 def _objects(document: Iterable[Any], where: str) -> _Values:

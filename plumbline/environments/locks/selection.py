@@ -17,11 +17,10 @@ from plumbline.schema.suite_file import suggest_or_list
 _IS_EXTRA = re.compile(r"""\bextra\s*(?P<way>[!=]=)\s*(?P<name>'[^']*'|"[^"]*")""")
 _EXTRA_IS = re.compile(r"""(?P<name>'[^']*'|"[^"]*")\s*(?P<way>[!=]=)\s*extra\b""")
 _EXCLUDES = re.compile(r"\bnot\s+in\s+(extras|dependency_groups)\b")
-_POETRY = {
-    r"\^\s*(\d+)([\d.]*)": r">=\1\2,==\1.*",
-    r"~\s*(\d+\.\d+)([\d.]*)": r">=\1\2,==\1.*",
-    r"(^|,)\s*(\d)": r"\1==\2",
-}
+_POETRY = (
+    (r"(?:\^\s*(\d+)|~\s*(\d+\.\d+))([\d.]*)", r">=\1\2\3,==\1\2.*"),
+    (r"(^|[,|])\s*(?=\d)", r"\1=="), (r"(^|\|)\s*\*", r"\1"),
+)  # fmt: skip
 """Poetry's own signs in a range of Python's versions, such as `^3.11`, as PEP 440 has them."""
 CHOOSE = "choose with --extra NAME"
 
@@ -42,24 +41,20 @@ def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: st
 
 def check_interpreter(python: str, environments: Sequence[str], where: str, markers: Mapping[str, str]) -> None:
     """Raise `ConfigurationError` if a lock is for other interpreters: it lacks what only this one needs."""
-    if not has_python(python, where, markers):
-        what = f"Python {python}"
-    elif environments and not any(marker_holds(marker, where, markers, ()) for marker in environments):
-        what = " or ".join(environments)
-    else:
-        return
-    hint = "name the environment with --python, or lock for this one"
-    raise ConfigurationError(f"is a lock for {what}, not for this interpreter", where=where, hint=hint)
+    fits = [has_python(python, where, markers), *(marker_holds(one, where, markers, ()) for one in environments)]
+    if not fits[0] or not any(fits[1:] or [True]):
+        hint = "name the environment with --python, or lock for this one"
+        what = " or ".join(environments) if fits[0] else f"Python {python}"
+        raise ConfigurationError(f"is a lock for {what}, not for this interpreter", where=where, hint=hint)
 
 
 def has_python(versions: str, where: str, markers: Mapping[str, str]) -> bool:
     """Return whether a range of Python's versions has the interpreter's."""
-    version = {**default_environment(), **markers}["python_full_version"]
-    ranges = "" if versions == "*" else versions
-    for sign, plain in _POETRY.items():
-        ranges = re.sub(sign, plain, ranges)
+    version = str({**default_environment(), **markers}["python_full_version"])
+    for sign, plain in _POETRY:
+        versions = re.sub(sign, plain, versions)
     try:
-        return any(SpecifierSet(part).contains(version, prereleases=True) for part in ranges.split("||"))
+        return any(SpecifierSet(part).contains(version, prereleases=True) for part in versions.split("||"))
     except InvalidSpecifier as error:
         raise ConfigurationError(f"cannot be read: {error}", where=where) from error
 
