@@ -180,7 +180,7 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _check_apart(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str], metrics: Sequence[str]) -> None:
-    """Raise if rows of one time and metric are told apart by a column that names no series: one would hide the others.
+    """Raise if rows of one time and metric are told apart by columns that name no series: one would hide the others.
 
     Each value of such a column, as the name of a machine, returns at other times; a message does not.
     """
@@ -188,15 +188,22 @@ def _check_apart(contents: Sequence[tuple[str, Content]], columns: Mapping[str, 
     keys = [tuple(str(content.get(key)) for key in own) for _, content in contents]
     if len(set(keys)) == len(keys):
         return
-    for name in dict.fromkeys(str(key) for _, content in contents for key in content):
-        if name in columns.values() or name in metrics or _ATTRIBUTE.fullmatch(name.strip().lower()):
-            continue
-        cells = [(key, str(content.get(name))) for key, (_, content) in zip(keys, contents, strict=True)]
-        if len(set(cells)) == len(cells) and min(Counter(value for _, value in cells).values()) > 1:
-            place = contents[next(n for n, key in enumerate(keys) if key in keys[:n])][0]
-            problem = "rows of one time and metric differ in this column, and the last one would hide the others"
-            hint = "name the column `platform` or `workload`, or leave it out of the file"
-            raise InvalidInputError(problem, where=place, key=name, hint=hint)
+    names = [
+        name
+        for name in dict.fromkeys(str(key) for _, content in contents for key in content)
+        if name not in (*columns.values(), *metrics) and not _ATTRIBUTE.fullmatch(name.strip().lower())
+        and min(Counter(str(content.get(name)) for _, content in contents).values()) > 1
+    ]  # fmt: skip
+    cells = [
+        (key, *(str(content.get(name)) for name in names)) for key, (_, content) in zip(keys, contents, strict=True)
+    ]
+    if len(set(cells)) == len(cells):
+        last = next(n for n, key in enumerate(keys) if key in keys[:n])
+        first = cells[keys.index(keys[last])]
+        key = ", ".join(name for n, name in enumerate(names, start=1) if first[n] != cells[last][n])
+        problem = "rows of one time and metric differ in this column, and the last one would hide the others"
+        hint = "name the column `platform` or `workload`, or leave it out of the file"
+        raise InvalidInputError(problem, where=contents[last][0], key=key, hint=hint)
 
 
 def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:

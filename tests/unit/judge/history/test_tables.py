@@ -212,6 +212,13 @@ REFUSED: dict[str, tuple[str | bytes, str, int | None]] = {
         table("{day},A100,speed,{value}\n{day},H100,speed,9", "time,gpu,metric,value"),
         "row 3: gpu: rows of one time and metric differ in this column", 24,
     ),
+    "two tags of InfluxDB": (
+        table(
+            "{day},speed,{value},0,eu,x\n{day},speed,7,1,eu,x\n{day},speed,8,0,us,x\n{day},speed,9,1,us,x",
+            "_time,_field,_value,cpu,region,user",
+        ),
+        "row 3: cpu: rows of one time and metric differ in this column", 48,
+    ),
     "two settings of a wide table": (
         table("{day},small,{value}\n{day},big,9", "time,config,speed"), "row 3: config: rows of one time and", 24,
     ),
