@@ -38,7 +38,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Names of each column, the first one preferred."""
 _ATTRIBUTE = re.compile(
     r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
-    r"|status|state|attempt"
+    r"|status|state|attempt|_wandb"
 )
 """Columns of a run that are neither metrics, also if they are numbers, nor what tells two series apart."""
 _MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
@@ -222,13 +222,21 @@ def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]
             hint = "name it in the first row"
             raise InvalidInputError("a column of values has no name", where=given[0][0], key="header", hint=hint)
         texts = [(place, value) for place, value in given if number_of(value) is None]
-        if texts and (len(texts) < len(given) or all(_MEASURED.fullmatch(str(value).strip()) for _, value in texts)):
+        if texts and (len(texts) < len(given) or all(_is_measured(value) for _, value in texts)):
             place, value = texts[0]
             hint = "leave the cell of a missing value empty, or choose the columns to judge with --metric NAME"
             raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=place, key=key, hint=hint)
         if given and name and not texts:
             metrics.append(key)
     return metrics
+
+
+def _is_measured(value: object) -> bool:
+    """Return whether a value is a number with a unit, or several numbers: not what describes a run."""
+    if isinstance(value, (dict, list)):
+        inner = list(value.values() if isinstance(value, dict) else value)
+        return bool(inner) and all(isinstance(number, (int, float)) for number in inner)
+    return bool(_MEASURED.fullmatch(str(value).strip()))
 
 
 def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:

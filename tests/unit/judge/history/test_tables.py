@@ -222,6 +222,14 @@ REFUSED: dict[str, tuple[str | bytes, str, int | None]] = {
     "two settings of a wide table": (
         table("{day},small,{value}\n{day},big,9", "time,config,speed"), "row 3: config: rows of one time and", 24,
     ),
+    "metrics in an object, JSON lines": (
+        "\n".join(json.dumps({"time": str(day), "loss": 1, "metrics": {"speed": 9.5}}) for day in DAYS),
+        "row 1: metrics: \"{'speed': 9.5}\" is not a number", 12,
+    ),
+    "JSON of values in a list": (
+        json.dumps([{"time": str(day), "loss": 1, "speed": [9, 8.5]} for day in DAYS]),
+        "row 1: speed: '[9, 8.5]' is not a number", 12,
+    ),
     "JSON of two lists": (
         json.dumps({"data": OBJECTS, "more": OBJECTS}), "more: is beside `data` and would be left out", 12,
     ),
