@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.exchange.external import Receipt, accepted_since, parse_external
-from plumbline.cli.exchange.external_formats import TableChoice
+from plumbline.cli.exchange.external_columns import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say

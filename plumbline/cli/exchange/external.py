@@ -11,7 +11,8 @@ from statistics import median
 from typing import Literal
 
 from plumbline.cli.exchange.directions import metric_of, worse_by_name
-from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
+from plumbline.cli.exchange.external_columns import TableChoice
+from plumbline.cli.exchange.external_formats import dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import TIME_HINT, time_of, value_of
 from plumbline.judge.history.metrics import Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
