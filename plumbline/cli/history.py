@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.exchange.external import Receipt, accepted_since, parse_external
-from plumbline.cli.exchange.external_formats import TableChoice
+from plumbline.cli.exchange.external_columns import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say
@@ -37,6 +37,8 @@ from plumbline.schema.verdict import Outcome, exit_code, worst
 
 _MAX_BYTES = 256 << 20
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
+_OF_FILES = ("accept", "time", "metric", "higher_is_worse", "lower_is_worse")
+_LAST = 90
 _MOVED = frozenset({"lasting", "open-call", "improved"})
 """Reasons of a level that stays moved until a person accepts it."""
 _SERIES = 40
@@ -83,7 +85,7 @@ def register(subparsers: Any) -> None:
         help="with --from: judge this metric only; may be repeated",
     )
     parser.add_argument("--platform", help="only this platform")
-    parser.add_argument("--last", type=int, default=90, metavar="N", help="maximum number of nights (default: 90)")
+    parser.add_argument("--last", type=int, metavar="N", help=f"maximum number of nights (default: {_LAST})")
     parser.add_argument("--rebuild", action="store_true", help="rebuild the series files from the records")
     for name, about in _REPORTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"with --from: write the answer as {about}")
@@ -92,21 +94,13 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print each platform's nights and metrics."""
-    last = at_least("--last", args.last, 1)
+    """Print the nights and the lines of each platform."""
     if (args.suite is None) == (args.source is None):
         raise ConfigurationError("use either a suite or --from FILE", where="history")
-    wanted = {name: path for name in _REPORTS if (path := getattr(args, name))}
+    _check_options(args)
     if args.source is not None:
-        for name, path in wanted.items():
-            check_file(path, option=f"--{name}")
         return _external(args)
-    if options := [*wanted, *(name for name in ("accept", "time", "metric") if getattr(args, name))]:
-        hint = (
-            "`plumbline store site SUITE` writes a page for each platform, `plumbline report` a round's files; "
-            "`plumbline baseline accept` accepts a level"
-        )
-        raise ConfigurationError("is for --from FILE", where="history", key=f"--{options[0]}", hint=hint)
+    last = at_least("--last", _LAST if args.last is None else args.last, 1)
     suite = read_suite(args.suite)
     if args.platform is not None and args.platform not in suite.platforms:
         hint = ", ".join(suite.platforms)
@@ -138,6 +132,21 @@ def run(args: argparse.Namespace) -> int:
         _print_nights(name, nights[name])
         _print_lines(summaries[name])
     return int(ExitCode.PASS)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise for an option that would not be used, and for a report that cannot be written."""
+    of_others = ("last", "rebuild") if args.source is not None else (*_REPORTS, *_OF_FILES)
+    if given := next((name for name in of_others if getattr(args, name)), ""):
+        hint = (
+            "`plumbline store site SUITE` writes a page for each platform, `plumbline report` a round's files; "
+            "`plumbline baseline accept` accepts a level"
+        )
+        what, hint = ("is for a suite", "") if args.source is not None else ("is for --from FILE", hint)
+        raise ConfigurationError(what, where="history", key=f"--{given.replace('_', '-')}", hint=hint)
+    for name in _REPORTS:
+        if path := getattr(args, name):
+            check_file(path, option=f"--{name}")
 
 
 def _rebuild(central: CentralStore, suite: Suite) -> None:

@@ -57,7 +57,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--label-column", default="", help="column of the label")
     parser.add_argument("--model", default="", help=f"{', '.join(_SIZES)}, or a checkpoint (default: base; here: tiny)")
     parser.add_argument("--cron", default="", help="schedule, such as '0 2 * * *'")
-    parser.add_argument("--timezone", default="UTC", help="of the schedule (default: %(default)s)")
+    parser.add_argument("--timezone", default="", help="of the schedule (default: UTC)")
     parser.add_argument(
         "--alert", default="", metavar="BLOCK[=VARIABLE]",
         help="recipient, such as slack-webhook/ml-platform; `plumbline deploy` creates it from the variable's address",
@@ -78,6 +78,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("exists", where=str(args.file), hint="name a different file, or pass --force")
     if sys.stdin.isatty() and not args.json and not args.outputs:
         _ask(args)
+    for option, other in (("text_column", "data"), ("label_column", "data"), ("timezone", "cron")):
+        if getattr(args, option) and not getattr(args, other):
+            raise ConfigurationError(f"needs --{other}", where="init", key=f"--{option.replace('_', '-')}")
     suite = _new_suite(args)
     _check_choices(suite)
     schema = args.file.parent / _SCHEMA
@@ -109,17 +112,18 @@ def _check_choices(suite: NewSuite) -> None:
 
 
 def _check_rows(suite: NewSuite) -> None:
-    """Raise `PlumblineError` unless local files have a row and the named columns."""
-    from plumbline.data.datasets.files import is_file_source, locate
+    """Raise `PlumblineError` unless each local file has a row and the named columns."""
+    from plumbline.data.datasets.files import STORES, is_file_source, locate
     from plumbline.data.datasets.readers import read_rows
     from plumbline.data.datasets.rows import ColumnOptions
 
-    if not is_file_source(suite.data) or ("://" in suite.data and not suite.data.startswith("file://")):
+    if not is_file_source(suite.data) or suite.data.startswith(STORES):
         return  # a store's credentials, or the Hub, may be another machine's
     located = locate(suite.data, Path())
     options = ColumnOptions(suite.text_column or None, suite.label_column or None)
-    for file in (*located.train[:1], *located.evaluation[:1]):
-        next(read_rows(file.path, options, file.name))
+    files = (*located.train, *located.evaluation)
+    for file in files:
+        next(read_rows(file.path, options, file.name, may_be_empty=len(files) > 1), None)
 
 
 def _write_checked(file: Path, text: str) -> None:
@@ -203,7 +207,7 @@ def _new_suite(args: argparse.Namespace) -> NewSuite:
     return NewSuite(
         name=args.name, platforms=platforms, store=store, data=args.data, text_column=args.text_column,
         label_column=args.label_column, model=args.model or ("base" if platforms else "tiny"), cron=args.cron,
-        timezone=args.timezone, alert=args.alert, report_url=args.report_url,
+        timezone=args.timezone or "UTC", alert=args.alert, report_url=args.report_url,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from plumbline.schema.errors import InvalidInputError
 
@@ -55,6 +55,16 @@ _MARKS = {
 def encoding_of(start: bytes) -> str:
     """Detect the encoding by byte order mark; default UTF-8."""
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+
+
+def data_of(document: Any, where: str) -> Any:
+    """Return the array `data` of a document, else the document. Raise for an array beside `data`."""
+    if not isinstance(document, dict) or not isinstance(document.get("data"), list):
+        return document
+    if beside := next((key for key, value in document.items() if key != "data" and isinstance(value, list)), None):
+        hint = "write the rows as an array of their own, in a file of their own"
+        raise InvalidInputError("is beside `data` and would be left out", where=where, key=beside, hint=hint)
+    return document["data"]
 
 
 class Place(NamedTuple):

@@ -89,7 +89,8 @@ PLANTED = {
     ],
     "words, variable, idle": [
         f"planted-words {CHANGES}, all others without it pass",
-        "environment.ATEN_CPU_CAPABILITY: absent → default); because of planted-variable 1.0 → 2.0",
+        "environment.ATEN_CPU_CAPABILITY: absent → default)",
+        "; because of planted-variable 1.0 → 2.0",
         "training opens no file of: planted-idle",
     ],
     "hook, part, point": [

@@ -189,8 +189,9 @@ def moments_lost(patch: Patch) -> None:
 
 
 FAULTS = {
-    "optimizer": (no_decay, beta2, moments_lost), "operator": (tanh_gelu, hidden_tokens),
-    "precision": (bf16_softmax, bf16_queries),
+    "optimizer": (no_decay, beta2, moments_lost),
+    # Only the step narrows its queries, and so no measured operation shows a format: the proof shows the module.
+    "operator": (tanh_gelu, hidden_tokens, bf16_queries), "precision": (bf16_softmax,),
     "gradient": (frozen_encoder, no_clipping), "rng": (frozen_masks,), "loss": (class_weights,),
     "data.labels": (reversed_labels,), "evaluation": (half_evaluation, margin),
 }  # fmt: skip

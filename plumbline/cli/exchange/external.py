@@ -11,7 +11,8 @@ from statistics import median
 from typing import Literal
 
 from plumbline.cli.exchange.directions import metric_of, worse_by_name
-from plumbline.cli.exchange.external_formats import TableChoice, dates_of_revisions, holds_rows, read_rows
+from plumbline.cli.exchange.external_columns import TableChoice
+from plumbline.cli.exchange.external_formats import dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import TIME_HINT, time_of, value_of
 from plumbline.judge.history.metrics import Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
@@ -211,13 +212,10 @@ def _directions(
 
 def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sign: bool) -> Direction:
     metric = metric_of(name)
-    if named:
-        return Direction(metric=name, worse=named, source="option", has_sign=has_sign)
-    if metric.unit or metric.scale == "absolute" or worse_by_name(name):
-        return Direction(metric=name, worse=metric.worse, source="name", has_sign=has_sign)
-    if by_tool:
-        return Direction(metric=name, worse=by_tool, source="tool", has_sign=has_sign)
-    return Direction(metric=name, worse=metric.worse, source="assumed", has_sign=has_sign)
+    by_name = metric.worse if metric.unit or metric.scale == "absolute" else worse_by_name(name)
+    ways = {"option": named, "name": by_name, "tool": by_tool, "assumed": metric.worse}
+    source, way = next((source, way) for source, way in ways.items() if way)
+    return Direction.model_validate({"metric": name, "worse": way, "source": source, "has_sign": has_sign})
 
 
 def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:

@@ -9,78 +9,22 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TextIO
 
 from plumbline.cli.exchange.directions import worse_by_name
+from plumbline.cli.exchange.external_columns import TableChoice, check_apart, columns_of, metrics_of
 from plumbline.cli.exchange.external_tools import AsvRow, Content, field, objects
-from plumbline.cli.exchange.external_values import number_of, seconds_of
 from plumbline.judge.history.metrics import Worse
-from plumbline.schema.delimited import Layout, Records, dialect_of
+from plumbline.schema.delimited import Records, dialect_of
 from plumbline.schema.errors import InvalidInputError
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "time": (
-        "time",
-        "timestamp",
-        "commit_timestamp",
-        "date",
-        "datetime",
-        "night",
-        "start_time",
-        "created",
-        "created_at",
-        "wall time",
-        "wall_time",
-        "_time",
-        "_timestamp",
-    ),
-    "metric": ("metric", "measure", "benchmark_name", "benchmark", "name", "_field"),
-    "value": ("value", "single_value_summary", "mean", "_value"),
-    "platform": ("platform", "testbed", "machine", "host", "hardware_hash", "hardware"),
-    "workload": ("workload", "case_text_id", "case_id"),
-    "branch": ("branch",),
-    "unit": ("unit", "units"),
-}
-"""Names of each column, the first one preferred."""
-_ATTRIBUTE = re.compile(
-    r"commit(_hash)?|hash|sha|revision|version|build|run|(.*_)?id|index|seed|epoch|_?step|iteration|(params|tags)\..*"
-)
-"""Columns of a wide table that are not metrics, also if they are numbers."""
-_MEASURED = re.compile(r"[+-]?[$€£]?\s?\d[\d.,:'\u2019\s]*(?:[A-Za-zµ%/€]{1,8})?")
-"""A number with a unit, or with marks between thousands, or a duration: a value for people."""
 _DATA_JS = "window.BENCHMARK_DATA ="
 """What github-action-benchmark writes before its JSON."""
 _COMMENTS = re.compile(r"\A(?:\s*#[^\r\n]*)+")
-
-
-@dataclass(frozen=True, slots=True)
-class TableChoice:
-    """User's choice of columns and metrics; empty means detect."""
-
-    time: str = ""
-    metrics: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> Layout:
-        """Return how to parse a delimited file."""
-        return Layout(lambda names: "time" in _columns(names, self), self._time_of, unit="row")
-
-    def _time_of(self, names: Sequence[str], where: str) -> Callable[[Sequence[str]], str]:
-        """Return a function that reads a record's time. Raise for a header without one, or with a name twice."""
-        time = _columns(names, self).get("time")
-        if time is None:
-            hint = (
-                "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
-            )
-            raise InvalidInputError("the column does not exist", where=where, key=self.time or "time", hint=hint)
-        if twice := next((name for name in names if name.strip() and names.count(name) > 1), None):
-            raise InvalidInputError("more than one column has this name", where=where, key=twice)
-        place = names.index(time)
-        return lambda record: "" if seconds_of(record[place]) is None else "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +42,7 @@ class ExternalRow:
 
 
 def read_rows(
-    text: str, where: str, dates: Mapping[str, object] = {}, choice: TableChoice = TableChoice()
+    text: str, where: str, dates: Mapping[str, object], choice: TableChoice
 ) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
     """Return a file's rows, and the ignored columns.
 
@@ -106,13 +50,15 @@ def read_rows(
     """
     contents = list(_contents(text, where, dates, choice))
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
-    columns = _columns(keys, choice)
+    columns = columns_of(keys, choice)
     named = [key for key in keys if key.strip() in choice.metrics]
     if "value" in columns or ("metric" in columns and not named):
+        check_apart(contents, columns, ())
         return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
-    metrics = named if choice.metrics else _metrics(contents, columns)
+    metrics = named if choice.metrics else metrics_of(contents, columns)
     if choice.metrics and not metrics:
         return [], _others(keys, columns)
+    check_apart(contents, columns, metrics)
     rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
     return rows, _others(keys, {**columns, **{key: key for key in metrics}})
 
@@ -123,8 +69,8 @@ def dates_of_revisions(text: str) -> Mapping[str, object]:
     return dates if isinstance(dates, dict) else {}
 
 
-def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bool:
-    """Return whether a file contains measurements, unlike asv's index files."""
+def holds_rows(text: str, where: str, choice: TableChoice) -> bool:
+    """Return whether an asv file has measurements of its own."""
     if PurePath(where).parts[-3:-1] == ("graphs", "summary"):
         return False
     document = _document(text)
@@ -134,8 +80,8 @@ def holds_rows(text: str, where: str, choice: TableChoice = TableChoice()) -> bo
         return True  # another format, or damaged: reading it says so
     if {"results", "data", "stats", "entries"} & document.keys() or isinstance(document.get("benchmarks"), list):
         return True
-    columns = _columns([str(key) for key in document], choice)
-    return "time" in columns and ("metric" in columns or bool(_metrics([(where, document)], columns)))
+    columns = columns_of([str(key) for key in document], choice)
+    return "time" in columns and ("metric" in columns or bool(metrics_of([(where, document)], columns)))
 
 
 def _document(text: str) -> object:
@@ -148,20 +94,6 @@ def _document(text: str) -> object:
 
 def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in used.values())
-
-
-def _columns(keys: Sequence[str], choice: TableChoice) -> dict[str, str]:
-    """Map each known column to its name in the file."""
-    by_name = {key.strip().lower(): key for key in reversed(keys)}
-    found = {}
-    for column, names in {**_NAMES, **({"time": (choice.time.lower(),)} if choice.time else {})}.items():
-        name = next((name for name in names if name in by_name), None)
-        if name is not None:
-            found[column] = by_name[name]
-    if "metric" not in found and not {"value", "unit"} <= found.keys():  # Conbench's history names no benchmark
-        found.pop("value", None)
-        found.pop("unit", None)
-    return found
 
 
 def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
@@ -184,28 +116,6 @@ def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
     """Return platform and workload; each branch is a separate series."""
     platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
     return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
-
-
-def _metrics(contents: Sequence[tuple[str, Content]], columns: Mapping[str, str]) -> list[str]:
-    """Return the columns of a wide table with numeric values.
-
-    Raise `InvalidInputError` for a column with numbers and text, or of numbers with units: it would be left out.
-    """
-    keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
-    metrics = []
-    for key in keys:
-        if key in columns.values() or _ATTRIBUTE.fullmatch(name := key.strip().lower()) or name in _NAMES["time"]:
-            continue
-        cells = [(place, content.get(key)) for place, content in contents]
-        given = [(place, value) for place, value in cells if value is not None and str(value).strip()]
-        texts = [(place, value) for place, value in given if number_of(value) is None]
-        if texts and (len(texts) < len(given) or all(_MEASURED.fullmatch(str(value).strip()) for _, value in texts)):
-            place, value = texts[0]
-            hint = "leave the cell of a missing value empty, or choose the columns to judge with --metric NAME"
-            raise InvalidInputError(f"{str(value)[:60]!r} is not a number", where=place, key=key, hint=hint)
-        if given and not texts:
-            metrics.append(key)
-    return metrics
 
 
 def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import PurePath
 from typing import Any
 
+from plumbline.schema.delimited import data_of
 from plumbline.schema.errors import InvalidInputError
 
 Content = Mapping[Any, object]
@@ -24,8 +25,8 @@ def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterat
     if isinstance(document, dict):
         rows = _of_tool(document)
         if rows is None:  # a page of Conbench's API, or one row
-            data = document.get("data")
-            rows = objects(data if isinstance(data, list) else [document], where, dates)
+            data = data_of(document, where)
+            rows = objects(data if isinstance(data, list) else [data], where, dates)
         yield from rows
         return
     for place, item in enumerate(document if isinstance(document, list) else [document], start=1):

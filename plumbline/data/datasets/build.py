@@ -174,10 +174,11 @@ def _imported(source: DatasetSource, task: Task, spool: Spool) -> _Content:
 
 def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, reading: Reading) -> SourceRows:
     name = source.path or ""
+    apart = _evaluation_files(source, downloads / "evaluation")
     if not is_file_source(name):
         sources = read_hub(source, options, reading)
     else:
-        located = locate(name, downloads / "train")
+        located = locate(name, downloads / "train", apart)
         _check_hub_keys(source, may_split=located.saved is not None)
         reading.unread = located.unread
         if located.saved is not None:
@@ -188,15 +189,23 @@ def _sources(source: DatasetSource, options: ColumnOptions, downloads: Path, rea
                 _rows(located.evaluation, options, reading) if located.evaluation else None,
                 located.label, keys=_keys((*located.train, *located.evaluation)),
             )  # fmt: skip
-    if source.evaluation_path is None:
+    if not apart:
         return sources
+    return replace(sources, evaluation=_rows(apart, options, reading), keys={**sources.keys, **_keys(apart)})
+
+
+def _evaluation_files(source: DatasetSource, downloads: Path) -> tuple[SourceFile, ...]:
+    """Return the files that evaluate, if they are named apart."""
+    if source.evaluation_path is None:
+        return ()
     if not is_file_source(source.evaluation_path):
         hint = "a file, a folder, a glob or a store URL"
         raise ConfigurationError("is not a file", where=source.evaluation_path, key="evaluation_path", hint=hint)
-    apart = locate(source.evaluation_path, downloads / "evaluation")
-    return replace(
-        sources, evaluation=_rows(apart.train, options, reading), keys={**sources.keys, **_keys(apart.train)}
-    )
+    located = locate(source.evaluation_path, downloads)
+    if located.evaluation:
+        hint = "choose the files that evaluate with a glob"
+        raise ConfigurationError("names splits", where=source.evaluation_path, key="evaluation_path", hint=hint)
+    return located.train
 
 
 def _check_hub_keys(source: DatasetSource, *, may_split: bool) -> None:

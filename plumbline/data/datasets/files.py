@@ -17,12 +17,13 @@ from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.store_url import KINDS, safe_key
 
 _WILD = re.compile(r"[*?\[]")
-_STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
+STORES = tuple(f"{scheme}://" for scheme in KINDS if scheme != "file")
 _SPLITS = {
     "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation", "eval": "validation", "evaluation": "validation", "test": "test", "testing": "test",
-    "holdout": "test", "heldout": "test",
+    "holdout": "test", "heldout": "test", "hold": "test", "held": "test",
 }  # fmt: skip
+_SET = re.compile(r"(set|data|split)s?$")
 _NO_DATA = re.compile(r"(?i)^([._].*|readme.*|licen[cs]e.*|.*\.(md|crc|lock|metadata|sha256)|dataset_infos?\.json)$")
 _MAX_FILES = 100_000
 _CHUNK_BYTES = 1 << 20
@@ -47,7 +48,7 @@ class Located:
     label: str
     """Last part of the source's name, for the manifest, independent of its folder."""
     unread: tuple[str, ...] = ()
-    """Names of the files of unused splits."""
+    """Names of the files of unused splits, and of those that a name such as `_b.csv` or `readme.csv` leaves out."""
     saved: Path | None = None
     """Folder that the library `datasets` saved, instead of files."""
 
@@ -61,22 +62,25 @@ def is_file_source(name: str) -> bool:
     )  # fmt: skip
 
 
-def locate(name: str, download_folder: Path) -> Located:
-    """Return the files of `name`, downloading store objects to `download_folder`."""
-    if name.startswith(_STORES):
-        files = _from_store(name, download_folder)
+def locate(name: str, download_folder: Path, apart: Iterable[SourceFile] = ()) -> Located:
+    """Return the files of `name`, without those set `apart`. Download those of a store to `download_folder`."""
+    if name.startswith(STORES):
+        files, left_out = _from_store(name, download_folder)
     elif name.startswith("file://"):
-        return locate(name.removeprefix("file://"), download_folder)
+        return locate(name.removeprefix("file://"), download_folder, apart)
     elif "://" in name:
         hint = "file, s3, az or gs; download anything else first"
         raise ConfigurationError("unsupported kind of URL", where=name, key="path", hint=hint)
     else:
-        files = _local(name)
+        files, left_out = _local(name)
     label = PurePosixPath(name).name
     if _is_saved(files):
-        return Located((), (), label, saved=download_folder if name.startswith(_STORES) else Path(name).expanduser())
+        return Located((), (), label, saved=download_folder if name.startswith(STORES) else Path(name).expanduser())
+    known = {os.path.realpath(file.name) for file in apart}
+    files = {key: file for key, file in files.items() if os.path.realpath(file.name) not in known}
     train, evaluation = _split(files, name)
-    unread = files.keys() - {file.key for file in (*train, *evaluation)}
+    evaluation = () if known else evaluation
+    unread = {*left_out, *files} - {file.key for file in (*train, *evaluation)}
     return Located(train, evaluation, label, unread=tuple(sorted(unread)))
 
 
@@ -86,21 +90,21 @@ def _is_saved(keys: Collection[str]) -> bool:
 
 
 def content_marks(name: str) -> list[str]:
-    """Return lines that change whenever file contents change: digests or store etags."""
-    if name.startswith(_STORES):
+    """Return lines that change with the files' content: digests, or a store's etags."""
+    if name.startswith(STORES):
         _, objects = _listing(name)
         return [f"{info.key} {info.size} {info.etag}" for info in objects.values()]
-    files = _local(name.removeprefix("file://"))
+    files, _ = _local(name.removeprefix("file://"))
     return [f"{key} {digest_file(file.path)}" for key, file in files.items() if file.path.is_file()]
 
 
-def _local(name: str) -> dict[str, SourceFile]:
-    """Return the local data files of `name` by relative path, sorted."""
+def _local(name: str) -> tuple[dict[str, SourceFile], list[str]]:
+    """Return the local data files of `name` by relative path, in order, and those that are left out."""
     path = Path(name).expanduser()
     if path.is_dir():
         local_files = files_below(path)
     elif path.exists() or not _WILD.search(name):
-        return {path.name: SourceFile(path, name, path.name)}
+        return {path.name: SourceFile(path, name, path.name)}, []
     else:
         root = Path(_root(str(path)))
         local_files = {
@@ -109,19 +113,20 @@ def _local(name: str) -> dict[str, SourceFile]:
             if not file.is_dir()
         }
         _check_files(local_files.values())
-    return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in _data_files(local_files, name)}
+    chosen, left_out = _data_files(local_files, name)
+    return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in chosen}, left_out
 
 
 def files_below(folder: Path) -> dict[str, Path]:
     """Return a folder's files by relative path, once each, following symbolic links.
 
-    Those whose names begin with a dot or an underscore are left out. Raise for a link whose target does not exist: its
-    rows would be missing.
+    Those whose names begin with a dot are left out. Raise for a link whose target does not exist: its rows would be
+    missing.
     """
     found: dict[str, Path] = {}
     known = {os.path.realpath(folder)}
     for place, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
-        shown = [Path(place, name) for name in sorted(names + folders) if not name.startswith((".", "_"))]
+        shown = [Path(place, name) for name in sorted(names + folders) if not name.startswith(".")]
         folders[:] = [path.name for path in shown if path.is_dir() and _is_new(path, known)]
         found |= {path.relative_to(folder).as_posix(): path for path in shown if not path.is_dir()}
     _check_files(found.values())
@@ -170,12 +175,13 @@ def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
     return base, {info.key: info for info in objects if not pattern or _matches(info.key, pattern)}
 
 
-def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
-    """Download the data files below a URL."""
+def _from_store(name: str, folder: Path) -> tuple[dict[str, SourceFile], list[str]]:
+    """Download the data files below a URL. Return them, and the names of those that are left out."""
     base, known = _listing(name)
     store = open_store(base)
     files = {}
-    for number, key in enumerate(_data_files(known, name)):
+    chosen, left_out = _data_files(known, name)
+    for number, key in enumerate(chosen):
         path = folder / (safe_key(key) if _is_saved(known) else f"{number:06d}/{PurePosixPath(key).name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with store.open(key, if_match=known[key].etag) as reader, path.open("wb") as file:
@@ -183,7 +189,7 @@ def _from_store(name: str, folder: Path) -> dict[str, SourceFile]:
             while count := reader.readinto(buffer):
                 file.write(buffer[:count])
         files[key] = SourceFile(path, f"{base}/{key}", key)
-    return files
+    return files, left_out
 
 
 def _matches(key: str, pattern: str) -> bool:
@@ -194,10 +200,10 @@ def _matches(key: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
-def _data_files(keys: Collection[str], name: str) -> list[str]:
-    """Return the sorted data file keys; raise for unknown types."""
+def _data_files(keys: Collection[str], name: str) -> tuple[list[str], list[str]]:
+    """Return the sorted keys of data files, and those left out by name. Raise for unknown or mixed types."""
     if _is_saved(keys):
-        return sorted(keys)
+        return sorted(keys), []
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
     if not chosen:
         raise ConfigurationError("contains no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")
@@ -217,13 +223,13 @@ def _data_files(keys: Collection[str], name: str) -> list[str]:
     if len(kinds) > 1:
         text = f"contains files of different types: {', '.join(sorted(kinds.values()))}"
         raise ConfigurationError(text, where=name, key="path", hint="choose one type with a glob")
-    return chosen
+    return chosen, [key for key in {*keys}.difference(chosen) if format_of(key)]
 
 
 def _split_of(key: str) -> str:
     """Return the split named in a file's name or folder, else ""."""
     for part in reversed(key.split("/")):
-        words = map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part))
+        words = (_SET.sub("", word.lower()) for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", part))
         names = [word for word in words if word in _SPLITS]
         if names:
             return _SPLITS[names[0]]

@@ -12,7 +12,7 @@ from plumbline.data.datasets.delimited import read_delimited
 from plumbline.data.datasets.receipts import Reading
 from plumbline.data.datasets.rows import ColumnOptions, Columns, RawRow, checked_row, declared_name
 from plumbline.data.datasets.streams import BUFFER_BYTES, COMPRESSIONS, compression, opened
-from plumbline.schema.delimited import MAX_LINE_BYTES, Place
+from plumbline.schema.delimited import MAX_LINE_BYTES, Place, data_of
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 
 _MAX_DOCUMENT_BYTES = 256 << 20
@@ -108,9 +108,7 @@ def _json(source: Path, options: ColumnOptions, where: str, reading: Reading) ->
     if len(data) > _MAX_DOCUMENT_BYTES:
         text = f"one JSON document of more than {_MAX_DOCUMENT_BYTES >> 20} MiB"
         raise InvalidInputError(text, where=where, hint="convert it to JSONL or Parquet")
-    document = _parsed(data, where)
-    if isinstance(document, dict) and isinstance(document.get("data"), list):
-        document = document["data"]
+    document = data_of(_parsed(data, where), where)
     if not isinstance(document, list):
         hint = "an array of objects, such as pandas writes with orient='records'"
         raise InvalidInputError("is not a JSON array", where=where, hint=hint)

@@ -87,7 +87,7 @@ class Reading:
         if self.empty:
             notes.append(f"files without a row: {first_of([keys.get(name, name) for name in self.empty], _MOST_NAMED)}")
         if self.unread:
-            notes.append(f"unused splits: {first_of(self.unread, _MOST_NAMED)}")
+            notes.append(f"unused: {first_of(self.unread, _MOST_NAMED)}")
         for name, labels in self._merged(spelling).items():
             if len(labels) > 1:
                 notes.append(f"labels read as the class {name}: {first_of(list(map(ascii, labels)), _MOST_NAMED)}")

@@ -84,7 +84,7 @@ def pixi_pins(content: dict[str, Any], where: str, extras: tuple[str, ...] | Non
             continue
         name = canonicalize_name(str(entry.get("name", "")))
         version = str(entry.get("version", "")) or version_in_url(url)
-        if "://" not in url:
+        if "://" not in url and not version_in_url(url):
             others[name] = version  # a folder of the team's own
             continue
         _add(pins, where, name, version, url=url, sha256=str(entry.get("sha256", "")))
@@ -100,4 +100,5 @@ def _add(pins: dict[str, Pin], where: str, name: str, version: str, *, url: str,
         url = referenced_url(url.removeprefix("git+")) if match[1] == "git" and "#" in url else url
     elif version and sha256:
         url = ""
-    add_pin(pins, where, name, version, url=url, hashes=(f"sha256:{sha256}",) if sha256 else ())
+    path = "" if "://" in url else url
+    add_pin(pins, where, name, version, url=url, path=path, hashes=(f"sha256:{sha256}",) if sha256 else ())

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.markers import default_environment
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import Pin, repository_url
-from plumbline.environments.locks.selection import add_pin, chosen_names, extras_in, marker_holds
-from plumbline.schema.errors import ConfigurationError
+from plumbline.environments.locks.selection import (
+    add_pin,
+    check_interpreter,
+    chosen_names,
+    extras_in,
+    has_python,
+    marker_holds,
+)
 
 _MAIN = "main"
 
@@ -28,6 +32,7 @@ def poetry_pins(
     """
     pins: dict[str, Pin] = {}
     own: dict[str, str] = {}
+    check_interpreter(str(content.get("metadata", {}).get("python-versions", "*")), (), where, markers)
     entries = content.get("package", [])
     known = {group for entry in entries for group in _groups(entry)} | set(content.get("extras", {}))
     known |= {name for entry in entries for marker in _markers(entry).values() for name in extras_in(marker)}
@@ -54,14 +59,9 @@ def _markers(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def _holds(entry: dict[str, Any], chosen: set[str], markers: Mapping[str, str], where: str, *, is_all: bool) -> bool:
-    """Return whether an entry applies to this interpreter, platform, and chosen extras."""
-    python = markers.get("python_full_version", default_environment()["python_full_version"])
-    versions = str(entry.get("python-versions", "*"))
-    try:
-        if not SpecifierSet("" if versions == "*" else versions).contains(python, prereleases=True):
-            return False
-    except InvalidSpecifier as error:
-        raise ConfigurationError(f"cannot be read: {error}", where=where) from error
+    """Return whether an entry applies to the interpreter, the platform, and the chosen groups and extras."""
+    if not has_python(str(entry.get("python-versions", "*")), where, markers):
+        return False
     by_group = _markers(entry)
     return any(
         marker_holds(by_group.get(group), where, markers, chosen, is_all=is_all)

@@ -30,7 +30,7 @@ _INCLUDE = re.compile(r"^(?:(?P<short>-[rc])\s*|(?P<long>--requirement|--constra
 _HASH = re.compile(r"\s+--hash[=\s]\s*(?P<value>[A-Za-z0-9]+:[0-9a-fA-F]+)")
 _OPTION = re.compile(r"\s+--(?:config-settings?|global-option)[=\s]\S+")
 _EDITABLE = re.compile(r"^(?:-e\s*|--editable(?:\s+|=))(?P<target>\S.*)$")
-_FOLDER = re.compile(r"^(?:\.{1,2}(?:$|[/\[;\s])|/)")
+_FOLDER = re.compile(r"^(?:[\w.\[\],-]+\s*@\s*)?(?P<target>(?:file://|\.{1,2}(?=$|[/\[;\s])|/)\S*)")
 _ADDRESS = re.compile(r"[a-z]+://")
 _EGG = re.compile(r"#(?:.*&)?egg=(?P<name>[A-Za-z0-9._-]+)")
 _HINT = "write NAME==VERSION or NAME @ URL; a lock pins every package"
@@ -162,7 +162,8 @@ def _is_folder(line: str) -> bool:
     editable = _EDITABLE.match(line)
     if editable is not None:
         return "+" not in editable["target"].partition("://")[0]
-    return bool(_FOLDER.match(line)) and not version_in_url(line)
+    target = (_FOLDER.match(line) or {"target": ""})["target"]
+    return bool(target) and not version_in_url(target) and not _CONDA_BUILD.search(target)
 
 
 def folders(files: LockFiles) -> tuple[str, ...]:

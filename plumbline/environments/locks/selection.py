@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker, default_environment
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import REPOSITORY, Pin
 from plumbline.environments.locks.requirements import version_in_url
@@ -15,6 +17,11 @@ from plumbline.schema.suite_file import suggest_or_list
 _IS_EXTRA = re.compile(r"""\bextra\s*(?P<way>[!=]=)\s*(?P<name>'[^']*'|"[^"]*")""")
 _EXTRA_IS = re.compile(r"""(?P<name>'[^']*'|"[^"]*")\s*(?P<way>[!=]=)\s*extra\b""")
 _EXCLUDES = re.compile(r"\bnot\s+in\s+(extras|dependency_groups)\b")
+_POETRY = (
+    (r"(?:\^\s*(\d+)|~\s*(\d+\.\d+))([\d.]*)", r">=\1\2\3,==\1\2.*"),
+    (r"(^|[,|])\s*(?=\d)", r"\1=="), (r"(^|\|)\s*\*", r"\1"),
+)  # fmt: skip
+"""Poetry's own signs in a range of Python's versions, such as `^3.11`, as PEP 440 has them."""
 CHOOSE = "choose with --extra NAME"
 
 
@@ -24,11 +31,32 @@ def chosen_names(known: Iterable[str], extras: tuple[str, ...] | None, where: st
     Raise `ConfigurationError` for a name that the lock does not have.
     """
     names = frozenset(known)
+    by_name = {canonicalize_name(name): name for name in names}
     for name in extras or ():
-        if name not in names:
+        if canonicalize_name(name) not in by_name:
             hint = suggest_or_list(name, sorted(names)) if names else "it has none: leave out --extra"
             raise ConfigurationError(f"has no extra or group {name!r}", where=where, key="--extra", hint=hint)
-    return names if extras is None else frozenset(extras)
+    return names if extras is None else frozenset(by_name[canonicalize_name(name)] for name in extras)
+
+
+def check_interpreter(python: str, environments: Sequence[str], where: str, markers: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` if a lock is for other interpreters: it lacks what only this one needs."""
+    fits = [has_python(python, where, markers), *(marker_holds(one, where, markers, ()) for one in environments)]
+    if not fits[0] or not any(fits[1:] or [True]):
+        hint = "name the environment with --python, or lock for this one"
+        what = " or ".join(environments) if fits[0] else f"Python {python}"
+        raise ConfigurationError(f"is a lock for {what}, not for this interpreter", where=where, hint=hint)
+
+
+def has_python(versions: str, where: str, markers: Mapping[str, str]) -> bool:
+    """Return whether a range of Python's versions has the interpreter's."""
+    version = str({**default_environment(), **markers}["python_full_version"])
+    for sign, plain in _POETRY:
+        versions = re.sub(sign, plain, versions)
+    try:
+        return any(SpecifierSet(part).contains(version, prereleases=True) for part in versions.split("||"))
+    except InvalidSpecifier as error:
+        raise ConfigurationError(f"cannot be read: {error}", where=where) from error
 
 
 def extras_in(marker: str) -> set[str]:
@@ -52,7 +80,7 @@ def marker_holds(
         text = pattern.sub(lambda found: f"{found['name']} {'in' if found['way'] == '==' else 'not in'} extras", text)
     try:
         holds = Marker(text).evaluate({**markers, "extras": frozenset(chosen)}, context="lock_file")
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
+    except (ValueError, KeyError) as error:  # no marker, or one that cannot be evaluated
         raise ConfigurationError(f"{str(marker)[:200]!r} is not a marker", where=where, key="package") from error
     if is_all:
         check_excludes_none(text, where)

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from plumbline.environments.locks.model import Pin, referenced_url
-from plumbline.environments.locks.selection import CHOOSE, add_pin, chosen_names, marker_holds
+from plumbline.environments.locks.selection import CHOOSE, add_pin, check_interpreter, chosen_names, marker_holds
 from plumbline.schema.errors import ConfigurationError
 
 Entry = dict[str, Any]
@@ -28,6 +28,7 @@ def uv_pins(
 
     `extras` limits extras and groups; `None` takes all.
     """
+    check_interpreter(content.get("requires-python", "*"), content.get("supported-markers", ()), where, markers)
     packages: dict[str, list[Entry]] = {}
     for entry in content.get("package", []):
         packages.setdefault(canonicalize_name(str(entry.get("name", ""))), []).append(entry)

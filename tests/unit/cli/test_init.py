@@ -147,6 +147,10 @@ def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureF
         (["--model", "bert-huge"], "bert-huge: model: is neither a size nor a checkpoint's folder"),
         (["--model", "smal"], "did you mean `small`?"),
         (["--alert", "slak-webhook/ml"], "did you mean `slack-webhook`?"),
+        (["--data", "s4://acme/rows"], "s4://acme/rows: path: unsupported kind of URL"),
+        (["--text-column", "body"], "--text-column: needs --data"),
+        (["--label-column", "stars"], "--label-column: needs --data"),
+        (["--timezone", "Europe/Berlin"], "--timezone: needs --cron"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_leaves_no_file(
@@ -175,6 +179,16 @@ def test_rows_that_no_run_could_read_are_refused_at_once(
     assert main(["init", "--data", "mine.csv", *options]) == 4
     assert words in capsys.readouterr().err
     assert not (folder / "suite.toml").exists()
+
+
+def test_each_file_of_a_folder_is_opened(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "rows").mkdir()
+    for name, text in (("a.csv", "text,label\ngood,1\n"), ("b.csv", ""), ("c.csv", "note,label\ngood,1\n")):
+        (folder / "rows" / name).write_text(text)
+    assert main(["init", "--data", "rows"]) == 4
+    assert "c.csv: text: the column of the text is ambiguous" in capsys.readouterr().err
+    (folder / "rows" / "c.csv").unlink()
+    assert main(["init", "--data", "rows"]) == 0
 
 
 def test_a_store_s_rows_a_hub_s_model_and_a_team_s_own_recipient_are_not_asked_for() -> None:

@@ -560,3 +560,81 @@ url = "../wheels/kern-2.0-py3-none-any.whl"
 """
     with pytest.raises(ConfigurationError, match=r"\.\./wheels/kern-2\.0-py3-none-any\.whl is a path of the machine"):
         lock_of("poetry.lock", text % ("a" * 64))
+
+
+UV_FOR = """
+requires-python = "%s"
+supported-markers = [%s]
+[[package]]
+name = "team"
+source = { virtual = "." }
+dependencies = [{ name = "kern" }]
+[[package]]
+name = "kern"
+version = "2.0"
+"""
+POETRY_FOR = """
+[[package]]
+name = "kern"
+version = "2.0"
+python-versions = "*"
+[metadata]
+python-versions = "%s"
+"""
+
+
+@pytest.mark.parametrize(("name", "text", "is_read"), [
+    ("uv.lock", UV_FOR % (">=3.10", ""), True),
+    ("uv.lock", UV_FOR % (">=3.13", ""), False),
+    ("uv.lock", UV_FOR % (">=3.10", "\"sys_platform == 'plan9'\""), False),
+    ("uv.lock", UV_FOR % (">=3.10", "\"sys_platform == 'plan9'\", \"sys_platform != 'plan9'\""), True),
+    ("poetry.lock", POETRY_FOR % "*", True),
+    ("poetry.lock", POETRY_FOR % ">=3.13", False),
+    ("poetry.lock", POETRY_FOR % "^3.13", False),
+    ("poetry.lock", POETRY_FOR % "^3.11", True),
+    ("poetry.lock", POETRY_FOR % "~3.11", False),
+    ("poetry.lock", POETRY_FOR % "~3.12.1", True),
+    ("poetry.lock", POETRY_FOR % "~2.7 || ^3.12", True),
+    ("poetry.lock", POETRY_FOR % "3.12.*", True),
+])  # fmt: skip
+def test_a_lock_for_other_interpreters_is_refused_as_its_tool_refuses_it(name, text, is_read):
+    """uv and Poetry drop markers that hold for all interpreters of a lock: for others, packages would be missing."""
+    if is_read:
+        assert versions(lock_of(name, text, markers=OLD)) == {"kern": "2.0"}
+        return
+    with pytest.raises(ConfigurationError, match=r"is a lock for .*, not for this interpreter"):
+        lock_of(name, text, markers=OLD)
+
+
+@pytest.mark.parametrize("name", ["Fast_GPU", "fast-gpu"])
+def test_an_extra_is_chosen_by_any_spelling_of_its_name(name):
+    text = UV_FOR % (">=3.10", "") + '[package.optional-dependencies]\nfast-gpu = [{ name = "kern" }]\n'
+    text = text.replace(
+        'dependencies = [{ name = "kern" }]', 'optional-dependencies = { fast-gpu = [{ name = "kern" }] }'
+    )
+    text = text.partition("[package.optional-dependencies]")[0]
+    assert versions(lock_of("uv.lock", text, extras=[name])) == {"kern": "2.0"}
+
+
+def test_a_package_that_a_freeze_names_by_its_folder_is_said_not_to_be_judged():
+    """`pip install ./team` is frozen so: the folder is the same in both locks, whatever it holds."""
+    lock = lock_of("freeze.txt", "team @ file:///home/me/team\nkern==2.0\n")
+    assert versions(lock) == {"kern": "2.0"}
+    assert lock.notes == (
+        "freeze.txt: team @ file:///home/me/team: not judged; a folder is the team's own code, left as installed",
+    )
+
+
+def test_an_archive_beside_a_pixi_lock_is_no_folder_of_the_team():
+    text = f"""
+    version: 6
+    environments:
+      default:
+        packages:
+          {conda.conda_platform()}:
+          - pypi: ./wheels/kern-2.0-py3-none-any.whl
+    packages:
+    - {{pypi: ./wheels/kern-2.0-py3-none-any.whl, name: kern, version: '2.0'}}
+    """
+    with pytest.raises(ConfigurationError, match=r"wheels/kern-2\.0-py3-none-any\.whl is a path of the machine"):
+        lock_of("pixi.lock", text)

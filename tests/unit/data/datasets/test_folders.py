@@ -57,6 +57,18 @@ DATA: dict[str, tuple[FILES, int | str]] = {
     "a card and a licence": ({"in/a.csv": A, "in/README.md": "x", "in/LICENSE": "x", "in/a.csv.sha256": "x"}, 20),
     "one file compressed": ({"in/a.csv": A, "in/b.csv.gz": gzip.compress(B.encode())}, 40),
     "splits by folder": ({"in/train/a.csv": A, "in/test/b.csv": B}, 40),
+    "a test set beside the rows": ({"in/reviews.csv": A, "in/reviews_testset.csv": B}, "'reviews.csv' belongs to none"),
+    "a hold-out beside the rows": ({"in/reviews.csv": A, "in/hold-out.csv": B}, "'reviews.csv' belongs to none of"),
+    "sets by name": ({"in/trainset.csv": A, "in/testset.csv": B}, 40),
+    "a document of two lists": (
+        {"in/a.json": json.dumps({"data": [{"text": "a", "label": 0}] * 20, "test": [{"text": "b", "label": 1}] * 9})},
+        "in/a.json: test: is beside `data` and would be left out",
+    ),
+    "a table of pandas": (
+        {"in/a.json": json.dumps(
+            {"schema": {"fields": []}, "data": [{"text": f"row {n}", "label": n % 2} for n in range(20)]}
+        )}, 20,
+    ),
     "a broken link": ({"in/a.csv": A, "in/b.csv": Path("none.csv")}, "in/b.csv: path: is not a file that can"),
     "a pipe": ({"in/a.csv": A, "in/b.csv": None}, "in/b.csv: path: is not a file that can be read"),
     "a file and its compressed copy": (
@@ -96,7 +108,41 @@ def test_a_folder_of_rows_is_imported_whole_or_not_at_all(
 def test_the_files_of_a_split_that_is_not_used_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make(tmp_path, {"in/train.csv": A, "in/valid.csv": rows(20, 30), "in/test.csv": rows(30, 40)})
     assert main(["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]) == 0
-    assert "unused splits: test.csv" in capsys.readouterr().out
+    assert "unused: test.csv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["_b.csv", "_more/b.csv", "readme.csv", "license.jsonl.gz"])
+def test_a_file_of_rows_that_its_name_leaves_out_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    folder = make(tmp_path, {"in/a.csv": A, f"in/{name}": B, "in/README.md": "x", "in/_SUCCESS": ""})
+    assert main(["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]) == 0
+    assert f"unused: {name}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("evaluation", ["in/b.csv", "in/../in/b.csv", "linked/b.csv"])
+def test_a_file_that_evaluates_does_not_train_too(tmp_path: Path, evaluation: str) -> None:
+    folder = make(tmp_path, {"in/a.csv": A, "in/b.csv": B, "linked": Path("in")})
+    importing = ["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]
+    assert main([*importing, "--evaluation", str(tmp_path / evaluation)]) == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [sum(shard["num_rows"] for shard in manifest[split]) for split in ("train", "evaluation")] == [20, 20]
+
+
+def test_a_folder_of_splits_does_not_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make(tmp_path, {"in/a.csv": A, "more/train.csv": A, "more/test.csv": B})
+    importing = ["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]
+    assert main([*importing, "--evaluation", str(tmp_path / "more")]) == 2
+    assert "more: evaluation_path: names splits (hint: choose the files" in capsys.readouterr().err
+
+
+def test_the_files_that_evaluate_replace_those_of_the_folder_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path, {"in/train.csv": A, "in/test.csv": rows(40, 50), "b.csv": B})
+    importing = ["data", "import", str(folder), "--name", "mine", "--out", str(tmp_path / "out")]
+    assert main([*importing, "--evaluation", str(tmp_path / "b.csv")]) == 0
+    assert "unused: test.csv" in capsys.readouterr().out
 
 
 def test_a_glob_names_a_link_that_leads_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def test_the_splits_of_a_saved_dictionary_stay_apart_and_can_be_chosen(tmp_path)
     saved.save_to_disk(tmp_path / "saved")
     manifest = build(tmp_path / "saved", tmp_path / "out")
     assert [shard.num_rows for shard in manifest.shards] == [30, 12]
-    assert manifest.receipt.notes == ("unused splits: extra",)
+    assert manifest.receipt.notes == ("unused: extra",)
     other = build(tmp_path / "saved", tmp_path / "other", split="extra", evaluation_split="train")
     assert [shard.num_rows for shard in other.shards] == [15, 30]
     with pytest.raises(ConfigurationError, match="split: the split 'tran' does not exist"):

@@ -356,7 +356,15 @@ def test_one_of_a_kind_is_no_plural(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 row repeats a time of its series" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["--time", "--metric", "--accept"])
+@pytest.mark.parametrize("option", [["--last", "5"], ["--rebuild"]])
+def test_an_option_of_a_suite_is_refused_with_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    assert main(["history", "--from", str(_csv(tmp_path / "t.csv", _days(_noisy(), "speed"))), *option]) == 2
+    assert f"history: {option[0]}: is for a suite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--time", "--metric", "--accept", "--higher-is-worse", "--lower-is-worse"])
 def test_an_option_of_files_is_refused_with_a_suite(capsys: pytest.CaptureFixture[str], option: str) -> None:
     assert main(["history", "suite.toml", option, "a=2026-11-22"]) == 2
     assert f"{option}: is for --from FILE" in capsys.readouterr().err

@@ -90,6 +90,15 @@ READ = {
         ),
         times=LATE, metric="metrics.speed", column="metrics.speed", time="start_time",
     ),
+    "a wide table with a delimiter at the end": Table(table("{day},{value},", "time,speed,"), column="speed"),
+    "runs of which one failed": Table(
+        table("{day},FAILED,speed,1\n{day},FINISHED,speed,{value}", "time,status,metric,value"),
+        {"skiprows": lambda row: row % 2},
+    ),
+    "messages of runs": Table(
+        table("{day},fix {n},speed,{value}\n{day},new {n},speed,{value}", "time,note,metric,value"),
+        {"skiprows": lambda row: row % 2},
+    ),
     "two columns of times": Table(table("{day},{epoch},{value}", "time,created,speed"), column="speed"),
     "rows out of order": Table("\n".join([LINES[0], *sorted(LINES[1:], key=lambda row: row[-3:])])),
     "missing cells": Table(
@@ -198,6 +207,32 @@ REFUSED: dict[str, tuple[str | bytes, str, int | None]] = {
     "numbers of days, as spreadsheets count": (table("460{n:02},speed,{value}"), "the first day of 1970", 12),
     "numbers of runs": (table("{n},speed,{value}"), "time: all rows are of the first day of 1970", 12),
     "years": (table("20{n:02},speed,{value}"), "time: all rows are of the first day of 1970", 12),
+    "a column of values without a name": (table("{day},0.4,{value}", "time,loss,"), "row 2: header: a column of", 12),
+    "two machines in a column": (
+        table("{day},A100,speed,{value}\n{day},H100,speed,9", "time,gpu,metric,value"),
+        "row 3: gpu: rows of one time and metric differ in this column", 24,
+    ),
+    "two tags of InfluxDB": (
+        table(
+            "{day},speed,{value},0,eu,x\n{day},speed,7,1,eu,x\n{day},speed,8,0,us,x\n{day},speed,9,1,us,x",
+            "_time,_field,_value,cpu,region,user",
+        ),
+        "row 3: cpu: rows of one time and metric differ in this column", 48,
+    ),
+    "two settings of a wide table": (
+        table("{day},small,{value}\n{day},big,9", "time,config,speed"), "row 3: config: rows of one time and", 24,
+    ),
+    "metrics in an object, JSON lines": (
+        "\n".join(json.dumps({"time": str(day), "loss": 1, "metrics": {"speed": 9.5}}) for day in DAYS),
+        "row 1: metrics: \"{'speed': 9.5}\" is not a number", 12,
+    ),
+    "JSON of values in a list": (
+        json.dumps([{"time": str(day), "loss": 1, "speed": [9, 8.5]} for day in DAYS]),
+        "row 1: speed: '[9, 8.5]' is not a number", 12,
+    ),
+    "JSON of two lists": (
+        json.dumps({"data": OBJECTS, "more": OBJECTS}), "more: is beside `data` and would be left out", 12,
+    ),
     "days before months": (table("01/{n}/2026,speed,{value}"), "row 2: time: '01/0/2026' is not a time", 12),
     "a zone by its name": (table("{day} 02:00 Europe/Berlin,speed,{value}"), "is not a time", 12),
     "Latin-1": (table("{day},J\xf6rg,{value}").encode("latin-1"), "is not UTF-8 text (hint: save it as UTF-8)", None),
