@@ -123,6 +123,8 @@ def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpe
     if not (_has_numbers(evaluation) or is_empty) or not np.isfinite(logits).all():
         text = fact("gap.evaluation-not-finite")
         yield Gap("probe.evaluation", "evaluation", text, "invalid", role="reference")
+    if probe.recounted is None:
+        yield Gap("probe.evaluation", "recounted", fact("gap.recounted"))
 
 
 def _data(_loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:

@@ -105,7 +105,17 @@ def _miscounted(pair: Pair) -> Mismatch | None:
             name, number, own = off
             why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=found.step)
             return _break(pair, name, number, own, why)
+    if pair.reference.record.spec.has_row_labels and not all(map(_follows, (pair.reference, pair.candidate))):
+        return _break(pair, "predictions", None, None, fact("evaluation.predictions"))
     return None
+
+
+def _follows(loaded: LoadedRecord) -> bool:
+    """Return whether each prediction is the class of the largest logit."""
+    logits, predicted = loaded.evaluation.get("logits"), loaded.evaluation.get("predictions")
+    if logits is None or predicted is None or logits.ndim != 2 or not logits.size:
+        return True
+    return bool(np.array_equal(logits.argmax(axis=1), predicted))
 
 
 def distance(reference: LoadedRecord, candidate: LoadedRecord) -> float:

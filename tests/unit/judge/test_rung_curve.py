@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plumbline.judge.rungs.traced import between_steps, drew_differently, operator_of
 
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
