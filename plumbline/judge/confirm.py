@@ -1,10 +1,10 @@
-"""Confirmation of causes by reruns: a pure state machine.
+"""Confirmation by experiment: a pure state machine that requests reruns and evaluates their records.
 
-Its states: the candidate runs again unchanged (`rerun`), which shows whether it agrees with itself. Both sides record
-the window in which a learning curve separates after an equal probe (`trace`, see `curves`). Each suspicion is tested
-(`test`, see `suspicions`): the first steps, or those of the window, run again with the suspect's value restored to the
-reference's. If the difference disappears, the cause is confirmed; if not, the next suspicion is tested. After the last
-one the cause is `unattributed`, with everything that was tried (`ended`). The caller runs the requests.
+Its states: the candidate runs again unchanged (`rerun`), which shows whether it agrees with itself. Each suspicion is
+tested (`test`, see `suspicions`): the first steps run again with the suspect's value restored to the reference's. If
+the difference disappears, the cause is confirmed; if not, the next suspicion is tested. Of a learning curve that no
+definition restores, the reference runs again, too (`reference`, see `curves`). After the last test the cause is
+`unattributed`, with everything that was tried (`ended`). The caller runs the requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plumbline.judge.attribution import SPEED, Attribution, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.consensus import Doubt, exonerate
-from plumbline.judge.curves import Side, Window
+from plumbline.judge.curves import Side
 from plumbline.judge.intervention import Intervention, Source
 from plumbline.judge.mismatches import Mismatch, Suspicion, without
 from plumbline.judge.native import rounds_differently
@@ -34,7 +34,7 @@ from plumbline.schema.experiment import Experiment
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.verdict import Cause, Judgement
 
-State = Literal["rerun", "trace", "test", "ended"]
+State = Literal["rerun", "test", "reference", "ended"]
 
 _NO_RECORD = fact("experiment.no-record")
 _NAMES = {"experiment_id": "x", "suspect": ""}
@@ -56,7 +56,6 @@ class Confirmation:
 
     reference: LoadedRecord
     candidate: LoadedRecord
-    """Both are the traces of `window` once these are recorded."""
     base: Judgement
     budget: int
     name: str
@@ -67,8 +66,8 @@ class Confirmation:
     pending: tuple[Mismatch, ...] = ()
     tests: tuple[tuple[Suspicion, Intervention], ...] = ()
     """Suspicions of the first pending mismatch that are not refuted yet, with each untried way to test them."""
-    window: Window | None = None
-    """Steps of the learning curve that are recorded; `None` is the probe."""
+    curve: int | None = None
+    """Number of steps of the learning curve that run again; `None`: the probe does."""
     rerun: LoadedRecord | None = None
     """The unchanged rerun with the candidate's bits; in the state `rerun` a first one without."""
     prepared: LoadedRecord | None = None
@@ -99,7 +98,7 @@ class Confirmation:
         compared = (table if table is not None else Comparisons()).of(reference, candidate)
         if budget > 0 and (found := curves.separated(judgement, compared.pair)) is not None:
             beside = tuple(cause for cause in judgement.causes if cause.code != found[0].suspicions[0].code)
-            return replace(start, state="rerun", pending=found[:1], window=found[1], beside=beside)
+            return replace(start, state="rerun", pending=found[:1], curve=found[1], beside=beside)
         if judgement.verdict != "drift" or budget < 1:
             return start
         mismatches = (compared.walk or walk(compared.pair)).mismatches  # data may differ without a probe
@@ -112,12 +111,12 @@ class Confirmation:
         if self.state == "rerun":
             # A difference of portable bits shows in nothing else.
             has_leg = any(mismatch.basis == "portable" for mismatch in self.pending)
-            of_curve = " of the learning curve" if self.window else ""
+            of_curve = " of the learning curve" if self.curve else ""
             text = f"control experiment: unchanged rerun{of_curve}"
             return self.request("candidate", text, self.num_steps, portable=has_leg)
-        if self.state == "trace" and self.window is not None:
-            side: Side = "candidate" if self.prepared else "reference"
-            return self.request(side, f"trace of the learning curve's steps {self.window}", self.num_steps)
+        if self.state == "reference":
+            text = "control experiment: unchanged rerun of the reference's learning curve"
+            return self.request("reference", text, self.num_steps)
         return suspicions.requested(self)
 
     def absorb(self, request: Request, record: LoadedRecord | None, why: Statement = _NO_RECORD) -> Confirmation:
@@ -135,8 +134,8 @@ class Confirmation:
             return spent._failed(fact("experiment.failed", suspect=request.experiment.suspect, why=why))
         if self.state == "rerun":
             return spent._reran(record)
-        if self.state == "trace" and self.window is not None:
-            return curves.traced(spent, self.window, request.runs_on, record)
+        if self.state == "reference" and self.curve is not None:
+            return curves.reference_reran(spent, self.curve, record)
         answer = suspicions.prepared if request.runs_on == "reference" else suspicions.restored
         return answer(spent, record)
 
@@ -159,15 +158,10 @@ class Confirmation:
         return self.spent - self.lost < self.budget
 
     @property
-    def sought(self) -> Window | None:
-        """Return the learning-curve steps that still need to be traced."""
-        return None if self.reference.record.evidence.trace is not None else self.window
-
-    @property
     def num_steps(self) -> int:
-        """Return the number of compared steps in window or probe."""
-        if self.window is not None:
-            return self.window.until - self.window.first
+        """Return the number of steps that run again."""
+        if self.curve is not None:
+            return self.curve
         probe = self.reference.record.evidence.probe
         return len(probe.steps) if probe else 1
 
@@ -178,18 +172,11 @@ class Confirmation:
     def cause(self, mismatch: Mismatch, suspicion: Suspicion | None = None) -> Cause:
         """Convert a suspicion to a cause.
 
-        As long as a curve's window is sought, it is the judged one.
+        Of a learning curve, it is the judged one.
         """
         code = (suspicion or mismatch.suspicions[0]).code
-        judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.sought else None
-        return judged or self.placed(cause_of(mismatch, self.base.suspects, suspicion))
-
-    def placed(self, cause: Cause) -> Cause:
-        """Return the cause, with the first traced step for orientation."""
-        if self.window is None or self.sought:
-            return cause
-        counted = fact("curve.counted-from", step=self.window.first) if self.window.first else ""
-        return cause.replace(why=fact("curve.cause", counted=counted, why=cause.why))
+        judged = next((cause for cause in self.base.causes if cause.code == code), None) if self.curve else None
+        return judged or cause_of(mismatch, self.base.suspects, suspicion)
 
     def _open(self) -> Iterator[Cause]:
         """Yield the causes of the mismatches that still await tests."""
@@ -201,7 +188,7 @@ class Confirmation:
         """Return why a record is no valid result of a request; empty if valid, or if its training failed.
 
         A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by
-        its order; what it ran is compared here. A window of a curve must have the evidence of a trace.
+        its order; what it ran is compared here.
         """
         asked, experiment = request.experiment, record.record.experiment
         if experiment is None or experiment.replace(**_NAMES) != asked.replace(**_NAMES):
@@ -209,10 +196,7 @@ class Confirmation:
         if record.record.exit.status != "completed":
             return ""
         try:
-            missing = next((finding.detail for finding in missing_evidence(record, "experiment")), "")
-            if missing or self.window is None or self.sought:
-                return missing
-            return curves.trace_problem(record, Window(self.window.first, asked.steps))
+            return next((finding.detail for finding in missing_evidence(record, "experiment")), "")
         except InvalidInputError as error:
             return fact("experiment.unreadable", error=error)
 
@@ -225,17 +209,17 @@ class Confirmation:
 
     def _reran(self, record: LoadedRecord) -> Confirmation:
         """Evaluate the unchanged rerun: confirm or rule out `nondeterminism`."""
-        window, probe = self.window, record.record.evidence.probe
-        parting = None if window else disagreement(self.candidate, record, len(probe.steps) if probe else 0)
-        if curves.has_equal_bits(self.candidate, record, window.until) if window else parting is None:
-            beside = curves.repeated(self, record) if window else self.beside
+        curve, probe = self.curve, record.record.evidence.probe
+        parting = None if curve else disagreement(self.candidate, record, len(probe.steps) if probe else 0)
+        if curves.has_equal_bits(self.candidate, record, curve) if curve else parting is None:
+            beside = curves.repeated(self, record) if curve else self.beside
             return replace(self, beside=beside, tried=(fact("rerun.equal-bits"),)).steady(record, self.pending)
-        kernels = rounds_differently(self.candidate.record, record.record, "learn" if window else "probe")
+        kernels = rounds_differently(self.candidate.record, record.record, "learn" if curve else "probe")
         if kernels:  # such as another number of processes: no unchanged rerun
             return self.ended(fact("rerun.different-machine", difference=kernels[0]))
         if parting is not None:
             return self._unsteady(record, parting)
-        return curves.unsteady_curve(self, window, record) if window else self
+        return curves.unsteady_curve(self, curve, record) if curve else self
 
     def steady(self, rerun: LoadedRecord, mismatches: tuple[Mismatch, ...]) -> Confirmation:
         """Start testing causes for a candidate that its rerun reproduced."""
@@ -261,10 +245,7 @@ class Confirmation:
         """Build an experiment request for the first probe or curve steps."""
         if self.in_fp64 is not None:
             parts.setdefault("precision", "fp64")
-        if self.window is not None:
-            # Taps would change compiled kernels, and so the bits.
-            is_bare = self.sought is not None and ("replays" in parts or curves.is_compiled(self.reference))
-            steps += self.window.first
-            parts |= {"part": "learn", "trace": None if is_bare else self.window.first, "portable": False}
+        if self.curve is not None:
+            parts |= {"part": "learn", "portable": False}
         name = bounded_name(f"{self.name}-x{self.spent + 1}")
         return Request(side, Experiment(experiment_id=name, suspect=description, steps=steps, **parts), sources)

@@ -1,17 +1,18 @@
-"""Learning curves that diverge after equal probes: first step, reruns, traces. Pure.
+"""Learning curves that diverge after equal probes: what reruns of both sides show. Pure.
 
-The first experiment is an unchanged, uninterrupted rerun, which traces the steps that separate with the probe's
-evidence. If it gives the reference's bits, the cause is an interruption of the candidate, or chance. If it gives
-neither side's bits, the candidate does not agree with itself, unless a second rerun repeats the first and the records
-name a cause: then the curve depends on the parts before it, which no rerun has. If it gives the candidate's bits, a
-suspect that the records show is restored by its definition. If that does not help, the reference traces the same steps,
-and both traces are tested as two probes are. If the reference's rerun does not give the reference's bits, the reference
-is the side that differs: the candidate is not accused.
+The first experiment is an unchanged, uninterrupted rerun. If it gives the reference's bits, the cause is an
+interruption of the candidate, or chance. If it gives neither side's bits, the candidate does not agree with itself,
+unless a second rerun repeats the first and the records name a cause: then the curve depends on the parts before it,
+which no rerun has. If it gives the candidate's bits, a suspect that the records show is restored by its definition. If
+that does not help, the reference runs again. If it does not give its own bits, it is the side that differs: the
+candidate is not accused. If it does, a cause that the records show themselves, such as by a window, is confirmed.
+
+Steps recorded as a probe, to restore the reference's values there, named 1 of 216 faults more (ADR 0036).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from plumbline.judge.attribution import nondeterminism
@@ -24,12 +25,10 @@ from plumbline.judge.restored import RestoredOutcome
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
 from plumbline.judge.rungs.windows import with_windows
 from plumbline.judge.suspects import differences
-from plumbline.judge.walk import walk
-from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import LearnEvidence
-from plumbline.schema.fact import Statement, fact
+from plumbline.schema.fact import fact
 from plumbline.schema.tolerance import limit, relative
 from plumbline.schema.verdict import Cause, Judgement
 
@@ -81,64 +80,20 @@ def _has_equal_losses(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bo
     return learn.losses[:steps] == other.losses[:steps] and None not in other.losses[:steps]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Steps of a learning curve from `first` to before `until`."""
+def _steps_to_repeat(reference: LearnEvidence, candidate: LearnEvidence) -> int:
+    """Return how many steps show the first difference of two learning curves.
 
-    first: int
-    until: int
-
-    def __str__(self) -> str:
-        return f"{self.first} to {self.until - 1}"
-
-
-def _window(first: int, steps: int) -> Window:
-    """Return the window of steps around a difference: before, at, and after."""
-    return Window(first, min(first + 2 + limits.STEPS_AFTER, steps))
-
-
-def first_window(reference: LearnEvidence, candidate: LearnEvidence) -> Window:
-    """Return the window around the first difference that the curve records show.
-
-    The update of the step before is included: its gradients or its weights may differ, and its loss not. Without any
-    difference of the losses, the last steps.
+    Without any difference of the losses, all steps.
     """
     place = first_logged_difference(reference, candidate)
     steps = reference.steps
-    return _window(max((steps if place is None else place) - 1, 0), steps)
+    return steps if place is None else min(max(place - 1, 0) + 2 + limits.STEPS_AFTER, steps)
 
 
-def earlier_window(window: Window, reference: LoadedRecord, candidate: LoadedRecord) -> Window | None:
-    """Return the window around the first different weights, if before `window`.
+def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, int] | None:
+    """Return the mismatch of two curves' bits, and how many steps to repeat.
 
-    Losses in fp32 can agree for some steps after the weights have separated.
-    """
-    left, right = reference.record.evidence.trace, candidate.record.evidence.trace
-    if left is None or right is None or window.first == 0:
-        return None
-    pairs = enumerate(zip(left.weights, right.weights, strict=False))
-    place = next((place for place, (ours, theirs) in pairs if ours != theirs), None)
-    if place is None or place > window.first:
-        return None
-    return _window(max(place - 1, 0), window.until)
-
-
-def trace_problem(record: LoadedRecord, window: Window) -> Statement:
-    """Return why a record is not a complete trace of `window`, or ""."""
-    experiment, evidence = record.record.experiment, record.record.evidence
-    if experiment is None or evidence.trace is None or evidence.probe is None:
-        return fact("trace.none")
-    if (experiment.trace, experiment.steps, evidence.trace.first) != (window.first, window.until, window.first):
-        return fact("trace.steps", first=window.first, until=window.until)
-    if len(evidence.trace.weights) <= window.first:
-        return fact("trace.checksums")
-    return next((finding.detail for finding in missing_evidence(record, "trace")), "")
-
-
-def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | None:
-    """Return the mismatch of two curves' bits, and the window to trace.
-
-    `None` if the bits are equal, or if no trace can name more.
+    `None` if the bits are equal, or if no rerun can show more.
     """
     if not any(finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings):
         return None
@@ -147,13 +102,8 @@ def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, Window] | Non
         return None
     named = with_windows(bits, curve_formula(pair))
     mismatch = bits if named is None or named.suspicions[0].code == "evaluation" else named
-    # A measured number format needs no trace of the curve.
-    return None if mismatch.suspicions[0].code == "precision" else (mismatch, first_window(curves[0], curves[1]))
-
-
-def is_compiled(side: LoadedRecord) -> bool:
-    """Return whether the learning curve ran under torch.compile."""
-    return side.record.spec.learn is not None and side.record.spec.learn.compile
+    # A measured number format needs no rerun of the curve.
+    return None if mismatch.suspicions[0].code == "precision" else (mismatch, _steps_to_repeat(curves[0], curves[1]))
 
 
 def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
@@ -164,9 +114,9 @@ def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
     return tuple(cause.replace(**again) if cause.code == "evaluation" else cause for cause in state.beside)
 
 
-def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> Confirmation:
+def unsteady_curve(state: Confirmation, until: int, rerun: LoadedRecord) -> Confirmation:
     """Evaluate an unchanged rerun that did not reproduce the candidate's bits."""
-    mismatch, until = state.pending[0], window.until
+    mismatch = state.pending[0]
     was_cut = was_interrupted(state.candidate, mismatch.at.step)
     is_reference = has_equal_bits(state.reference, rerun, until)
     if was_cut and is_reference:
@@ -182,49 +132,35 @@ def unsteady_curve(state: Confirmation, window: Window, rerun: LoadedRecord) -> 
     return replace(state.ended(), settled=state.settled.settled(_unsteady("candidate", until)), pending=())
 
 
-def defined(state: Confirmation, window: Window, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
+def defined(state: Confirmation, until: int, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
     """Evaluate a curve that recomputed the suspect value by its definition."""
     if suspicion.code == "evaluation":
         restored = has_equal_evaluations(state.reference, record)
     else:
-        restored = has_equal_bits(state.reference, record, window.until)
+        restored = has_equal_bits(state.reference, record, until)
     return RestoredOutcome(restored, fact("curve.equal") if restored else fact("curve.differs"))
 
 
-def traceable(state: Confirmation, window: Window) -> Confirmation:
-    """Start tracing the window, or end if a trace would not help."""
-    if state.pending[0].suspicions[0].code == "evaluation" or state.rerun is None:
-        return state.ended()
-    problem = trace_problem(state.rerun, window)
-    if is_compiled(state.reference):
-        problem = fact("trace.compiled")
-    return state.ended(_incomplete("candidate", problem)) if problem else replace(state, state="trace")
+def untested(state: Confirmation) -> Confirmation:
+    """Run the reference again, or end if that would show no more."""
+    of_evaluation = state.pending[0].suspicions[0].code == "evaluation"
+    return state.ended() if of_evaluation or state.rerun is None else replace(state, state="reference")
 
 
-def traced(state: Confirmation, window: Window, side: Side, record: LoadedRecord) -> Confirmation:
-    """Compare both traces, or request an earlier window if weights differ before."""
-    if side == "reference" and not has_equal_bits(state.reference, record, window.until):
-        return _in_reference(state, window, record)
-    traces = replace(state, prepared=record) if side == "reference" else replace(state, rerun=record)
-    own, other = traces.rerun, traces.prepared
-    if own is None or other is None:
-        return traces
-    if problem := _unusable(traces, window, own, other):
-        return traces.ended(problem)
-    earlier = earlier_window(window, other, own)
-    if earlier is not None:
-        tried = (*state.tried, fact("curve.earlier", steps=str(window)))
-        return replace(state, window=earlier, rerun=None, prepared=None, tried=tried)
-    known = replace(traces, tried=(*state.tried, fact("curve.traced", steps=str(window))))
-    mismatches = walk(Pair(other, own)).mismatches
-    if not mismatches:
-        return known.ended(fact("trace.agree"))
-    return replace(known, reference=other, candidate=own).steady(own, mismatches)
+def reference_reran(state: Confirmation, until: int, record: LoadedRecord) -> Confirmation:
+    """Evaluate the reference's unchanged rerun: a difference shown by the records is confirmed."""
+    if not has_equal_bits(state.reference, record, until):
+        return _in_reference(state, until, record)
+    mismatch, tried = state.pending[0], (*state.tried, fact("rerun.reference-equal-bits"))
+    if not mismatch.suspicions[0].shown:
+        return replace(state.ended(), tried=tried)
+    cause = state.cause(mismatch).replace(sure="confirmed", tried=tried)
+    return replace(state.ended(), settled=state.settled.settled(cause), pending=())
 
 
-def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> Confirmation:
-    """End the tests: the reference's trace does not reproduce its bits."""
-    step, until = state.pending[0].at.step, window.until
+def _in_reference(state: Confirmation, until: int, record: LoadedRecord) -> Confirmation:
+    """End the tests: the reference does not reproduce its own bits."""
+    step = state.pending[0].at.step
     if kernels := rounds_differently(state.reference.record, record.record, "learn"):
         return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))
     cause = _unsteady("reference", until)
@@ -235,20 +171,6 @@ def _in_reference(state: Confirmation, window: Window, record: LoadedRecord) -> 
         sure = "unattributed" if cause.code == "unattributed" else "confirmed"
         cause = cause.replace(sure=sure, tried=(*state.tried, fact("rerun.reference-uninterrupted")))
     return replace(state.ended(), reference_cause=cause)
-
-
-def _unusable(state: Confirmation, window: Window, own: LoadedRecord, other: LoadedRecord) -> Statement:
-    """Return why the two traces cannot be compared, or ""."""
-    for side, trace, trained in (("candidate", own, state.candidate), ("reference", other, state.reference)):
-        if problem := trace_problem(trace, window):
-            return _incomplete(side, problem)
-        if not has_equal_bits(trained, trace, window.until):
-            return fact("trace.different-bits", side=side)
-    return ""
-
-
-def _incomplete(side: str, problem: Statement) -> Statement:
-    return fact("trace.incomplete", side=side, problem=problem)
 
 
 def _unsteady(side: Side, until: int) -> Cause:

@@ -50,9 +50,6 @@ def _ways(
             ways = _batch(mismatch, suspicion, reference, steps)
         case "weights":
             ways = _captured("the reference's initial weights", "weights", (0,), steps, "weights")
-        case "state":
-            step = mismatch.at.step or 0
-            ways = _captured(f"the reference's weights at the start of step {step}", "weights", (step,), steps, "state")
         case "rng":
             ways = _rng(mismatch, reference, steps)
         case "forward":
@@ -60,7 +57,7 @@ def _ways(
         case "gradient" | "clipped" as rung:
             ways = _gradients(rung, steps)
         case "optimizer":
-            ways = _optimizer(mismatch, reference, steps)
+            ways = _optimizer(mismatch, steps)
         case rung:
             ways = (_defined(rung, steps),)
     return ways
@@ -79,7 +76,7 @@ _OF_CURVE = frozenset({"schedule", "rng", "evaluation"})
 
 
 def curve_interventions(suspicion: Suspicion, steps: int) -> tuple[Intervention, ...]:
-    """Return the experiments that test a suspected cause of different learning curves."""
+    """Return the experiment that tests a suspected cause of a learning curve, if any."""
     return (_defined(suspicion.code, steps),) if suspicion.code in _OF_CURVE else ()
 
 
@@ -181,12 +178,8 @@ def _forward(mismatch: Mismatch, probe: ProbeEvidence) -> tuple[Intervention, ..
     return (forward_of(taps, mismatch.at.step or 0, kind),) if kind else ()
 
 
-def _optimizer(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
+def _optimizer(mismatch: Mismatch, steps: int) -> tuple[Intervention, ...]:
     way = _defined("optimizer", steps)
     if mismatch.findings[0].check == "probe.optimizer":
         return (replace(way, rungs=frozenset({"settings"})),)
-    trace = reference.record.evidence.trace
-    # Before its first step an optimizer has no state; later a checkpoint may lose it.
-    if trace is None or not trace.first:
-        return (way,)
-    return (*_captured("the reference's optimizer state", "moments", (0,), steps), way)
+    return (way,)

@@ -73,10 +73,9 @@ class Pair:
 
     @property
     def precision(self) -> Precision:
-        """Return the compared training part's precision in the spec."""
-        spec, experiment = self.reference.record.spec, self.reference.record.experiment
-        part = spec.learn if experiment is not None and experiment.part == "learn" else spec.probe
-        return part.precision if part else "fp32"
+        """Return the probe's precision in the spec."""
+        probe = self.reference.record.spec.probe
+        return probe.precision if probe else "fp32"
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:

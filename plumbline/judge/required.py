@@ -62,10 +62,8 @@ def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
 
 def _precision(record: RunRecord) -> Precision:
     """Return the precision of the recorded probe steps."""
-    experiment = record.experiment
-    part = record.spec.learn if experiment is not None and experiment.part == "learn" else record.spec.probe
-    own = experiment.precision if experiment is not None else None
-    return own or (part.precision if part else "fp32")
+    own, probe = record.experiment.precision if record.experiment else None, record.spec.probe
+    return own or (probe.precision if probe else "fp32")
 
 
 def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
@@ -125,6 +123,8 @@ def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpe
     if not (_has_numbers(evaluation) or is_empty) or not np.isfinite(logits).all():
         text = fact("gap.evaluation-not-finite")
         yield Gap("probe.evaluation", "evaluation", text, "invalid", role="reference")
+    if probe.recounted is None:
+        yield Gap("probe.evaluation", "recounted", fact("gap.recounted"))
 
 
 def _data(_loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:

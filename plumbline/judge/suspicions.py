@@ -55,7 +55,7 @@ def _ways(state: Confirmation) -> Iterator[tuple[Suspicion, Intervention]]:
     """Yield each suspected cause with each experiment to test it."""
     mismatch, trained, reach = state.pending[0], _trained(state), _reach(state)
     for suspicion in mismatch.suspicions:
-        if state.sought:
+        if state.curve is not None:
             ways = curve_interventions(suspicion, state.num_steps)
         else:
             ways = interventions(mismatch, suspicion, state.reference, trained)
@@ -73,7 +73,7 @@ def following(state: Confirmation) -> Confirmation:
 def _settled(state: Confirmation) -> Confirmation:
     """Resolve tests that need no experiment; at the end, finish."""
     if not state.tests:
-        return curves.traceable(state, state.sought) if state.sought else _unattributed(state)
+        return curves.untested(state) if state.curve is not None else _unattributed(state)
     if state.tests[0][1].method != "observed":
         return state
     shows = state.rerun is not None and _reproduced(state, state.rerun)
@@ -103,8 +103,8 @@ def prepared(state: Confirmation, record: LoadedRecord) -> Confirmation:
 def restored(state: Confirmation, record: LoadedRecord) -> Confirmation:
     """Evaluate the candidate's run with the suspect's value restored."""
     (suspicion, way), mismatch = state.tests[0], state.pending[0]
-    if state.sought:
-        return _learn(state, curves.defined(state, state.sought, suspicion, record))
+    if state.curve is not None:
+        return _learn(state, curves.defined(state, state.curve, suspicion, record))
     known = frozenset(other.suspicions[0].code for other in state.pending[1:])
     if way.method == "exact" and state.prepared is not None:
         before = Pair(state.reference, state.candidate)
@@ -148,7 +148,7 @@ def _unattributed(state: Confirmation) -> Confirmation:
     """End the tests of a mismatch that no restored value removed."""
     mismatch = state.pending[0]
     name = still_likely if mismatch.is_certain else unattributed
-    cause = state.placed(name(mismatch, state.base.suspects, state.tried))
+    cause = name(mismatch, state.base.suspects, state.tried)
     return replace(state, settled=state.settled.settled(cause), pending=state.pending[1:], tried=()).ended()
 
 

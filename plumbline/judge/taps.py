@@ -111,9 +111,9 @@ def _around(name: str) -> Iterator[str]:
 
 
 def num_steps(record: RunRecord, spec: ProbeSpec | None) -> int:
-    """Return the number of steps of a probe or trace."""
+    """Return the number of steps of a probe."""
     if record.experiment is not None:
-        return record.experiment.steps - (record.experiment.trace or 0)
+        return record.experiment.steps
     return spec.steps if spec else 0
 
 
@@ -160,8 +160,6 @@ def _unknown(taps: _Taps) -> Statement:
 
 def _tapped_steps(record: RunRecord, spec: ProbeSpec | None) -> set[int]:
     experiment, asked = record.experiment, num_steps(record, spec)
-    if experiment is not None and experiment.trace is not None:
-        return set(range(asked))
     captured = {capture.step for capture in experiment.captures} if experiment else set()
     return {step for step in (*spec.tap_steps, *captured, asked - 1) if step < asked} if spec else set()
 

@@ -28,7 +28,6 @@ from plumbline.judge.rungs.optimizer import schedule, settings, update, update_n
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.proven import unproven_step
 from plumbline.judge.rungs.rng import rng
-from plumbline.judge.rungs.traced import between_steps
 from plumbline.judge.spec_precision import other_format
 from plumbline.schema.fact import Statement
 
@@ -117,7 +116,6 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         yield shown
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
-        "state": lambda step: between_steps(pair, step),
         "rng": lambda step: rng(pair, step) if step == 0 else None,
         "format": lambda step: formats(pair, step),
         "loss": lambda step: loss(pair, step),
@@ -165,8 +163,7 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
     """Classify one kind of evidence at one step."""
     number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
-        found = _proven(_first_formula(pair, number, formula), step, proven)
-        return Standing(rung, step, "beyond", place or number.at.at, found)
+        return Standing(rung, step, "beyond", place or number.at.at, number)
     if place is not None and not is_excused:
         return Standing(rung, step, "beyond", place, _named(bits(pair, step, rung), formula))
     if formula is not None and (formula.at.step, formula.rung) == (step, rung):
@@ -186,20 +183,6 @@ def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | N
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different
     return _by_formula(without("kernel", different), formula)
-
-
-def _first_formula(pair: Pair, number: Mismatch, formula: Mismatch | None) -> Mismatch:
-    """Attribute a number beyond its limit to an earlier different formula.
-
-    What a formula changes first may lie within rounding, and grow beyond it in the tensors behind.
-    """
-    if formula is None or (formula.at.step, formula.rung) != (number.at.step, number.rung):
-        return number
-    order = [error.reference.name for error in pair.errors(number.at.step or 0, "forward")]
-    names = (formula.at.at, number.at.at)
-    is_earlier = all(name in order for name in names) and order.index(names[0]) < order.index(names[1])
-    is_open = number.suspicions[0].code in ("operator", "precision")
-    return replace(_by_formula(number, formula), basis="portable") if is_earlier and is_open else number
 
 
 def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
@@ -225,11 +208,6 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
     return update(pair, step) or update_numbers(pair, step) if rung == "optimizer" else None
 
 
-def _proven(mismatch: Mismatch, step: int, proven: int) -> Mismatch:
-    """Drop the cause `schedule` if portable bits rule it out."""
-    return without("schedule", mismatch) if step < proven and mismatch.rung == "optimizer" else mismatch
-
-
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:
     """Return the first computed mismatch.
 
@@ -243,11 +221,11 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
     return bits(pair, apart.step or 0, apart.rung)
 
 
-def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatch]:
+def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch]:
     """Add the first computed mismatch, unless another cause explains it."""
-    if number is None:
+    if first is None:
         return causes
-    step, below = number.at.step, RUNGS.index(number.rung) >= RUNGS.index("loss")
+    step, below = first.at.step, RUNGS.index(first.rung) >= RUNGS.index("loss")
     # A different loss function differs at every step, also where small logits hide the difference.
     causes = [
         replace(cause, at=cause.at.replace(step=step))
@@ -255,15 +233,8 @@ def _with_first(causes: list[Mismatch], number: Mismatch | None) -> list[Mismatc
         else cause
         for cause in causes
     ]
-    # All products of a shorter format differ: the first place is that of the first output beyond its limit.
-    causes = [
-        replace(cause, at=number.at)
-        if cause.suspicions[0].code == "precision" and cause.rung == "forward" and position(cause) == position(number)
-        else cause
-        for cause in causes
-    ]
-    if not any(position(cause) <= position(number) for cause in causes):
-        causes.append(number)
+    if not any(position(cause) <= position(first) for cause in causes):
+        causes.append(first)
     return sorted(causes, key=position)
 
 

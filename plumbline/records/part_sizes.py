@@ -76,7 +76,7 @@ def max_part_bytes(record: RunRecord, name: str) -> int:
 
 def _steps(record: RunRecord) -> int:
     if record.experiment:
-        return record.experiment.steps - (record.experiment.trace or 0)
+        return record.experiment.steps
     return record.spec.probe.steps if record.spec.probe else 0
 
 

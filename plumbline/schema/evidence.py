@@ -145,6 +145,10 @@ Proofs = Annotated[tuple[Proof, ...], Field(max_length=100), FailFast()]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+Recounted = tuple[Number | None, Share | None]
+"""Loss and accuracy of an evaluation, counted by their definitions from the model's logits."""
+
+
 class EvaluationEvidence(Model):
     """Evidence of an evaluation over fixed rows (rung 10)."""
 
@@ -229,6 +233,8 @@ class ProbeEvidence(Model):
     """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
     evaluation: EvaluationEvidence | None = None
+    recounted: Recounted | None = None
+    """Loss and accuracy of the evaluation."""
     portable: PortableEvidence | None = None
     proofs: Proofs = ()
     lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
@@ -350,33 +356,11 @@ class LearnEvidence(Model):
     """Parts of the state that changed between two steps, or differ between processes; the first of each."""
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Digests of each evaluation's labels and of its ids, masks and segments."""
-    recounted: tuple[tuple[Number | None, Share | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Loss and accuracy of each evaluation, counted by their definitions from the model's logits."""
+    recounted: tuple[Recounted, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Loss and accuracy of each evaluation."""
     proofs: Proofs = ()
     legs: PortableWindows | None = None
     """`None` in experiments."""
-
-
-class DropoutDraw(Model):
-    """One dropout call: input and mask digests."""
-
-    step: ProbeStep
-    name: Label
-    """The module, with `#N` at its further calls, as in taps."""
-    input_sha256: Sha256
-    dropped_sha256: Sha256
-    """SHA-256 of the places where the output is zero: of equal inputs, the mask."""
-
-
-class TraceEvidence(Model):
-    """Trace of a learning curve: weights and dropout masks. The evidence in `probe` counts its steps from `first`."""
-
-    first: Step
-    weights: tuple[ShortDigest, ...] = Field(max_length=10_001, fail_fast=True)
-    """Checksum of all weights before each step of the curve, and after the last; the first steps only, of long
-    curves."""
-    draws: tuple[DropoutDraw, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """In the order of execution, step by step."""
 
 
 class SelfcheckEvidence(Model):
@@ -399,7 +383,5 @@ class Evidence(Model):
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
-    trace: TraceEvidence | None = None
-    """Only in experiments that trace the learning curve."""
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""

@@ -27,7 +27,6 @@ Rung = Literal[
     "schedule",  # the learning rates by the schedule's definition; no tensors
     "evaluation",  # the evaluation by its definition: eval mode, the spec's rows, every row once; no tensors
     "dropout",  # learn: every dropout layer's probability as the spec has it; no tensors
-    "moments",  # the optimizer's state before `step`; tensors `moments/{step}/{parameter}/{key}`
     "settings",  # every precision and determinism setting imposed again before every step; no tensors
 ]
 
@@ -74,10 +73,6 @@ class Experiment(Model):
     steps: int = Field(ge=1, le=2_000_000)
     part: Literal["probe", "learn"] = "probe"
     """Part that runs again: the probe, or the learning curve up to `steps`."""
-    trace: Step | None = None
-    """learn: the first step recorded with the probe's evidence; `None` records none.
-
-    The evidence, the replays and the captures count their steps from this step, as 0."""
     replays: tuple[Replay, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     captures: tuple[Capture, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     precision: Precision | None = None

@@ -67,12 +67,6 @@ formula may round away one or two; a product by one is exact."""
 SAME_RATIO = 1e-3
 """Gradients were scaled if they differ by a single factor, up to this residual."""
 
-SAME_FACTOR = 0.02
-"""Maximum variation of the updates' factor from step to step. Gradients separate as weights do, by about the learning
-rate; a bias correction off by one step varies by 20% and more between the first two steps."""
-
-HIGHEST_LOSS = 100.0
-"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
 
 # Rows of a permuted dataset.
 
@@ -85,12 +79,6 @@ different labels lower the share. Where texts alone move, chance keeps the label
 
 MIN_EXPECTED = 4.0
 """Minimum expected number of rows; below it, chance decides."""
-
-# Evaluations.
-
-FLIPS = 64.0
-"""Maximum share of hidden tokens whose two likeliest answers are closer than the rounding, in units of the logits'
-relative limit."""
 
 # Portable bits.
 

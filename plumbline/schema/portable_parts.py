@@ -11,6 +11,8 @@ from plumbline.schema.verdict import Stage
 
 DROPOUT_INPUT = " input"
 """Ending of the name under which a portable run digests a dropout module's input."""
+DROPOUT_MASK = " mask"
+"""Ending of the name of the places that a dropout module set to zero."""
 CLIPPED = "clipped "
 """Beginning of the name of a gradient that differs after clipping."""
 Digests = tuple[tuple[str, str | None], ...]

@@ -232,7 +232,7 @@ class LearnSpec(Model):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Portable: the same masks on every device."""
     compile: bool = False
-    """`torch.compile` for the steps; evaluations and windows run the plain model. A compiled curve is not traced."""
+    """`torch.compile` for the steps; evaluations and windows run the plain model."""
     evaluate_every: int = Field(default=500, ge=1, le=_MAX_STEPS)
     """Steps between evaluations; the last step is always evaluated."""
     checkpoint_every: int = Field(default=500, ge=1, le=_MAX_STEPS)

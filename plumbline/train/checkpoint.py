@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from plumbline.schema.digest import digest_file
-from plumbline.schema.errors import InvalidInputError
 from plumbline.train.engine import Engine
 from plumbline.train.failure import writing
 from plumbline.train.numerics import pack_states, read_states, restore_states
 
 FOLDER = "checkpoint"
-
-_COUNT = "step"
-"""The only scalar of AdamW's state, which a file of tensors contains with one element."""
 
 
 @dataclass
@@ -157,21 +152,3 @@ def read_moments(engine: Engine) -> dict[str, torch.Tensor]:
         for key, entry in sorted((state.get(value) or {}).items())
         if isinstance(entry, torch.Tensor)
     }
-
-
-def restore_moments(engine: Engine, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Set the optimizer's state, creating entries for parameters without state."""
-    parameters = dict(engine.bare.named_parameters())
-    for place, wanted in tensors.items():
-        name, _, key = place.rpartition("/")
-        if name not in parameters:
-            raise InvalidInputError("is not a parameter here", where="experiment", key=f"moments of {name}")
-        value = parameters[name]
-        if key == _COUNT:
-            # The count stays on the host, as torch keeps it there for optimizers that are not fused.
-            engine.optimizer.state[value][key] = wanted.reshape(()).clone()
-            continue
-        if wanted.shape != value.shape:
-            shapes = f"{tuple(wanted.shape)}, the run's is {tuple(value.shape)}"
-            raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=f"moments of {name}")
-        engine.optimizer.state[value][key] = wanted.to(value)

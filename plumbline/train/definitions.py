@@ -20,15 +20,6 @@ class AdamW:
         self._first = {name: torch.zeros_like(value) for name, value in self._named}
         self._second = {name: torch.zeros_like(value) for name, value in self._named}
 
-    def resume(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the state of torch's AdamW, if any."""
-        for name, value in self._named:
-            state = optimizer.state.get(value) or {}
-            if {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
-                self._first[name].copy_(state["exp_avg"])
-                self._second[name].copy_(state["exp_avg_sq"])
-                self._step = int(state["step"])
-
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
         """Update the parameters from their current gradients."""

@@ -15,7 +15,6 @@ from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
-from plumbline.train.checkpoint import read_moments, restore_moments
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW
 from plumbline.train.digests import host_array
@@ -96,11 +95,9 @@ def use_schedule(engine: Engine, step: int) -> None:
 class Intervention(Observer):
     """Observer that restores and captures values before its members run."""
 
-    def __init__(
-        self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, first: int, *members: Observer
-    ) -> None:
+    def __init__(self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, *members: Observer) -> None:
         super().__init__(*members)
-        self._engine, self._bundle, self._keeper, self._probe, self._first = engine, bundle, keeper, probe, first
+        self._engine, self._bundle, self._keeper, self._probe = engine, bundle, keeper, probe
         self._step = self._first_row = 0
         self._outputs: dict[str, torch.Tensor] = {}
         self._calls = ModuleCalls(self._imposed)
@@ -133,35 +130,29 @@ class Intervention(Observer):
 
     def starts(self, step: int) -> None:
         """Restore settings, weights, random states and learning rates before the step."""
-        bundle, engine, number = self._bundle, self._engine, step
-        self._step = step = number - self._first
+        bundle, engine = self._bundle, self._engine
+        self._step = step
         if bundle.has("settings"):
             apply_settings(self._probe.precision, strict=True, part="probe")
         if self._adamw is not None:
             # The run's optimizer clears the gradients that it knows; the definition updates all parameters.
             for value in self._not_updated:
                 value.grad = None
-            if step == 0 and self._first:
-                self._adamw.resume(engine.optimizer)
         self._put_weights(step)
-        restore_moments(engine, bundle.tensors("moments", step))
         packed = bundle.rng(step)
         if packed is not None:
             restore_states(packed)
         if bundle.has("schedule"):
-            use_schedule(engine, number)
+            use_schedule(engine, step)
         self._capture(step)
         self._outputs = bundle.tensors("forward", step)
-        super().starts(number)
+        super().starts(step)
 
     def _capture(self, step: int) -> None:
         """Capture the requested state before the step."""
         if self._keeper.wants("weights", step):
             for name, value in self._engine.bare.named_parameters():
                 self._keeper.keep("weights", step, name, host_array(value))
-        if self._keeper.wants("moments", step):
-            for name, moment in read_moments(self._engine).items():
-                self._keeper.keep("moments", step, name, host_array(moment))
 
     def batch(self, batch: Batch) -> Batch:
         """Return the batch with fields replaced by the reference's."""
@@ -234,7 +225,7 @@ class ExperimentRun(ProbeRun):
             super()._fit(model, spec)
 
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:
-        return Intervention(engine, self._bundle, self._keeper, self.probe, self._first, recorder)
+        return Intervention(engine, self._bundle, self._keeper, self.probe, recorder)
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate

@@ -81,8 +81,7 @@ def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> N
     if bundle.experiment.part == "learn":
         if spec.learn is None:
             raise ConfigurationError("has no learning curve for an experiment", where="spec", key="learn")
-        findings.learn = learn = LearnExperiment(context, spec.learn, bundle)
-        findings.probe = learn.traced
+        findings.learn = LearnExperiment(context, spec.learn, bundle)
         with findings.timed("learn"):
             findings.learn.run()
         return

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import LearnEvidence, TraceEvidence
+from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.portable_parts import curve_places, proof_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.checkpoint import (
@@ -268,10 +268,6 @@ class LearnRun:
             "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
             "legs": self._windows.evidence() if self._windows else None,
         })  # fmt: skip
-
-    def trace(self) -> TraceEvidence | None:
-        """Return the traced steps' evidence; `None` outside of experiments."""
-        return None
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the last evaluation."""

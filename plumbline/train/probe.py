@@ -21,7 +21,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import digest_tensors, finite, host_array, norms
 from plumbline.train.engine import Engine, Observer, StepOutcome
-from plumbline.train.evaluation import RESULTS, evaluate
+from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
@@ -34,7 +34,7 @@ from plumbline.train.numerics import (
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.proof import Prover
-from plumbline.train.taps import DropoutDraws, ModuleTaps, TapBook, named_gradients
+from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
@@ -43,13 +43,11 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
 
 
 class ProbeObserver(Observer):
-    """Observer that records the evidence of each step, counted from `first`."""
+    """Observer that records the evidence of each step."""
 
-    def __init__(
-        self, engine: Engine, book: TapBook, steps: list[int], *, first: int = 0, dropout: DropoutDraws | None = None
-    ) -> None:
-        self.engine, self.book, self._first, self._step = engine, book, first, 0
-        self._taps = ModuleTaps(engine, book, steps, dropout)
+    def __init__(self, engine: Engine, book: TapBook, steps: list[int]) -> None:
+        self.engine, self.book, self._step = engine, book, 0
+        self._taps = ModuleTaps(engine, book, steps)
         self.evidence: list[StepEvidence] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
@@ -60,14 +58,14 @@ class ProbeObserver(Observer):
 
     def starts(self, step: int) -> None:
         """Record random generator states, and start recording tensors if due."""
-        self._step, states = step - self._first, read_states()
-        self.states[f"rng/{self._step}"] = pack_states(states)
+        self._step, states = step, read_states()
+        self.states[f"rng/{step}"] = pack_states(states)
         self._found = {
             "rng": digest_states(states),
             "training_mode": all(module.training for module in self.engine.bare.modules()),
         }
         self._fed, self._logits = [], []
-        self._taps.starts(self._step, self.engine.bare)
+        self._taps.starts(step, self.engine.bare)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Record the micro-batch as the device received it."""
@@ -147,10 +145,8 @@ class ProbeRun:
         self.model_evidence: ModelEvidence | None = None
         self.book = TapBook()
         self.observer: ProbeObserver | None = None
-        self._first = 0
-        self._dropout: DropoutDraws | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
-        self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "portable": None}
+        self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
         self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
@@ -172,13 +168,6 @@ class ProbeRun:
         """Enable activation checkpointing if activations are too large."""
         fit_activations(model, spec, self.context.ranks, torch.float32)
 
-    def _observe(self, engine: Engine) -> ProbeObserver:
-        """Attach a recorder to the engine, and return this recorder."""
-        steps = tap_steps(self.probe, self.steps)
-        self.observer = ProbeObserver(engine, self.book, steps, first=self._first, dropout=self._dropout)
-        engine.observer = Observer(engine.observer, self._changed(engine, self.observer))
-        return self.observer
-
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:  # noqa: ARG002 - for experiments
         """Return the recorder; experiments wrap it in an intervention."""
         return recorder
@@ -189,11 +178,14 @@ class ProbeRun:
         return min(self.probe.micro_batch or self.context.spec.batch_size, self.context.spec.batch_size)
 
     def _evaluate(self, engine: Engine) -> None:
-        self._found["evaluation"], self.evaluation = self._evaluator()(
-            engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), task=engine.task, step=self.steps,
-            batch_size=self._evaluated_at_once,
-            precision=self.probe.precision, device=engine.ranks.device,
-        )  # fmt: skip
+        recount = Recount(engine.task)
+        with recount.watching(engine.bare):
+            evidence, self.evaluation = self._evaluator()(
+                engine.bare, self.context.evaluation_rows(self.probe.evaluation_rows), task=engine.task,
+                step=self.steps, batch_size=self._evaluated_at_once, precision=self.probe.precision,
+                device=self.context.ranks.device,
+            )  # fmt: skip
+        self._found |= {"evaluation": evidence, "recounted": recount.metrics()}
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate
@@ -204,7 +196,8 @@ class ProbeRun:
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
-        recorder = self._observe(engine)
+        recorder = self.observer = ProbeObserver(engine, self.book, tap_steps(probe, self.steps))
+        engine.observer = Observer(engine.observer, self._changed(engine, recorder))
         prover = Prover(engine, self._proven())
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):

@@ -78,7 +78,6 @@ class RunResults:
             probe=self.probe.evidence() if self.probe else None,
             speed=self.speed.evidence() if self.speed else None,
             learn=self.learn.evidence() if self.learn else None,
-            trace=self.learn.trace() if self.learn else None,
         )
 
     def remains(self) -> Evidence:

@@ -16,7 +16,7 @@ from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Run
 from plumbline.train.failure import is_of_system
 
 _MAX_SOURCE_BYTES = 4 << 30
-_NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped", "moments"}
+_NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped"}
 
 
 class Bundle:

@@ -14,14 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.digest import digest_array
-from plumbline.schema.evidence import DropoutDraw, Tap, TapStage
+from plumbline.schema.evidence import Tap, TapStage
 from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.ranks import Ranks
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
 
 
@@ -95,42 +93,12 @@ class _Output:
         self.captured: list[NDArray[Any]] = []
 
 
-class DropoutDraws:
-    """Inputs and masks of all dropout modules, over micro-batches and processes.
-
-    A different output of a dropout module is a different mask only if its input is the same.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self.draws = ranks, list[DropoutDraw]()
-        self._found: dict[str, list[tuple[NDArray[Any], NDArray[np.bool_]]]] = {}
-
-    def add(self, name: str, given: torch.Tensor, output: torch.Tensor) -> None:
-        """Add one dropout call."""
-        self._found.setdefault(name, []).append((host_array(given).copy(), host_array(output == 0)))
-
-    def end(self, step: int) -> None:
-        """Store the step's dropout masks, in execution order."""
-        everyone = self._ranks.gather(list(self._found))
-        for name in (name for name in everyone[0] if all(name in found for found in everyone)):
-            mine = (np.concatenate([piece[side] for piece in self._found[name]]) for side in (0, 1))
-            given, dropped = map(self._ranks.concatenate, mine)
-            sha256 = digest_array(np.packbits(dropped))
-            self.draws.append(
-                DropoutDraw(step=step, name=name, input_sha256=digest_array(given), dropped_sha256=sha256)
-            )
-        self._found = {}
-
-
 class ModuleTaps:
     """Recorder of all modules' outputs at chosen steps, over micro-batches and processes."""
 
-    def __init__(
-        self, engine: Engine, book: TapBook, steps: Collection[int], dropout: DropoutDraws | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, book: TapBook, steps: Collection[int]) -> None:
         self._ranks, self._parts = engine.ranks, engine.spec.optimizer.accumulation_steps
         self._book, self.steps = book, steps
-        self._dropout = dropout
         self._calls, self._hooks = ModuleCalls(self._see), ExitStack()
         self._summaries: Summaries | None = None
         self._outputs: dict[str, _Output] = {}
@@ -157,8 +125,6 @@ class ModuleTaps:
     def _see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
         if self._summaries is None:
             return
-        if self._dropout and "dropout" in type(module).__name__.lower() and inputs:
-            self._dropout.add(name, inputs[0], value)
         found = self._outputs.get(name)
         if found is None:
             has_rows = value.dim() > 0 and value.shape[0] == self._rows and not self._is_constant(inputs)
@@ -207,8 +173,6 @@ class ModuleTaps:
         if collected is None:
             return None
         self._hooks.close()
-        if self._dropout:
-            self._dropout.end(self._step)
         with closing(collected):
             summaries = self._read(collected)
         self._outputs = {}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import BATCH_FIELDS
-from plumbline.schema.portable_parts import DROPOUT_INPUT
+from plumbline.schema.portable_parts import DROPOUT_INPUT, DROPOUT_MASK
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
@@ -42,8 +42,11 @@ class ModuleDigests:
 
     def _see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
         if "dropout" in type(module).__name__.lower() and inputs:
-            # What a module computes outside of its children shows in a dropout's input, and a mask in its output.
+            # What a module computes outside of its children shows in a dropout's input.
             self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
+            rate: Any = getattr(module, "p", None)
+            if module.training and rate:
+                self._add(f"{name}{DROPOUT_MASK}", (value == 0).float())
         self._add(name, value)
 
     def _add(self, name: str, value: torch.Tensor) -> None:
@@ -69,7 +72,7 @@ class ModuleDigests:
         sketches = {
             name: next((each.sketch for each in found if each.sketch is not None), None)
             for name, found in self._found.items()
-            if not name.endswith(DROPOUT_INPUT)
+            if not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
         }
         digests = {name: joined([each.digest for each in found]) for name, found in self._found.items()}
         return {name: Digested(digest, sketches.get(name)) for name, digest in digests.items()}

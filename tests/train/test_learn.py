@@ -15,7 +15,6 @@ import torch
 
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
 from plumbline.records import load_record
 from plumbline.schema.errors import StoppedError, UnavailableError
 from plumbline.schema.record import RunRecord, read_record
@@ -247,51 +246,3 @@ def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
 
 def test_a_curve_repeated_on_an_equal_machine_passes(workshop: Workshop, undisturbed: Trained) -> None:
     assert judged(undisturbed, workshop.train(learning(workshop))).verdict == "pass"
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "sure"),
-    [("dropout", "rng", "confirmed"), ("rate", "schedule", "confirmed"), ("none", "rng", "likely")],
-)
-def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, fault: str, code: str, sure: str
-) -> None:
-    """The probe trains without dropout, and ends before a schedule's later steps: its bits are equal."""
-    spec = workshop.spec(
-        probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 0},
-        learn={**LEARN, "steps": 6, "evaluate_every": 6},
-    )
-    reference = load_record(workshop.train(spec).folder)
-    if fault == "rate":
-        step = Engine.step
-
-        def faster(self: Engine, at: int, batch: object) -> object:
-            if self.part == "learn" and at >= 3 and not engine_is_restored:
-                for group in self.optimizer.param_groups:
-                    group["lr"] *= 1.1
-            return step(self, at, batch)
-
-        engine_is_restored = False
-        monkeypatch.setattr(Engine, "step", faster)
-    else:
-        build = learn_module.use_portable_dropout
-
-        def wetter(model: object, clock: object, **settings: object) -> None:
-            build(model, clock, **settings)
-            for module in model.modules():
-                if isinstance(module, learn_module.PortableDropout):
-                    module.p = 0.2
-
-        monkeypatch.setattr(learn_module, "use_portable_dropout", wetter)
-    candidate = load_record(workshop.train(spec).folder)
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 4)
-    while (request := state.next()) is not None:
-        engine_is_restored = bool(request.experiment.replays)
-        if fault == "none":
-            state = state.absorb(request, None, "no machine")
-            continue
-        bundle = workshop.out()
-        bundle.mkdir()
-        (bundle / "experiment.json").write_text(json.dumps(request.experiment.to_json()))
-        state = state.absorb(request, load_record(workshop.train(spec, experiment=bundle).folder))
-    assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 from plumbline.schema.production import SpeedTrail
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.ranks import Ranks
-from plumbline.train.trail import TrailObserver
+from plumbline.train.trail import TrailObserver, WeightsTrail
 
 
 def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:
@@ -50,3 +51,31 @@ def test_the_start_is_what_the_first_step_computes_with() -> None:
     assert [step for step, _ in plain.weights] == [0, 1]
     assert plain.weights[0] != lazy.weights[0]
     assert plain.clipped_norms == pytest.approx([0.5], rel=1e-5)
+
+
+def test_the_trail_sees_every_kind_of_change() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.Linear(9, 9))
+    plain = [value.detach().clone() for value in model.parameters()]
+    changes = {
+        "a bit": lambda values: values[0].view(torch.int32)[3, 3].add_(1),
+        "two elements exchanged": lambda values: values[0][0].copy_(values[0][0].flip(0)),
+        "two parameters exchanged": lambda values: (values[0].copy_(plain[2]), values[2].copy_(plain[0])),
+        "a sign": lambda values: values[3][0].neg_(),
+    }
+    trail = WeightsTrail(model)
+    trail.add()
+    with torch.no_grad():
+        for change in changes.values():
+            change([value.data for value in model.parameters()])
+            trail.add()
+            for value, old in zip(model.parameters(), plain, strict=True):
+                value.copy_(old)
+        trail.add()
+    digests = trail.digests()
+    assert digests[0] == digests[-1]
+    assert len(set(digests)) == len(changes) + 1
+    half = torch.nn.Linear(3, 3).bfloat16()
+    double = WeightsTrail(half)
+    double.add()
+    assert len(double.digests()[0]) == 16
+    assert np.unique([len(digest) for digest in digests]).tolist() == [16]

@@ -11,7 +11,7 @@ from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
-from plumbline.judge.rungs.optimizer import after_clipping, rate_suspicions
+from plumbline.judge.rungs.optimizer import after_clipping
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import UNIT, floor_of, relative
@@ -113,8 +113,7 @@ def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is
         if not likely:
             likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
     else:
-        likely = list(rate_suspicions(pair, step)) if stage == "optimizer" else []
-        likely += [Suspicion(_CODES[stage], fact("origin.first-bit", stage=stage, step=step), evidence)]
+        likely = [Suspicion(_CODES[stage], fact("origin.first-bit", stage=stage, step=step), evidence)]
         likely += [after_clipping(step)] if stage == "optimizer" else []
     doubt = Suspicion("nondeterminism", fact("origin.equal-machines"), evidence)
     if not is_within:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_equal_lists
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.forward import precision_signs
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -43,5 +42,5 @@ def formats(pair: Pair, step: int) -> Mismatch | None:
     )  # fmt: skip
     stage = "loss" if name == "loss" else "forward"
     why = fact("forward.precision", name=name, format=theirs, reference=ours)
-    suspicion = Suspicion("precision", why, precision_signs(pair), tuple(entry[0] for entry in tapped))
+    suspicion = Suspicion("precision", why, (), tuple(entry[0] for entry in tapped))
     return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")

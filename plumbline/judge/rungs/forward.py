@@ -8,7 +8,6 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
-from plumbline.judge.rungs.traced import drew_differently, operator_of
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import relative
@@ -41,23 +40,16 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     """Return the possible causes of a module's different output, likeliest first."""
     name, kind = first.reference.name, first.reference.kind
     error = fact("forward.error", error=first.error, limit=first.limit)
-    module = _module_lines(pair, name)
     operator = Suspicion(
-        "operator",
-        fact("forward.operator", module=operator_of(pair, step, first.reference)),
-        (error, *module),
-        (name,),
+        "operator", fact("forward.operator", module=f"{kind} {name}"), (error, *_module_lines(pair, name)), (name,)
     )
-    likely = [operator]
-    signs = precision_signs(pair)
-    if _product_lost_bits(pair, kind) or (signs and not module):
+    if _product_lost_bits(pair, kind):
         why = fact("forward.fewer-bits", kind=kind, name=name)
-        likely.insert(0, Suspicion("precision", why, (error, *signs), (name,)))
+        likely = [Suspicion("precision", why, (error,), (name,)), operator]
     else:
-        likely.append(
-            Suspicion("precision", fact("forward.may-compute-fewer-bits", kind=kind, name=name), (error,), (name,))
-        )
-    if _draws(pair, step, kind, name):
+        why = fact("forward.may-compute-fewer-bits", kind=kind, name=name)
+        likely = [operator, Suspicion("precision", why, (error,), (name,))]
+    if _draws(pair, step, kind):
         why = fact("forward.draws", kind=kind, name=name)
         likely.insert(0, Suspicion("rng", why, (error, *_drawn(pair, step)), (name,)))
     elif _other_tree(pair):
@@ -83,28 +75,9 @@ def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
     )
     evidence = (fact("forward.logits-loss-off", gap=gap, limit=limit),)
     likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
-    if _draws(pair, step, "", ""):
+    if _draws(pair, step, ""):
         likely.insert(0, Suspicion("rng", fact("forward.model-draws", step=step), _drawn(pair, step)))
     return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(likely))
-
-
-def precision_signs(pair: Pair) -> tuple[Statement, ...]:
-    """Describe each measured difference in numeric precision."""
-    left, right = pair.reference.record.fingerprint, pair.candidate.record.fingerprint
-    lines = [
-        fact("forward.mantissa", name=name, bits=right.mantissa_bits[name], reference=bits)
-        for name, bits in left.mantissa_bits.items()
-        if abs(right.mantissa_bits.get(name, bits) - bits) >= limits.FEWER_BITS
-    ]
-    lines += [
-        fact("forward.setting", name=name, value=right.numerics[name], reference=value)
-        for name, value in left.numerics.items()
-        if right.numerics.get(name, value) != value and any(word in name for word in _PRECISION_WORDS)
-    ]
-    return tuple(lines)
-
-
-_PRECISION_WORDS = ("precision", "tf32", "reduced", "autocast", "default_dtype", "matmul")
 
 
 def _product_lost_bits(pair: Pair, kind: str) -> bool:
@@ -131,10 +104,10 @@ def _other_tree(pair: Pair) -> tuple[Statement, ...]:
     return tuple(fact("forward.one-sided-module", name=name) for name in sorted(ours ^ theirs))[:4]
 
 
-def _draws(pair: Pair, step: int, kind: str, name: str) -> bool:
+def _draws(pair: Pair, step: int, kind: str) -> bool:
     left, right = pair.common[step]
     later = step + 1 < len(pair.common) and bool(rng_differs(pair, step + 1)) and not rng_differs(pair, step)
-    return later or (left.training_mode != right.training_mode) or drew_differently(pair, step, name, kind)
+    return later or (left.training_mode != right.training_mode) or "dropout" in kind.lower()
 
 
 def _drawn(pair: Pair, step: int) -> tuple[Statement, ...]:

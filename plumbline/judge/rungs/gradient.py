@@ -9,7 +9,6 @@ import numpy as np
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
-from plumbline.judge.rungs.forward import precision_signs
 from plumbline.schema import limits
 from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.fact import Statement, fact
@@ -88,12 +87,7 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = fact("gradient.factor", factor=scale.factor)
     else:
         why = fact("gradient.different")
-    likely = [Suspicion("gradient", why, tuple(lines), names)]
-    signs = precision_signs(pair)
-    if signs:
-        why = fact("gradient.fewer-bits")
-        likely.insert(0, Suspicion("precision", why, (*lines, *signs), names))
-    return tuple(likely)
+    return (Suspicion("gradient", why, tuple(lines), names),)
 
 
 def _without(missing: list[str], step: int, count: int, *, state: Statement | None = None) -> Mismatch:

@@ -1,7 +1,7 @@
 """Comparison of learning curves that must be bitwise equal.
 
 The record of a curve names a cause only where it shows the difference itself: initial weights, dropout, batches,
-learning rates, evaluations. Every other cause is named by a trace (`curves`).
+learning rates, evaluations. Every other cause is named by a window (`windows`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.evaluation import miscount
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.task import draws_labels
-from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -40,14 +40,14 @@ def learning(pair: Pair) -> Mismatch | None:
     metric, detail = fact("learning.first-different-bit"), fact("learning.no-excuse")
     finding = Finding(check="learn.bits", outcome="drift", metric=metric, observed=step, detail=detail)
     at = Divergence(stage="learn", step=step, at="loss" if step is not None else "weights")
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why),), basis="given")
+    suspicion = Suspicion(code, why, shown=exact is not None and code != "unattributed")
+    return Mismatch("learn", at, (finding,), (suspicion,), basis="given")
 
 
 def logged(pair: Pair) -> Mismatch | None:
     """Return the mismatch of values that both curves log exactly.
 
-    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation. Beside them
-    stands the first loss, whose weights and batch are equal: later losses separate by rounding alone.
+    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation.
     """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
@@ -56,9 +56,9 @@ def logged(pair: Pair) -> Mismatch | None:
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (apart := _evaluated_apart(left, right, fact("learning.whatever-rounding"))) is not None:
         return apart
-    place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
-    if code is None:
+    if found is None:
         return None
+    place, code, why = found
     metric = fact("learning.first-beyond-rounding")
     finding = Finding(check="learn.exact", outcome="drift", metric=metric, observed=place, detail=why)
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
@@ -66,22 +66,6 @@ def logged(pair: Pair) -> Mismatch | None:
 
 
 _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
-
-
-def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
-    """Return the first loss that differs by more than rounding can explain."""
-    if not left.losses or not right.losses or None in left.losses or None in right.losses:
-        return None
-    spec = pair.reference.record.spec.learn
-    ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
-    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
-        return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
-    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
-    place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
-    if place is None:
-        return None
-    return place, "unattributed", fact("learning.loss-too-large", step=place, loss=right.losses[place], most=most)
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:
@@ -109,26 +93,25 @@ def miscounted(pair: Pair, *, loss: bool = True) -> Mismatch | None:
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """
     for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
-        for step, name, number, own in _recounts(record):
-            # A loss changes by at most the change of its logits, and a small loss has no smaller logits.
-            limit = limit_of("loss", "fp32") * max(abs(own or 0.0), 1.0) if name == "loss" else limits.EXACT
-            is_equal = number is own if number is None or own is None else abs(number - own) <= limit
-            if not is_equal and (loss or name != "loss"):
+        for step, (name, number, own) in _miscounts(record):
+            if loss or name != "loss":
                 why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=step)
                 return _of_evaluation(step, why, fact("learning.whatever-rounding"))
     return None
 
 
-def _recounts(record: LoadedRecord) -> Iterator[tuple[int, str, float | None, float | None]]:
-    """Yield (step, name, number, recomputed number) for a curve's evaluations."""
+def _miscounts(record: LoadedRecord) -> Iterator[tuple[int, tuple[str, float | None, float | None]]]:
+    """Yield the steps whose evaluation contradicts its logits, and which number does."""
     curve = record.record.evidence.learn
     if curve is None or not curve.evaluations:
         return
-    for found, (loss, accuracy) in zip(curve.evaluations, curve.recounted, strict=False):
-        yield from ((found.step, "accuracy", found.accuracy, accuracy), (found.step, "loss", found.loss, loss))
+    both = zip(curve.evaluations, curve.recounted, strict=False)
+    yield from ((found.step, off) for found, own in both if (off := miscount(found, own)) is not None)
+    last = curve.evaluations[-1]
     if (right := record.answers.get("right")) is not None and right.size:
-        last = curve.evaluations[-1]
-        yield last.step, "accuracy", last.accuracy, float(right.sum()) / right.size
+        share = float(right.sum()) / right.size
+        if last.accuracy is None or abs(last.accuracy - share) > limits.EXACT:
+            yield last.step, ("accuracy", last.accuracy, share)
 
 
 def evaluating(pair: Pair, apart: Mismatch | None = None) -> Mismatch | None:

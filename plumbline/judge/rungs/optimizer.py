@@ -10,7 +10,6 @@ from plumbline.judge.rungs.model import restructured
 from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.fact import fact, joined
-from plumbline.schema.sketch import ERROR_FACTOR
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -127,7 +126,7 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     evidence = (fact("optimizer.off", name=first.reference.name, error=first.error, limit=first.limit),)
     why = fact("optimizer.weights")
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
-    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
+    likely = (Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
 
 
@@ -152,7 +151,7 @@ def update_numbers(pair: Pair, step: int) -> Mismatch | None:
     evidence = (fact("optimizer.update-norm-off", gap=gap, limit=limit),)
     why = fact("optimizer.update")
     at = Divergence(stage="optimizer", step=step, at="update")
-    likely = (*rate_suspicions(pair, step), Suspicion("optimizer", why, evidence), after_clipping(step))
+    likely = (Suspicion("optimizer", why, evidence), after_clipping(step))
     return Mismatch("optimizer", at, (finding,), likely)
 
 
@@ -160,39 +159,3 @@ def after_clipping(step: int) -> Suspicion:
     """Return the suspicion that gradients changed after their recording."""
     why = fact("optimizer.changed-gradients", step=step)
     return Suspicion("gradient", why, (fact("optimizer.recorded-after-clipping"),))
-
-
-def rate_suspicions(pair: Pair, step: int) -> tuple[Suspicion, ...]:
-    """Suspect the learning-rate schedule if one factor scales all updates."""
-    count = 1 + limits.STEPS_AFTER
-    norms = [(left.update_norm, right.update_norm) for left, right in pair.common[step : step + count]]
-    factors = [theirs / ours for ours, theirs in norms if ours and theirs]
-    if len(factors) < count or not _is_one_factor(factors):
-        return ()
-    if factors[0] == 1 or not _is_collinear(pair, step, factors[0]):
-        return ()
-    why = fact("optimizer.factor", factor=factors[0])
-    return (
-        Suspicion(
-            "schedule",
-            why,
-            (fact("optimizer.factors", num=len(factors), least=min(factors), largest=max(factors)),),
-        ),
-    )
-
-
-def _is_one_factor(factors: list[float]) -> bool:
-    """Return whether one common factor scales all updates."""
-    spread = max(factors) - min(factors)
-    return spread <= limits.SAME_FACTOR * min(factors) and spread <= abs(factors[0] - 1) / 2
-
-
-def _is_collinear(pair: Pair, step: int, factor: float) -> bool:
-    """Return whether a scaled update explains the difference between the weights."""
-    update = pair.common[step][0].update_norm
-    errors = [tap for tap in pair.errors(step, "weight") if math.isfinite(tap.error)]
-    if not errors or not update:
-        return True
-    apart = math.sqrt(sum((tap.error * (tap.reference.norm or 0.0)) ** 2 for tap in errors))
-    expected = abs(factor - 1) * update
-    return expected / ERROR_FACTOR <= apart <= expected * ERROR_FACTOR

@@ -18,7 +18,7 @@ from plumbline.judge.rungs.portable import other_software, sizes
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence, PortableWindow, PortableWindows
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, other_formats, window_parts
+from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, DROPOUT_MASK, other_formats, window_parts
 from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
@@ -73,9 +73,12 @@ def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
             types = other_formats(ours, theirs, stage, name)
             fields = tuple(other for known, other in window_parts(ours, theirs) if known == "batch")
             code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
+            if name.endswith(DROPOUT_INPUT) and any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
+                name = name.removesuffix(DROPOUT_INPUT)  # only one side calls it
+                code, why = "rng", fact("curve-legs.mask", name=name)
             name = "clipping" if name.startswith(CLIPPED) else name
             evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
-            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),)), ours.at, stage)
+            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),), shown=True), ours.at, stage)
     return None
 
 
@@ -91,8 +94,8 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
         return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
     if stage == "forward" and name.endswith(DROPOUT_INPUT):
         return "operator", fact("curve-legs.forward", name=_place(name))
-    if stage == "forward" and "drop" in name.rpartition(".")[2]:
-        return "rng", fact("curve-legs.mask", name=name)
+    if stage == "forward" and name.endswith(DROPOUT_MASK):
+        return "rng", fact("curve-legs.mask", name=_place(name))
     if name.startswith(CLIPPED):
         return "gradient", fact("curve-legs.clipping")
     if stage == "evaluation" and name == "labels":
@@ -102,7 +105,7 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
 
 def _place(name: str) -> str:
     """Return the module that computes a tensor."""
-    return name.removesuffix(DROPOUT_INPUT).rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name
+    return name.rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name.removesuffix(DROPOUT_MASK)
 
 
 def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
@@ -122,7 +125,7 @@ def _rank(pair: Pair, part: Part) -> Mismatch | None:
             is_fed = stage == "batch"
             code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
             why = fact("curve-legs.rank", rank=found.rank, side=side, part=reason)
-            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),)), found.at, stage)
+            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),), shown=True), found.at, stage)
     return None
 
 

@@ -16,7 +16,6 @@ from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.restored import check_restored
-from plumbline.judge.rungs.forward import precision_signs
 from plumbline.judge.walk import walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
@@ -36,7 +35,6 @@ compare = kept(compare)
 foreign_load = kept(foreign_load)
 learn = kept(learn)
 noise_of = kept(noise_of)
-precision_signs = kept(precision_signs)
 speed_cause = kept(speed_cause)
 throughput = kept(throughput)
 
@@ -124,12 +122,6 @@ def test_an_error_over_its_limit_or_not_finite_counts() -> None:
     assert tap(1.0001e-6).over
     assert all(tap(error, math.inf).over for error in (math.nan, math.inf))
     assert not tap(1e300, math.inf).over
-
-
-@pytest.mark.parametrize(("bits", "is_named"), [(20, True), (21, False), (23, False), (26, True)])
-def test_three_bits_of_mantissa_are_another_format(bits: int, is_named: bool) -> None:
-    pair = Pair(*(make_record(fingerprint={"mantissa_bits": {"linear": n}}) for n in (23, bits)))
-    assert bool(precision_signs(pair)) is is_named
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(1 + 5e-13, "pass"), (1 + 5e-12, "drift")])

@@ -254,20 +254,6 @@ def test_part_of_another_shape_is_invalid(reference: LoadedRecord) -> None:
     assert judgement.verdict == "invalid"
 
 
-@pytest.mark.parametrize(
-    ("factors", "code"),
-    [
-        (dict.fromkeys(range(STEPS), 1.5), "schedule"),
-        ({0: 1.5, 1: 1.5}, "optimizer"),  # two steps: Adam's bias correction could do that
-        ({0: 1.5, 1: 1.3, 2: 1.1}, "optimizer"),
-        (dict.fromkeys(range(STEPS), 0.0), "optimizer"),
-    ],
-)
-def test_updates_that_are_all_the_references_times_one_factor_are_a_rate(factors: dict[int, float], code: str) -> None:
-    """Without a leg, which has the rate in force, too."""
-    assert codes(judge(make_record(leg=False), update_factor=factors, leg=False)) == [code]
-
-
 def test_updates_of_the_same_length_in_another_direction_are_no_rate(reference: LoadedRecord) -> None:
     made = make_record(update_factor=dict.fromkeys(range(STEPS), 1.5))
     probe = made.record.evidence.probe

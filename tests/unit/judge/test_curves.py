@@ -1,4 +1,4 @@
-"""Curves and traces side by side: every field that has to be equal, and both ends of every range of steps."""
+"""Curves side by side: every field that has to be equal, and both ends of every range of steps."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.confirm import Request
-from plumbline.judge.curves import (
-    Window,
-    earlier_window,
-    first_window,
-    has_equal_bits,
-    has_equal_evaluations,
-    trace_problem,
-    was_interrupted,
-)
+from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, was_interrupted
 from plumbline.judge.native import rounds_differently
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
-from plumbline.schema.experiment import Experiment
 from tests.kept_results import keep
-from tests.said import said
 
 from .conftest import other_kernel
-from .test_learn_trace import CURVE, LOSSES, WEIGHTS, curve, separated, trace
+from .test_curve_reruns import CURVE, LOSSES, curve
 
 EVALUATION = curve().record.evidence.learn.evaluations[-1]  # type: ignore[union-attr]
 OTHER_END = EVALUATION.replace(step=CURVE, loss=1.0)
@@ -159,85 +148,3 @@ def test_a_machine_changes_by_what_explains_rounding() -> None:
     assert keep(rounds_differently(moved.record, curve().record, "learn")) == ("cpu.isa: AVX512 → AVX2",)
     other = curve(fingerprint={"hostname": "other"})
     assert rounds_differently(curve().record, other.record, "learn") == ()
-
-
-@pytest.mark.parametrize(
-    ("parted", "window"),
-    [(0, (0, 4)), (1, (0, 4)), (2, (1, 5)), (4, (3, 7)), (5, (4, 8)), (6, (5, 8)), (7, (6, 8)), (None, (7, 8))],
-)
-def test_a_window_holds_the_step_before_the_difference_and_two_after_it(
-    parted: int | None, window: tuple[int, int]
-) -> None:
-    for sides in ((curve(), curve(parted)), (curve(parted), curve())):
-        assert first_window(*(learn_of(side) for side in sides)) == Window(*window)
-
-
-def copied(text: str) -> str:
-    """Return an equal text that is no same object, as records of two files contain."""
-    return "".join(list(text))
-
-
-def traced(weights: tuple[str, ...] | None, first: int = 5) -> LoadedRecord:
-    marks = None if weights is None else {"first": first, "weights": [copied(mark) for mark in weights]}
-    return with_evidence(curve(), trace=marks)
-
-
-@pytest.mark.parametrize(
-    ("differs", "first", "until", "window"),
-    [
-        (None, 5, 8, None),
-        (0, 5, 8, (0, 4)), (1, 5, 8, (0, 4)), (2, 5, 8, (1, 5)), (4, 5, 8, (3, 7)), (5, 5, 8, (4, 8)),
-        (6, 5, 8, None), (8, 5, 8, None),
-        (5, 5, 7, (4, 7)), (3, 3, 5, (2, 5)), (0, 0, 4, None), (1, 1, 4, (0, 4)), (2, 1, 4, None),
-    ],
-)  # fmt: skip
-def test_a_window_moves_to_the_weights_that_differ_first(
-    differs: int | None, first: int, until: int, window: tuple[int, int] | None
-) -> None:
-    other = WEIGHTS if differs is None else separated(differs)
-    expected = None if window is None else Window(*window)
-    for sides in ((traced(WEIGHTS), traced(other)), (traced(other), traced(WEIGHTS))):
-        assert earlier_window(Window(first, until), *sides) == expected
-        assert earlier_window(Window(first, until), sides[0], traced(None)) is None
-        assert earlier_window(Window(first, until), traced(None), sides[1]) is None
-    # Only common checksums count.
-    assert earlier_window(Window(first, until), traced(WEIGHTS[:2]), traced(other[:3])) == (
-        expected if differs in {0, 1} else None
-    )
-
-
-def of_trace(weights: int, first: int, begin: int | None, steps: int) -> LoadedRecord:
-    asked = Experiment(experiment_id="unit-x1", steps=8, part="learn", trace=5)
-    made = trace(curve(), Request("candidate", asked))
-    record = made.record.replace(experiment=asked.replace(trace=begin, steps=steps))
-    marks = {"first": first, "weights": WEIGHTS[:weights]}
-    return with_evidence(LoadedRecord(record, made.folder, made.arrays), trace=marks)
-
-
-@pytest.mark.parametrize(
-    ("weights", "first", "begin", "steps", "problem"),
-    [
-        (9, 5, 5, 8, ""),
-        (6, 5, 5, 8, ""),
-        (5, 5, 5, 8, "the trace contains no checksums of the weights before its first step"),
-        (4, 5, 5, 8, "the trace contains no checksums of the weights before its first step"),
-        (9, 4, 5, 8, "the trace does not begin at step 5, or does not end before step 8"),
-        (9, 6, 5, 8, "the trace does not begin at step 5, or does not end before step 8"),
-        (9, 5, 4, 8, "the trace does not begin at step 5, or does not end before step 8"),
-        (9, 5, None, 8, "the trace does not begin at step 5, or does not end before step 8"),
-        (9, 5, 5, 7, "the trace does not begin at step 5, or does not end before step 8"),
-        (9, 5, 5, 9, "the trace does not begin at step 5, or does not end before step 8"),
-    ],
-)
-def test_a_trace_is_of_exactly_the_steps_that_were_asked_for(
-    weights: int, first: int, begin: int | None, steps: int, problem: str
-) -> None:
-    found = trace_problem(of_trace(weights, first, begin, steps), Window(5, 8))
-    assert said(keep(found)) == problem
-
-
-def test_a_record_without_a_part_of_a_trace_is_none() -> None:
-    whole = of_trace(9, 5, 5, 8)
-    plain = LoadedRecord(whole.record.replace(experiment=None), whole.folder, whole.arrays)
-    for lacking in (plain, with_evidence(whole, trace=None), with_evidence(whole, probe=None)):
-        assert said(trace_problem(lacking, Window(5, 8))) == "the record contains no trace"

@@ -19,9 +19,9 @@ from tests.kept_results import keep
 from .conftest import PARAMETERS, STEPS, make_record
 
 TRAINED = frozenset(PARAMETERS)
-_STAGES = {"clipped": "gradient", "state": "weights"}
+_STAGES = {"clipped": "gradient"}
 _CODES = {
-    "data": "data.content", "batch": "data.labels", "weights": "weights.init", "state": "optimizer", "rng": "rng",
+    "data": "data.content", "batch": "data.labels", "weights": "weights.init", "rng": "rng",
     "forward": "operator", "loss": "loss", "gradient": "gradient", "clipped": "gradient", "optimizer": "optimizer",
     "schedule": "schedule", "evaluation": "evaluation",
 }  # fmt: skip
@@ -138,22 +138,10 @@ def test_generators_are_restored_at_the_start_only_for_a_difference_there(
     assert len(ways_of(reference, mismatch("rng", step))) == count
 
 
-@pytest.mark.parametrize(("first", "check", "restored"), [
-    (None, "probe.update", ["optimizer"]),
-    (0, "probe.update", ["optimizer"]),
-    (1, "probe.update", ["moments", "optimizer"]),
-    (5, "probe.update", ["moments", "optimizer"]),
-    (5, "probe.optimizer", ["optimizer"]),
-])  # fmt: skip
-def test_an_optimizers_state_is_restored_only_where_a_trace_begins_later(
-    reference: LoadedRecord, first: int | None, check: str, restored: list[str]
-) -> None:
-    trace = None if first is None else {"first": first, "weights": ["a" * 16]}
-    traced = reference.record.replace(evidence=reference.record.evidence.replace(trace=trace))
-    record = LoadedRecord(traced, reference.folder, reference.arrays)
-    ways = ways_of(record, mismatch("optimizer", 1, check=check))
-    assert [replay.rung for way in ways for replay in way.replays] == restored
-    assert [sorted(way.rungs) for way in ways][-1] == (["settings"] if check == "probe.optimizer" else [])
+@pytest.mark.parametrize(("check", "rungs"), [("probe.update", []), ("probe.optimizer", ["settings"])])
+def test_an_update_is_restored_by_its_definition(reference: LoadedRecord, check: str, rungs: list[str]) -> None:
+    (way,) = ways_of(reference, mismatch("optimizer", 1, check=check))
+    assert ([replay.rung for replay in way.replays], sorted(way.rungs)) == (["optimizer"], rungs)
 
 
 def taps(*named: tuple[int, str, str, str]) -> tuple[Tap, ...]:

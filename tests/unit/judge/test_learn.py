@@ -114,10 +114,10 @@ RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)
 def test_a_curve_that_parts_on_equal_machines_is_drift_with_its_first_step(
     losses: tuple[float, ...], changes: dict[str, Any], code: str, step: int | None
 ) -> None:
-    traced: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
+    logged: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
     weights, accuracy = changes.pop("weights", "b"), changes.pop("accuracy", 0.85)
     judgement = compare(
-        learned(0.85, (0.7, 0.5), "a", **traced), learned(accuracy, losses, weights, **(traced | changes))
+        learned(0.85, (0.7, 0.5), "a", **logged), learned(accuracy, losses, weights, **(logged | changes))
     )
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == [code]
@@ -145,7 +145,7 @@ def rerun_of(record: LoadedRecord, request: Request) -> LoadedRecord:
     return LoadedRecord(changed, record.folder, record.arrays)
 
 
-TRACED: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
+LOGGED: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "dropout": [0.1]}
 EVALUATED: dict[str, Any] = {"losses": (0.7, 0.5), "weights": "a", "accuracy": 0.84}
 SAME, HEALED, THIRD = "candidate", "reference", "third"
 
@@ -154,7 +154,7 @@ SAME, HEALED, THIRD = "candidate", "reference", "third"
     ("changes", "first", "second", "code", "sure", "rungs"),
     [
         ({"dropout": [0.2]}, SAME, HEALED, "rng", "confirmed", ["dropout"]),
-        ({"dropout": [0.2]}, SAME, SAME, "rng", "likely", ["dropout"]),
+        ({"dropout": [0.2]}, SAME, SAME, "rng", "confirmed", ["dropout"]),
         ({"dropout": [0.2]}, HEALED, None, "nondeterminism", "confirmed", []),
         ({"dropout": [0.2]}, THIRD, HEALED, "nondeterminism", "confirmed", []),
         ({"learning_rates": [1e-3, 1e-3]}, SAME, HEALED, "schedule", "confirmed", ["schedule"]),
@@ -162,7 +162,7 @@ SAME, HEALED, THIRD = "candidate", "reference", "third"
         ({"resumed_at": [1]}, HEALED, None, "optimizer", "confirmed", []),
         ({"resumed_at": [1]}, SAME, None, "optimizer", "likely", []),
         ({"resumed_at": [2]}, HEALED, None, "nondeterminism", "confirmed", []),
-        ({"batches": ["a" * 16, "c" * 16]}, SAME, None, "data.order", "likely", []),
+        ({"batches": ["a" * 16, "c" * 16]}, SAME, None, "data.order", "confirmed", []),
         ({}, SAME, None, "unattributed", "unattributed", []),
         (EVALUATED, SAME, HEALED, "evaluation", "confirmed", ["evaluation"]),
         (EVALUATED, SAME, SAME, "evaluation", "likely", ["evaluation"]),
@@ -177,15 +177,16 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
         changes.pop(name, other) for name, other in (("losses", (0.7, 0.6)), ("weights", "b"), ("accuracy", 0.85))
     )
     sides = {
-        HEALED: learned(0.85, (0.7, 0.5), "a", **TRACED),
-        SAME: learned(accuracy, losses, weights, **(TRACED | changes)),
-        THIRD: learned(0.8, (0.7, 0.4), "c", **TRACED),
+        HEALED: learned(0.85, (0.7, 0.5), "a", **LOGGED),
+        SAME: learned(accuracy, losses, weights, **(LOGGED | changes)),
+        THIRD: learned(0.8, (0.7, 0.4), "c", **LOGGED),
     }
     state = Confirmation.begin(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
     answers, asked = iter(filter(None, (first, second))), []
     while (request := state.next()) is not None:
         asked.append(keep(request))
-        state = state.absorb(request, rerun_of(sides[next(answers)], request))
+        side = HEALED if request.runs_on == "reference" else next(answers)
+        state = state.absorb(request, rerun_of(sides[side], request))
     keep(state.judgement)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
     assert [one.rung for request in asked for one in request.experiment.replays] == rungs
@@ -196,8 +197,8 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
 
 def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause_likely() -> None:
     left, right = (
-        learned(0.85, (0.7, 0.5), "a", **TRACED),
-        learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]})),
+        learned(0.85, (0.7, 0.5), "a", **LOGGED),
+        learned(0.85, (0.7, 0.6), "b", **(LOGGED | {"dropout": [0.2]})),
     )
     state, asked = Confirmation.begin(left, right, compare(left, right), 1), 0
     while (request := state.next()) is not None:

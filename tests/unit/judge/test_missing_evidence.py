@@ -260,19 +260,12 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     assert lacks(edit(whole(), experiment(part="learn"), without("learn"))) == [
         ("learn.evidence", "inconclusive", None, None),
     ]
-    # Of a trace, every step has taps.
-    traced = experiment(part="learn", steps=8, trace=2)
-    assert lacks(edit(whole(), traced)) == [("probe.taps", "invalid", 0, None)]
-    assert lacks(edit(whole(), experiment(part="learn", steps=8, trace=1)))[0] == ("probe.steps", "invalid", 6, 7)
     # An experiment records a portable leg and an evaluation where it is asked for them.
     gone = (in_spec("probe", portable_steps=2), no_leg)
     assert lacks(edit(whole(), experiment(), *gone)) == []
     assert lacks(edit(whole(), experiment(portable=True), *gone)) == [("probe.portable", "inconclusive", None, None)]
     unevaluated: Change = lambda content: probe(content).update(evaluation=None)  # noqa: E731
     assert lacks(edit(whole(), experiment(), unevaluated)) == [("probe.evaluation", "inconclusive", None, None)]
-    assert lacks(edit(whole(), experiment(part="learn", steps=6, trace=0), unevaluated))[:1] == [
-        ("probe.taps", "invalid", 0, None)
-    ]
 
 
 def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:

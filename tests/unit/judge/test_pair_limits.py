@@ -19,7 +19,6 @@ from .made_records import (
     Change,
     Content,
     edit,
-    experiment,
     in_spec,
     probe,
     whole,
@@ -72,20 +71,15 @@ def test_a_pair_without_a_probe_has_no_steps_errors_or_notes() -> None:
         assert first_bits(pair) is None
 
 
-def test_steps_limit_a_pair_and_the_precision_is_the_parts() -> None:
+def test_steps_limit_a_pair_and_the_precision_is_the_probes() -> None:
     pair = Pair(make_record(), make_record(), steps=4)
     assert [left.step for left, _ in pair.common] == [0, 1, 2, 3]
     assert [len(Pair(make_record(), make_record(), steps=count).common) for count in (None, 0, 9)] == [6, 0, 6]
     assert pair.tap_steps == {0, 2, 5}
     made = edit(whole(), in_spec("probe", precision="bf16"), in_spec("learn", precision="fp16"))
     assert Pair(made, made).precision == "bf16"
-    curve = edit(made, experiment(part="learn"))
-    assert Pair(curve, curve).precision == "fp16"
-    other = edit(made, experiment(part="probe"))
-    assert Pair(other, other).precision == "bf16"
-    for part in ("probe", "learn"):
-        gone = edit(made, experiment(part=part), lambda content, part=part: content["spec"].update({part: None}))
-        assert Pair(gone, gone).precision == "fp32"
+    gone = edit(made, lambda content: content["spec"].update(probe=None))
+    assert Pair(gone, gone).precision == "fp32"
 
 
 def errors_of(left: LoadedRecord, right: LoadedRecord, stage: Any = "forward", **options: Any) -> dict[str, TapError]:

@@ -9,12 +9,10 @@ import pytest
 
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
-from plumbline.judge.rungs.traced import between_steps, drew_differently, operator_of
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
-from tests.said import said
 
-from .rung_records import END, LEARN, STEP, Content, both, code, log, masked, side, why, with_learn
+from .rung_records import END, LEARN, Content, both, code, log, masked, side, why, with_learn
 
 # The learning curve.
 
@@ -35,7 +33,7 @@ CURVES: dict[str, tuple[Content, str]] = {
     ),
     "a loss": (
         {"losses": lost_at(3, 5)},
-        "the curves separate at step 3, with equal batches and learning rates: an experiment's trace names more",
+        "the curves separate at step 3, with equal batches and learning rates",
     ),
     "dropout": ({"losses": lost_at(3), "dropout": [0.3]}, "dropout is 0.3 instead of 0.1, 0.25"),
     "no dropout": ({"losses": lost_at(3), "dropout": []}, "dropout is 0 instead of 0.1, 0.25"),
@@ -143,93 +141,3 @@ def test_labels_that_only_an_evaluation_was_given_are_named_where_all_else_is_eq
     fed = {"evaluations": [END | {"loss": 0.1}], "evaluated": [["b" * 16, "a" * 16]]}
     found, _ = both(learning, side(with_learn(**given)), side(with_learn(**fed)))
     assert code(found) == "data.labels"
-
-
-# Traces of a curve.
-
-
-def traced(
-    first: int = 4, weights: str = "aaaaaaaaaaa", updated: str = "a", draws: Any = (), **learn: Any
-) -> LoadedRecord:
-    def change(content: Content) -> None:
-        marks = [f"{place:x}{mark * 15}" for place, mark in enumerate(weights)]
-        content["evidence"]["trace"] = {"first": first, "weights": marks, "draws": draws}
-        content["evidence"]["probe"]["steps"][1]["weights_sha256"] = updated * 64
-        if learn:
-            spec = side().record.spec.replace(learn={"steps": 12, "evaluation_rows": 6} | learn)
-            content |= {"spec": spec.model_dump(), "spec_sha256": spec.digest}
-
-    return side(change)
-
-
-@pytest.mark.parametrize(
-    ("learn", "named", "text"),
-    [
-        ({"checkpoint_every": 3, "evaluate_every": 6}, "optimizer", ", where a checkpoint was saved"),
-        ({"checkpoint_every": 12, "evaluate_every": 3}, "evaluation", ", in an evaluation"),
-        ({"checkpoint_every": 12, "evaluate_every": 4}, "optimizer", "before step 2"),
-        ({}, "optimizer", "before step 2"),
-    ],
-)
-def test_weights_that_change_between_two_steps_are_named_by_what_the_curve_does_there(
-    learn: Content, named: str, text: str
-) -> None:
-    plain, changed = traced(**learn), traced(weights="aaaaaabbbbb", **learn)
-    found, _ = both(between_steps, plain, changed, 2)
-    assert code(found) == named
-    assert why(found).endswith(text)
-    assert both(between_steps, plain, changed, 1) == (None, None)
-    assert both(between_steps, plain, traced(weights="bbbbbbbbbbb", **learn), 0) == (None, None)
-    assert both(between_steps, plain, plain, 2) == (None, None)
-    # The update itself differs, the checksum is missing, or one side has no trace.
-    assert both(between_steps, plain, traced(weights="aaaaaabbbbb", updated="b", **learn), 2) == (None, None)
-    assert both(between_steps, plain, traced(weights="aaaaab", **learn), 2) == (None, None)
-    assert both(between_steps, plain, traced(weights="aaaaabb", **learn), 2)[0] is not None
-    assert both(between_steps, side(), changed, 2) == (None, None)
-
-
-def drop(step: int, name: str, given: str, dropped: str) -> Content:
-    return {"step": step, "name": name, "input_sha256": given * 64, "dropped_sha256": dropped * 64}
-
-
-def test_a_dropout_draws_differently_where_an_equal_input_loses_different_elements() -> None:
-    name = "layer.norm.drop"
-    plain = traced(draws=[drop(2, name, "c", "d"), drop(STEP, name, "a", "b"), drop(STEP, "embed.drop", "a", "b")])
-    rest = [drop(2, name, "c", "d"), drop(STEP, "embed.drop", "a", "b")]
-    other_mask = traced(draws=[*rest, drop(STEP, name, "a", "f")])
-    other_input = traced(draws=[*rest, drop(STEP, name, "f", "f")])
-    fewer = traced(draws=rest)
-    tap = side().record.evidence.probe.taps[2].replace(name=name, kind="Dropout")  # type: ignore[union-attr]
-    for right, draws in ((other_mask, True), (other_input, False), (plain, False)):
-        assert both(drew_differently, plain, right, STEP, name, "Dropout") == (draws, draws)
-        keep(operator_of(Pair(plain, right), STEP, tap))
-        assert not drew_differently(Pair(plain, right), 2, name, "Dropout")
-    assert operator_of(Pair(plain, other_mask), STEP, tap) == f"Dropout {name}"
-    assert (
-        said(operator_of(Pair(plain, other_input), STEP, tap)) == "LayerNorm layer.norm, in its operations before drop,"
-    )
-    aside = tap.replace(name="x.y.drop")
-    pair = Pair(*(traced(draws=[drop(STEP, "x.y.drop", mark, "b")]) for mark in "ab"))
-    assert said(operator_of(pair, STEP, aside)) == "module x.y, in its operations before drop,"
-    # A dropout that only one side calls belongs to the module around it.
-    assert both(drew_differently, plain, fewer, STEP, "layer.norm", "LayerNorm") == (True, True)
-    assert both(drew_differently, plain, fewer, STEP, "layer", "Layer") == (True, True)
-    assert both(drew_differently, plain, fewer, STEP, "layer.no", "Layer") == (False, False)
-    assert both(drew_differently, plain, fewer, 2, "layer.norm", "LayerNorm") == (False, False)
-    # Without traces the class alone shows a dropout.
-    for pair in (Pair(side(), side()), Pair(side(), plain), Pair(plain, side())):
-        assert drew_differently(pair, STEP, name, "StableDropout")
-        assert not drew_differently(pair, STEP, "layer.norm", "LayerNorm")
-
-
-def test_a_module_that_skips_all_of_its_parts_draws_nothing_by_that_alone() -> None:
-    """As a layer that returns its input: its dropout is not called, and neither are its other modules."""
-    plain = traced(draws=[drop(2, "layer.norm.drop", "a", "b")])
-    skipped = traced()
-    probe = skipped.record.evidence.probe
-    assert probe is not None
-    taps = [tap for tap in probe.taps if (tap.step, tap.name) != (2, "layer.linear")]
-    evidence = skipped.record.evidence.replace(probe=probe.model_copy(update={"taps": tuple(taps)}))
-    skipped = replace(skipped, record=skipped.record.model_copy(update={"evidence": evidence}))
-    assert drew_differently(Pair(plain, traced()), 2, "layer", "Layer")
-    assert not drew_differently(Pair(plain, skipped), 2, "layer", "Layer")

@@ -88,3 +88,26 @@ def test_logits_are_compared_by_their_relative_distance() -> None:
     for share, differs in ((0.99, False), (1.01, True)):
         near = logits(lambda values, share=share: values.astype(np.float64) * (1 + share * limit))  # type: ignore[misc]
         assert (evaluation_numbers(Pair(plain, near)) is not None) is differs
+
+
+@pytest.mark.parametrize("of", [0, 1])
+@pytest.mark.parametrize(
+    ("recounted", "name"),
+    [
+        ((0.3, 0.5), ""), (None, ""), ((0.3 + 1e-7, 0.5), ""), ((0.31, 0.5), "loss"), ((0.3, 0.625), "accuracy"),
+        ((0.3, None), "accuracy"), ((None, 0.5), "loss"),
+    ],
+)  # fmt: skip
+def test_an_evaluation_follows_from_its_own_logits_on_every_machine(recounted: Any, name: str, of: int) -> None:
+    """The logits of both sides differ by rounding, which excuses no other number."""
+
+    numbers = {"loss": 0.3, "accuracy": 0.5}
+
+    def counted(own: Any, logits: str) -> LoadedRecord:
+        return side(
+            evaluated(**numbers, logits_sha256=logits * 64), lambda c: c["evidence"]["probe"].update(recounted=own)
+        )
+
+    wrong, right = counted(recounted, "e"), counted((0.3, 0.5), "d")
+    found = evaluation_numbers(Pair(wrong, right) if of == 0 else Pair(right, wrong))
+    assert (found.at.at if found else "") == name

@@ -11,8 +11,8 @@ from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_
 from plumbline.records import LoadedRecord
 from tests.said import said
 
-from .rung_numbers import NAMES, STEP, fingerprint, of_step, scaled
-from .rung_records import Change, Content, both, code, parameters, side, why
+from .rung_numbers import NAMES, STEP, of_step, scaled
+from .rung_records import Change, Content, both, parameters, side, why
 
 
 def without(stage: str, *names: str, step: int = STEP) -> Change:
@@ -89,14 +89,6 @@ def test_gradients_are_named_from_the_loss_backwards_and_their_common_factor() -
 
     found, _ = both(gradient, plain, trained(embed, no_sketches), STEP)
     assert "weighting of micro-batches" in why(found)
-
-
-def test_a_backward_pass_with_fewer_bits_is_suspected_by_a_sign_of_them() -> None:
-    linear = scaled("gradient", NAMES[1], 1.01)
-    bits = [fingerprint(mantissa_bits={"linear": count}) for count in (23, 10)]
-    for changes, first in (((bits[1],), "precision"), ((), "gradient")):
-        found, _ = both(gradient, trained(bits[0]), trained(linear, *changes), STEP)
-        assert code(found) == first
 
 
 def test_gradients_of_one_side_only_are_missing_or_additional() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import pytest
-
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.optimizer import rate_suspicions, schedule, settings, update, update_numbers
+from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import said
 
-from .conftest import STEPS
 from .rung_numbers import NAMES, STEP, of_step, scaled
 from .rung_records import Change, Content, both, parameters, side, why
 
@@ -95,63 +91,6 @@ def test_the_weight_farthest_over_its_limit_is_named() -> None:
 
 def norms(*values: float | None) -> list[Change]:
     return [of_step(STEP + place, update_norm=value) for place, value in enumerate(values)]
-
-
-@pytest.mark.parametrize(
-    ("factors", "text"),
-    [
-        ((1.5, 1.5, 1.5), "1.5"), ((0.5, 0.5, 0.5), "0.5"), ((3.0, 3.0, 3.0), "3"),
-        ((1.0, 1.0, 1.0), ""), ((1.5, 1.5, None), ""), ((None, 1.5, 1.5), ""),
-        ((1.5, 1.529, 1.5), "1.5"), ((1.5, 1.531, 1.5), ""),  # the factors vary by a fiftieth
-        ((1.02, 1.0295, 1.02), "1.02"), ((1.02, 1.0305, 1.02), ""),  # by half of their distance from 1
-        ((0.98, 0.9705, 0.98), "0.98"), ((0.98, 0.9695, 0.98), ""),
-    ],
-)  # fmt: skip
-def test_a_learning_rate_in_force_scales_all_updates_by_one_factor(factors: Any, text: str) -> None:
-    base = (0.25, 0.3, 0.35)
-    changed = [None if factor is None else size * factor for size, factor in zip(base, factors, strict=True)]
-    left, right = side(*norms(*base)), side(*norms(*changed))
-    # Sketches of the weights that show the scaled update are needed, where weights differ at all.
-    pair = Pair(without_weights(left), without_weights(right))
-    found = keep(rate_suspicions(pair, STEP))
-    assert bool(found) is bool(text)
-    assert not found or f"times {text} at every step" in said(found[0].why)
-    assert keep(rate_suspicions(pair, STEPS - 2)) == ()
-
-
-def without_weights(made: LoadedRecord) -> LoadedRecord:
-    probe = made.record.evidence.probe
-    assert probe is not None
-    left = [place for place, tap in enumerate(probe.taps) if tap.stage != "weight"]
-    changed = probe.replace(taps=[probe.taps[place] for place in left])
-    arrays = made.arrays | {"sketches": {"sketch": made.arrays["sketches"]["sketch"][left]}}
-    return LoadedRecord(made.record.replace(evidence=made.record.evidence.replace(probe=changed)), made.folder, arrays)
-
-
-@pytest.mark.parametrize(
-    ("share", "is_collinear"), [(1.0, True), (1.48, True), (1.52, False), (0.68, True), (0.65, False)]
-)
-def test_the_scaled_update_has_to_explain_the_difference_of_the_weights(share: float, is_collinear: bool) -> None:
-    plain = side()
-    probe = plain.record.evidence.probe
-    assert probe is not None
-    sizes = [
-        tap.norm or 0.0 for tap in probe.taps if (tap.step, tap.stage) == (STEP, "weight") and tap.name in NAMES[1:]
-    ]
-
-    def pair(*changes: Change) -> Pair:
-        """Scale two weights, and the updates by factors such that they explain the scaling up to `share`."""
-        weights = [scaled("weight", NAMES[1], 1.002), scaled("weight", NAMES[2], 1.001)]
-        apart = Pair(plain, side(*weights)).errors(STEP, "weight")
-        size = math.hypot(*(tap.error * (tap.reference.norm or 0.0) for tap in apart))
-        base = size / 2.5 / share
-        left = side(*norms(base, 0.3, 0.4))
-        return Pair(left, side(*weights, *norms(base * 3.5, 1.05, 1.4), *changes))
-
-    assert len(sizes) == 2
-    assert bool(keep(rate_suspicions(pair(), STEP))) is is_collinear
-    # A tensor that is not finite shows nothing.
-    assert bool(keep(rate_suspicions(pair(scaled("weight", NAMES[0], norm=None)), STEP))) is is_collinear
 
 
 def test_the_norm_of_an_update_is_compared_only_in_fp64() -> None:

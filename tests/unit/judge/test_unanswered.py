@@ -15,7 +15,7 @@ from plumbline.schema.record import RunRecord
 from .confirmations import Laboratory, confirm, experiment_record, snapping
 from .conftest import Plan
 from .made_records import Content, compare, learned
-from .test_learn import TRACED, rerun_of
+from .test_learn import LOGGED, rerun_of
 
 
 def first_steps(content: Content, count: int) -> None:
@@ -101,8 +101,8 @@ def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name:
 
 @pytest.mark.parametrize("change", [{"experiment": None}, {"replays": [{"rung": "schedule"}]}, {"steps": 1}], ids=str)
 def test_a_curve_is_not_confirmed_by_a_record_of_another_experiment(change: Any) -> None:
-    healed = learned(0.85, (0.7, 0.5), "a", **TRACED)
-    faulty = learned(0.85, (0.7, 0.6), "b", **(TRACED | {"dropout": [0.2]}))
+    healed = learned(0.85, (0.7, 0.5), "a", **LOGGED)
+    faulty = learned(0.85, (0.7, 0.6), "b", **(LOGGED | {"dropout": [0.2]}))
     state = Confirmation.begin(healed, faulty, compare(healed, faulty), 6)
     while (request := state.next()) is not None:
         answer = rerun_of(healed if request.experiment.replays else faulty, request)

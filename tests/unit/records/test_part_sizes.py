@@ -78,15 +78,12 @@ def test_a_record_without_a_probe_explains_no_batch_and_no_tap() -> None:
     assert sizes == {"batches": 0, "sketches": 0, "state": 65536}
 
 
-@pytest.mark.parametrize(("traced", "steps"), [(None, 5), (2, 3)])
-def test_an_experiment_has_batches_of_its_own_steps_after_the_trace(traced: int | None, steps: int) -> None:
-    part = {"part": "learn", "trace": traced} if traced else {"part": "probe"}
-
+def test_an_experiment_has_batches_of_its_own_steps() -> None:
     def as_experiment(content: dict[str, Any]) -> None:
-        content["experiment"] = {"experiment_id": "e", "suspect": "s", "steps": 5, **part}
+        content["experiment"] = {"experiment_id": "e", "suspect": "s", "steps": 5}
 
     record = edit(whole(), as_experiment).record
-    assert max_part_bytes(record, "state") == (steps + 1) * 65536 + MIB
+    assert max_part_bytes(record, "state") == (5 + 1) * 65536 + MIB
 
 
 def test_only_an_experiment_that_captures_may_have_gigabytes() -> None:
