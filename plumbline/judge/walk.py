@@ -233,6 +233,13 @@ def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch
         else cause
         for cause in causes
     ]
+    # All products of a shorter format differ: the first place is that of the first output beyond its limit.
+    causes = [
+        replace(cause, at=first.at)
+        if cause.suspicions[0].code == "precision" and cause.rung == "forward" and position(cause) == position(first)
+        else cause
+        for cause in causes
+    ]
     if not any(position(cause) <= position(first) for cause in causes):
         causes.append(first)
     return sorted(causes, key=position)
