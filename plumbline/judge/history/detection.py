@@ -16,9 +16,7 @@ from plumbline.schema import limits
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
-_WINDOWS = (
-    limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS
-)  # fmt: skip
+_WINDOWS = (limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
 """Numbers of newest nights that may show a lasting regression."""
 
 
@@ -113,10 +111,7 @@ def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: fl
 
 
 def _careful(reference: Reference) -> Reference:
-    """Return the reference with a conservative, larger autocorrelation.
-
-    Enough nights that show none have none.
-    """
+    """Enlarge the autocorrelation, unless enough nights show none."""
     if not reference.rho and reference.count >= limits.ENOUGH_NIGHTS:
         return reference
     return replace(reference, rho=min(reference.rho + 1 / math.sqrt(reference.count), limits.HIGHEST_RHO))
@@ -140,17 +135,14 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared
 
     Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. A loss that the
     reference's few nights cannot resolve is never ruled out, unless its cause `is_cleared`: it counts then as the
-    smallest one that they can. `fresh` are the nights after the question. A night counts no better than one SD, so that
-    no single one decides.
+    smallest one that they can. `fresh` are the nights after the question, at least tonight. A night counts no better
+    than one SD, so that no single one decides.
     """
-    if not len(fresh):
-        return False
     pooled = reference.pooled(fresh) if is_cleared else _careful(reference.pooled(fresh))
     off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    least = min(size, limits.NOTICED * pooled.spread) / 2
-    if is_cleared:
-        least = max(least, (quantile + 2) * pooled.error)
+    resolved = (quantile + 2) * pooled.error if is_cleared else 0.0
+    least = max(min(size, limits.NOTICED * pooled.spread) / 2, resolved)
     return any(
         float(off[-num:].mean()) + quantile * pooled.predicted(max(min(num, len(off)) * pooled.share, 1.0)) < least
         for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
