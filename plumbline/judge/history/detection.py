@@ -58,12 +58,12 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
     return Detection("creep", score, t_quantile(chance / _SPLITS, freedom), best)
 
 
-def onset(values: Values, reference: Reference) -> Onset:
+def onset(values: Values, reference: Reference, reach: int = limits.REACH_NIGHTS) -> Onset:
     """Fit a step and a ramp by least squares; return the better.
 
-    `values` are one level's nights, finite, tonight last; their deviations are winsorised.
+    `values` are one level's nights, finite, tonight last. A change that fills the newest `reach` began before them.
     """
-    first = max(len(values) - limits.REACH_NIGHTS, 0)
+    first = max(len(values) - reach, 0)
     off = values[first:] - reference.centre
     newest = abs(float(np.median(off[-limits.SIDE_NIGHTS :])))
     width = max(4 * reference.spread, newest + limits.WINSOR * reference.spread)
@@ -75,9 +75,11 @@ def onset(values: Values, reference: Reference) -> Onset:
     step_gain = np.where(tail > 0, tail**2 / count, 0.0)
     ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
     step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
+    fitted = Onset(first + step, "step", float(tail[step] / count[step]))
     if ramp_gain[ramp] > step_gain[step]:
-        return Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
-    return Onset(first + step, "step", float(tail[step] / count[step]))
+        fitted = Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
+    is_older = first > 0 and fitted.index < first + limits.LEAST_NIGHTS
+    return onset(values, reference, 2 * reach) if is_older else fitted
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:

@@ -29,8 +29,7 @@ def decide(
     """Decide on tonight's value of one series; higher is worse.
 
     If a detector reports a regression, or nights show a gain, the decision requests reruns first, then an A/B; the
-    caller runs them and decides again. Never raises on short, constant, missing or non-finite values, and never passes
-    a night without a value.
+    caller runs them and decides again. Never raises on any value, and never passes a night without a finite one.
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
