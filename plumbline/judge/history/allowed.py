@@ -1,7 +1,7 @@
 """Significance levels of single tests, from the tolerated false alarms per year.
 
 Two kinds of test have two budgets. A detection only requests experiments, and a false one costs runs:
-`detections_a_year` bounds that cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the
+`questions_a_year` bounds that cost. A confirmation may end in an alarm: `false_alarms_a_year` is divided by the
 maximum number of confirmations, one experiment for each platform and night, so that the bound holds whatever the noise
 and however many detections there are. `docs/MATH.md` derives each formula.
 """

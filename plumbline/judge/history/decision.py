@@ -23,15 +23,13 @@ Software = Literal["can-differ", "equal", "unavailable"]
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Detector's report that a series got worse: `score` exceeds `limit`. An experiment must confirm the regression.
-
-    `begin` is the first night of a creep.
-    """
+    """Detector's report that a series got worse: `score` exceeds `limit`. An experiment must confirm the regression."""
 
     kind: Literal["sudden", "creep", "limit", "anchor"]
     score: float
     limit: float
     begin: int | None = None
+    """First night of a creep."""
 
 
 @dataclass(frozen=True, slots=True)

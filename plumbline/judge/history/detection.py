@@ -16,9 +16,7 @@ from plumbline.schema import limits
 
 _SPLITS = 2
 """Effective number of splits: the largest of their statistics exceeds a level about so many times as often as one."""
-_WINDOWS = (
-    limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS
-)  # fmt: skip
+_WINDOWS = (limits.SIDE_NIGHTS, limits.LEAST_NIGHTS, limits.LAG_NIGHTS, limits.OWN_NIGHTS, limits.ENOUGH_NIGHTS)
 """Numbers of newest nights that may show a lasting regression."""
 
 
@@ -60,12 +58,12 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
     return Detection("creep", score, t_quantile(chance / _SPLITS, freedom), best)
 
 
-def onset(values: Values, reference: Reference) -> Onset:
+def onset(values: Values, reference: Reference, reach: int = limits.REACH_NIGHTS) -> Onset:
     """Fit a step and a ramp by least squares; return the better.
 
-    `values` are one level's nights, finite, tonight last; their deviations are winsorised.
+    `values` are one level's nights, finite, tonight last. A change that fills the newest `reach` began before them.
     """
-    first = max(len(values) - limits.REACH_NIGHTS, 0)
+    first = max(len(values) - reach, 0)
     off = values[first:] - reference.centre
     newest = abs(float(np.median(off[-limits.SIDE_NIGHTS :])))
     width = max(4 * reference.spread, newest + limits.WINSOR * reference.spread)
@@ -77,9 +75,11 @@ def onset(values: Values, reference: Reference) -> Onset:
     step_gain = np.where(tail > 0, tail**2 / count, 0.0)
     ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
     step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
+    fitted = Onset(first + step, "step", float(tail[step] / count[step]))
     if ramp_gain[ramp] > step_gain[step]:
-        return Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
-    return Onset(first + step, "step", float(tail[step] / count[step]))
+        fitted = Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
+    is_older = first > 0 and fitted.index < first + limits.LEAST_NIGHTS
+    return onset(values, reference, 2 * reach) if is_older else fitted
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:
@@ -113,10 +113,7 @@ def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: fl
 
 
 def _careful(reference: Reference) -> Reference:
-    """Return the reference with a conservative, larger autocorrelation.
-
-    Enough nights that show none have none.
-    """
+    """Enlarge the autocorrelation, unless enough nights show none."""
     if not reference.rho and reference.count >= limits.ENOUGH_NIGHTS:
         return reference
     return replace(reference, rho=min(reference.rho + 1 / math.sqrt(reference.count), limits.HIGHEST_RHO))
@@ -140,17 +137,14 @@ def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared
 
     Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. A loss that the
     reference's few nights cannot resolve is never ruled out, unless its cause `is_cleared`: it counts then as the
-    smallest one that they can. `fresh` are the nights after the question. A night counts no better than one SD, so that
-    no single one decides.
+    smallest one that they can. `fresh` are the nights after the question, at least tonight. A night counts no better
+    than one SD, so that no single one decides.
     """
-    if not len(fresh):
-        return False
     pooled = reference.pooled(fresh) if is_cleared else _careful(reference.pooled(fresh))
     off = np.maximum(fresh - reference.centre, -pooled.spread)
     quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    least = min(size, limits.NOTICED * pooled.spread) / 2
-    if is_cleared:
-        least = max(least, (quantile + 2) * pooled.error)
+    resolved = (quantile + 2) * pooled.error if is_cleared else 0.0
+    least = max(min(size, limits.NOTICED * pooled.spread) / 2, resolved)
     return any(
         float(off[-num:].mean()) + quantile * pooled.predicted(max(min(num, len(off)) * pooled.share, 1.0)) < least
         for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)

@@ -1,8 +1,7 @@
 """Decision engine: replay a metric's nights, and decide on the newest.
 
 Statistics decide what is real, a person's limits what is worth a look. Only a decision moves the reference: a
-reported regression, a proven gain, an accepted baseline. The nightly round, `plumbline history`, the report and the
-tests call `decide`.
+reported regression, a proven gain, an accepted baseline.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ def decide(
     """Decide on tonight's value of one series; higher is worse.
 
     If a detector reports a regression, or nights show a gain, the decision requests reruns first, then an A/B; the
-    caller runs them and decides again. Never raises on short, constant, missing or non-finite values, and never passes
-    a night without a value.
+    caller runs them and decides again. Never raises on any value, and never passes a night without a finite one.
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
@@ -79,9 +77,6 @@ class _Night:
         """Return how far the newest nights' median is from the reference."""
         return float(np.median(self.here[-num:])) - self.reference.centre
 
-    def _passed(self) -> Decision:
-        return self._gain() or Decision("pass", "quiet", reference=self.reference, size=self._size())
-
     def _before(self, num: int) -> Reference | None:
         """Return the reference computed from the level's first `num` nights."""
         return reference_of(self.here[:num], floor=self.past.floor, prior=self.past.prior, is_whole=True)
@@ -92,15 +87,13 @@ class _Night:
         return lost if lost > (self.allowed.drop if is_cleared else self.allowed.least_change) else 0.0
 
     def _unaided(self, asked: Decision) -> Decision:
-        """Decide without experiments: compare nights after a change with those before.
-
-        A creep asks for an experiment alone: nights show it, or the changes of level.
-        """
+        """Decide without experiments: compare nights after a change with those before."""
         # A steady creep has no reference but its first nights.
         for first in (onset(self.here, self.reference).index, limits.FIRST_NIGHTS):
             before = self._before(first) or self.reference
             if lost := self._lasts(before):
                 return self._called(asked, "lasting", lost, before)
+        # A creep asks for an experiment alone: nights show it, or the changes of level.
         is_open = any(detection.kind != "creep" for detection in asked.detections) and not self._is_within_margin()
         return asked if is_open else self._passed()
 
@@ -154,10 +147,11 @@ class _Night:
             size=size if asked.low is None else asked.size, new=True, lead=lead,
         )  # fmt: skip
 
-    def _gain(self) -> Decision | None:
-        """Return the decision on a lasting improvement, which moves the reference."""
+    def _passed(self) -> Decision:
+        """Pass the night; a lasting improvement moves the reference."""
+        quiet = Decision("pass", "quiet", reference=self.reference, size=self._size())
         if self.past.question is not None or self.past.call is not None:
-            return None
+            return quiet
         fitted = onset(-self.here, self.reference.mirrored())
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
         # A growing reference has taken the gain in.
@@ -165,7 +159,7 @@ class _Night:
         before = self._before(fitted.index) if is_gain else None
         gained = 0.0 if before is None else lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha)
         if before is None or gained <= self.allowed.least_change:
-            return None
+            return quiet
         dated = replace(fitted, size=-fitted.size)
         proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=self.past.lead)
         return prove(proven, before, self.answers, self.allowed, self.software)
@@ -178,9 +172,8 @@ class _Night:
         is_cleared, begin = _is_cleared(decision, question), question.asked + 1 if question else 0
         waits = decision.needs and len(state.nights_since(self.past, begin, self.here[-1])) < self.allowed.open_nights
         if not waits and (lost := self._lasts(self.reference, is_cleared=is_cleared)):
-            asked = replace(decision, is_cleared=is_cleared)
-            asked = asked if is_answered else replace(asked, low=None, high=None)
-            return self._called(asked, "lasting", lost, self.reference)
+            known = decision if is_answered else replace(decision, low=None, high=None)
+            return self._called(replace(known, is_cleared=is_cleared), "lasting", lost, self.reference)
         if decision.reason == "machine":
             is_gone = decision.rerun is None or not decision.rerun.holds
             return replace(decision, verdict="pass", reason="went-away") if is_gone else self._of_machine(decision)

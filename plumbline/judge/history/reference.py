@@ -62,8 +62,7 @@ def reference_of(
     """Compute reference statistics of nights; `None` if too few are finite.
 
     With `is_whole` the newest nights count, too: no regression has begun in them. `floor` is the minimum spread. With
-    `prior`, the reference of the level before, one night is enough: the spread is that level's until the new level has
-    its own, and the centre's error is as wide.
+    `prior`, the reference of the level before, one night is enough: its spread counts until the new level has its own.
     """
     kept = values[np.isfinite(values)]
     if prior is not None and 0 < len(kept) < limits.OWN_NIGHTS:

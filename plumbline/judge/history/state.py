@@ -94,8 +94,7 @@ def known_call(past: Past, tonight: float) -> Decision | None:
     seen = nights_since(past, call.level, tonight)
     return Decision(
         "pass" if call.is_cleared else "drift", "open-call",
-        # Dated again: every night since says more about the first one.
-        onset=among_all(past, call.level, onset(seen, before)),
+        onset=replace(onset(seen, before), index=call.since),
         size=float(np.median(seen[-limits.SIDE_NIGHTS :])) - call.centre,
         is_cleared=call.is_cleared,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from plumbline.cli.main import main
+from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
 from plumbline.judge.history.detection import is_ruled_out
 from plumbline.judge.history.engine import decide
@@ -17,6 +18,7 @@ from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import lines_of, past_of
 from plumbline.judge.history.series import extended
 from plumbline.judge.history.state import advance, level_reference
+from plumbline.report.summary import summarise
 from plumbline.schema.series import CallEntry
 from plumbline.schema.suite import Gates
 from tests.unit.judge.history import nights
@@ -311,3 +313,14 @@ def test_nights_of_a_called_loss_do_not_end_it_because_it_was_called_on_its_wors
     reference = Reference(0.0, 0.0074, 60, 0.0)
     assert not is_ruled_out(0.047, np.full(20, 0.0184), reference, is_cleared=True)
     assert is_ruled_out(0.047, np.full(5, 0.001), reference, is_cleared=True)
+
+
+@pytest.mark.parametrize("num_lost", [60, 100, 250])
+def test_a_loss_is_dated_where_it_began_however_long_it_stands(num_lost: int) -> None:
+    values = noise(3, 60 + num_lost)
+    values[60:] *= 0.92
+    alone = allowed_for(num_platforms=1, num_series=12, has_experiments=False)
+    summary = summarise(nights.line_of(nights.series_of(values)), alone, is_judged=False)
+    (change,) = summary.changes
+    assert (summary.verdict, change.since) == ("drift", "2026-03-02")
+    assert "since 2026-03-02" in summary.sentence, summary.sentence

@@ -161,6 +161,7 @@ def test_the_verdict_and_the_changes_of_a_file_never_contradict_each_other(
         assert summary.changes
         assert any(lost), summary.changes
         assert summary.changes[-1].after < (summary.reference or 0)
+        assert f"since {summary.changes[-1].since}" in summary.sentence, summary.changes
     else:
         assert not (all(lost) and summary.changes[-1].worse), (summary.verdict, summary.changes)
 
