@@ -96,7 +96,7 @@ class OptimizerGroup(Model):
 
 
 class StepEvidence(Model):
-    """Evidence of one step: batch, generators, loss, gradients, update. `None` is a missing number, unequal to all."""
+    """Evidence of one step: batch, generators, loss, gradients, update. `None` is a missing number, which equals nothing."""
 
     step: ProbeStep
     batch: dict[Label, Sha256] = Field(max_length=64)
@@ -180,7 +180,7 @@ class NativeOperation(Model):
 
 
 class PortableStep(Model):
-    """Digests of one step in portable arithmetic; `None` if not finite, unequal to all."""
+    """Digests of one step in portable arithmetic; `None` if not finite, which equals nothing."""
 
     step: ProbeStep
     loss: Label | None
