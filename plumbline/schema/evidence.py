@@ -96,7 +96,7 @@ class OptimizerGroup(Model):
 
 
 class StepEvidence(Model):
-    """Evidence of one step: batch, generators, loss, gradients, update. `None` is a missing number, which equals nothing."""
+    """Evidence of one step: batch, generators, loss, gradients, update; a `None` equals nothing."""
 
     step: ProbeStep
     batch: dict[Label, Sha256] = Field(max_length=64)

@@ -68,6 +68,11 @@ SAME_RATIO = 1e-3
 """Gradients were scaled if they differ by a single factor, up to this residual."""
 
 
+# Learning curves.
+
+HIGHEST_LOSS = 100.0
+"""Maximum of a loss in units of the largest loss of the reference's curve, also where rounding has separated them."""
+
 # Rows of a permuted dataset.
 
 COPIES = 0.25

@@ -17,6 +17,7 @@ from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.task import draws_labels
+from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -47,7 +48,8 @@ def learning(pair: Pair) -> Mismatch | None:
 def logged(pair: Pair) -> Mismatch | None:
     """Return the mismatch of values that both curves log exactly.
 
-    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation.
+    These are dropout, start weights, batches, learning rates, and the rows and mode of each evaluation. Beside them
+    stands the first loss, whose weights and batch are equal: later losses separate by rounding alone.
     """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
@@ -56,9 +58,9 @@ def logged(pair: Pair) -> Mismatch | None:
     found = _exact_suspect(left, right, len(left.losses), masked=masked, precision=limits.EXACT)
     if found is None and (apart := _evaluated_apart(left, right, fact("learning.whatever-rounding"))) is not None:
         return apart
-    if found is None:
+    place, code, why = found or _first_loss(pair, left, right) or (None, None, "")
+    if code is None:
         return None
-    place, code, why = found
     metric = fact("learning.first-beyond-rounding")
     finding = Finding(check="learn.exact", outcome="drift", metric=metric, observed=place, detail=why)
     at = Divergence(stage="learn", step=place, at=_PLACES.get(code, "loss"))
@@ -66,6 +68,22 @@ def logged(pair: Pair) -> Mismatch | None:
 
 
 _PLACES: dict[CauseCode, str] = {"rng": "dropout", "weights.init": "weights", "schedule": "learning_rate"}
+
+
+def _first_loss(pair: Pair, left: LearnEvidence, right: LearnEvidence) -> tuple[int, CauseCode, Statement] | None:
+    """Return the first loss that differs by more than rounding can explain."""
+    if not left.losses or not right.losses or None in left.losses or None in right.losses:
+        return None
+    spec = pair.reference.record.spec.learn
+    ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
+    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
+    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+        return 0, "unattributed", fact("learning.first-loss", loss=theirs, reference=ours)
+    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
+    place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
+    if place is None:
+        return None
+    return place, "unattributed", fact("learning.loss-too-large", step=place, loss=right.losses[place], most=most)
 
 
 def _evaluated_differently(left: LearnEvidence, right: LearnEvidence, where: Statement) -> Mismatch | None:

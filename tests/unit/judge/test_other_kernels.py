@@ -92,6 +92,8 @@ CURVES: dict[str, tuple[Change, str]] = {
     "learning rates": (curve(learning_rates=[5e-3] * 8), "schedule"),
     "dropout": (curve(dropout=[0.5]), "rng"),
     "start": (curve(start_sha256="f" * 64), "weights.init"),
+    "first loss": (curve(losses=[0.501] + [0.5] * 7), "unattributed"),
+    "huge losses": (curve(losses=[0.5] + [1e30] * 7), "unattributed"),
     "evaluated rows": (
         curve(evaluations=[evaluation(4) | {"rows_sha256": "f" * 64}, evaluation(8)]), "evaluation",
     ),
@@ -111,7 +113,7 @@ def test_what_a_curve_logs_exactly_is_compared_on_every_machine(name: str) -> No
 
 
 def test_curves_that_rounding_separates_pass() -> None:
-    """With dropout, losses and weights part."""
+    """With dropout, losses and weights part; the first loss differs by rounding alone."""
     losses = [0.5 * (1 + 1e-6), *(0.5 + 0.03 * step for step in range(1, 8))]
     rounded = curve(losses=losses, weights_sha256="c" * 64, learning_rates=[1e-3 * (1 + 2e-16)] * 8)
     assert verdict(rounded) == "pass"
