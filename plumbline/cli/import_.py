@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _round_of(suite: Suite, loaded: LoadedRecord, central: CentralStore) -> RoundVerdict:
-    """Judge an imported record in a round of its own, once."""
+    """Judge an imported record in its own round, one time."""
     record = loaded.record
     name = bounded_name(f"import-{record.record_id}")
     with suppress(ObjectMissingError):

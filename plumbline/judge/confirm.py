@@ -187,8 +187,8 @@ class Confirmation:
     def _unanswered(self, request: Request, record: LoadedRecord) -> Statement:
         """Return why a record is no valid result of a request; empty if valid, or if its training failed.
 
-        A record without evidence differs from nothing: it would confirm every suspicion. The record's name is bound by
-        its order; what it ran is compared here.
+        A record without evidence differs from nothing: it would confirm every suspicion. The order fixes the record's
+        name; this method compares the experiment that the record ran with the requested one.
         """
         asked, experiment = request.experiment, record.record.experiment
         if experiment is None or experiment.replace(**_NAMES) != asked.replace(**_NAMES):
