@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.learning import evaluating, learning, logged, miscounted
-from plumbline.judge.rungs.windows import own_state, window_mismatch, with_windows
+from plumbline.judge.parts import differing
 from plumbline.judge.spec_differences import spec_findings
-from plumbline.judge.spec_precision import other_format
 from plumbline.judge.suspects import differences
 from plumbline.judge.walk import Walk, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
@@ -75,23 +73,9 @@ class Compared:
         return walk(self.pair) if self.pair.probes is not None else None
 
     @cached_property
-    def curve(self) -> tuple[Mismatch, ...]:
-        """Return the mismatches of the learning curves and their evaluations."""
-        is_explained = self.walk is not None and bool(self.walk.mismatches)
-        bits = None if is_explained or other_kernels(self.pair, "learn") else learning(self.pair)
-        apart = bits if is_explained or bits else logged(self.pair)
-        if not is_explained:
-            apart = with_windows(apart, curve_formula(self.pair))
-        evaluated = evaluating(self.pair, apart) if bits else None
-        evaluated = evaluated or miscounted(self.pair, loss=apart is None and not is_explained)
-        found = [mismatch for mismatch in (apart, evaluated) if mismatch is not None]
-        return tuple(found[: len({mismatch.suspicions[0].code for mismatch in found})])
-
-
-def curve_formula(pair: Pair) -> Mismatch | None:
-    """Return a learning-curve mismatch that rounding cannot explain."""
-    formula = own_state(pair) or other_format(pair, "learn") or window_mismatch(pair, "learn")
-    return formula or own_state(pair, parted=True)
+    def parts(self) -> Mapping[str, tuple[Mismatch, ...]]:
+        """Map each part that was compared to its mismatches, up to the first that names a cause."""
+        return dict(differing(self.pair, self.walk))
 
 
 class Comparisons:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
-from plumbline.judge.gates.production import production_gate, production_notes
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
-from plumbline.judge.rungs.proven import other_draws
+from plumbline.judge.rungs.production import production_findings, production_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
-from plumbline.judge.stated import contradiction
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
@@ -54,68 +54,56 @@ def compare(
 
 
 def _judge(compared: Compared, request: GateRequest) -> Judgement:
-    problems, suspects, checked = compared.problems, compared.suspects, selfcheck(compared.candidate)
-    if problems:
+    suspects, checked = compared.suspects, selfcheck(compared.candidate)
+    if problems := compared.problems:
         return Judgement(
             verdict=worst([problem.outcome for problem in problems]),
             findings=problems,
             causes=(checked[1],) if checked else (),
             suspects=suspects,
         )
-    pair, walk = compared.pair, compared.walk
-    findings: list[Finding] = []
-    mismatches: list[Mismatch] = []
-    if walk is not None:
-        findings += _probe_findings(pair, walk)
-        mismatches += walk.mismatches
-        findings += [] if mismatches else draw_findings(pair)
-        findings += [*_lost_portable(pair, walk), *precision_findings(pair)]
-    causes = [cause_of(mismatch, suspects) for mismatch in mismatches]
-    findings += [finding for mismatch in compared.curve for finding in mismatch.findings]
-    of_gate, curve = {gate: gate(pair, request) for gate in GATES}, compared.curve
-    results = [*of_gate.values()]
-    causes += [_sure_of(cause_of(mismatch, suspects)) for mismatch in curve]
-    named = {cause.code for cause in (*causes, *(cause for result in results for cause in result.causes))}
-    parts = tuple(part for part, found in (("speed", of_gate[production_gate].causes), ("learn", curve)) if not found)
-    own, stages = contradiction(pair.candidate.record, parts), {mismatch.at.stage for mismatch in mismatches}
-    if own is not None and own.causes[0].code not in named and (own.at is None or own.at.stage not in stages):
-        results.append(own)
-    elif own is None and (drawn := other_draws(pair)) is not None and "rng" not in named:
-        results.append(drawn)
-    if not compared.curve:
-        findings += [*window_findings(pair, "learn"), *_lost_curve(pair)]
-    findings += [finding for result in results for finding in result.findings]
-    explained = [*causes, *(cause for result in results for cause in result.causes)]
-    if checked is not None:
-        findings.append(checked[0])
-        explained.append(checked[1])
-    open_ones = [result.unexplained for result in results if result.unexplained is not None]
-    places = [mismatch.at for mismatch in (*curve[:1], *mismatches)]
-    places += [result.at for result in results if result.at is not None]
+    pair, parts = compared.pair, compared.parts
+    gates = [gate(pair, request) for gate in GATES]
+    findings = [finding for part, found in parts.items() for finding in _findings(compared, part, found)]
+    findings += [finding for gate in gates for finding in gate.findings]
+    findings += [checked[0]] if checked is not None else []
+    causes = [_final(cause_of(each, suspects), each, part) for part, found in parts.items() for each in found]
+    causes += [cause for gate in gates for cause in gate.causes]
+    causes += [checked[1]] if checked is not None else []
+    named = [cause for cause in causes if cause.code != "unattributed"]
+    open_ones = [gate.unexplained for gate in gates if gate.unexplained is not None]
+    places = [each.at for found in parts.values() for each in found]
+    places += [gate.at for gate in gates if gate.at is not None]
     return Judgement(
         verdict=worst([finding.outcome for finding in findings]),
         findings=tuple(findings),
         first_divergence=next(iter(places), None),
-        causes=tuple(_with_guess(explained, open_ones)),
+        causes=tuple(named or (causes or open_ones)[:1]),
         suspects=suspects,
-        notes=(
-            *(_notes(pair, walk) if walk is not None else ()),
-            *window_notes(pair, "learn"),
-            *window_notes(pair, "speed"),
-            *production_notes(pair),
-        ),
+        notes=tuple(_notes(compared)),
     )
 
 
-def _with_guess(causes: list[Cause], guesses: list[Cause]) -> list[Cause]:
-    """Append one guessed cause if no cause is known."""
-    if any(cause.code != "unattributed" for cause in causes):
-        return causes
-    return causes + [guess for guess in guesses if not causes or guess.code != "unattributed"][:1]
+def _findings(compared: Compared, part: str, found: tuple[Mismatch, ...]) -> Iterator[Finding]:
+    """Yield what one part shows: its mismatches, or the proofs that it has none."""
+    pair, walk = compared.pair, compared.walk
+    yield from (finding for mismatch in found for finding in mismatch.findings)
+    if part == "probe" and walk is not None:
+        yield from () if found else (_equal_steps(pair), *portable_findings(pair), *draw_findings(pair))
+        yield from (*_lost_portable(pair, walk), *precision_findings(pair))
+    elif part == "speed" and not found and pair.candidate.record.experiment is None:
+        yield from (*window_findings(pair, "speed"), *production_findings(pair))
+    elif part == "learn" and not found:
+        yield from (*window_findings(pair, "learn"), *_lost_curve(pair))
 
 
-def _sure_of(cause: Cause) -> Cause:
-    return cause.replace(sure="unattributed") if cause.code == "unattributed" else cause
+def _final(cause: Cause, mismatch: Mismatch, part: str) -> Cause:
+    """Return a cause as certain as it is without an experiment."""
+    if cause.code == "unattributed":
+        return cause.replace(sure="unattributed")
+    # No experiment repeats `speed`, or a step beside its definition.
+    is_shown = mismatch.suspicions[0].shown and (part == "speed" or mismatch.rung == "stated")
+    return cause.replace(sure="confirmed") if is_shown or (mismatch.basis == "proven" and part != "probe") else cause
 
 
 def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion | None = None) -> Cause:
@@ -130,19 +118,10 @@ def cause_of(mismatch: Mismatch, suspects: tuple[str, ...], suspicion: Suspicion
     )
 
 
-def _probe_findings(pair: Pair, walk: Walk) -> list[Finding]:
-    broken = [finding for mismatch in walk.mismatches for finding in mismatch.findings]
-    if broken:
-        return broken
+def _equal_steps(pair: Pair) -> Finding:
     steps = len(pair.common)
-    exact = Finding(
-        check="probe.equality",
-        outcome="pass",
-        metric=fact("comparison.equal-steps"),
-        observed=steps,
-        limit=steps,
-    )
-    return [exact, *portable_findings(pair)]
+    metric = fact("comparison.equal-steps")
+    return Finding(check="probe.equality", outcome="pass", metric=metric, observed=steps, limit=steps)
 
 
 def _lost_curve(pair: Pair) -> list[Finding]:
@@ -166,9 +145,14 @@ def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
     ]
 
 
-def _notes(pair: Pair, walk: Walk) -> list[Note]:
-    if walk.mismatches:
-        return []
+def _notes(compared: Compared) -> Iterator[Note]:
+    pair, walk = compared.pair, compared.walk
+    if walk is not None and not walk.mismatches:
+        yield from _probe_notes(pair, walk)
+    yield from (*window_notes(pair, "learn"), *window_notes(pair, "speed"), *production_notes(pair))
+
+
+def _probe_notes(pair: Pair, walk: Walk) -> list[Note]:
     notes = []
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left and right and left.manifest_sha256 != right.manifest_sha256:

@@ -9,7 +9,6 @@ from typing import Literal, TypeVar
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
-from plumbline.judge.gates.production import own_checks
 from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.selfcheck import failed_at
 from plumbline.judge.spec_precision import different_precision
@@ -155,10 +154,7 @@ class _Evidence:
         """Map platforms to a defect in their own record that not all share."""
         signs = {
             "off.selfcheck": [name for name, record in self.records.items() if failed_at(record) is not None],
-            "off.stated": [
-                name for name, record in self.records.items() if contradiction(record.record) or own_checks(record)
-            ],
-            "off.proof": [name for name, record in self.records.items() if unproven(record.record) is not None],
+            "off.stated": [name for name, record in self.records.items() if _contradicts_itself(record)],
             "off.precision": [name for name, record in self.records.items() if different_precision(record) is not None],
         }
         telling = {code: names for code, names in signs.items() if len(names) < len(self.records)}
@@ -187,3 +183,9 @@ class _Evidence:
         if accepted.verdict == "drift":
             return Doubt("pass", fact("doubt.accepted", chosen=chosen))
         return Doubt("inconclusive", fact("doubt.both-steady", chosen=chosen))
+
+
+def _contradicts_itself(record: LoadedRecord) -> bool:
+    """Return whether a record is wrong by itself: its numbers, or a step beside its definition."""
+    own = (contradiction(record, part) for part in ("probe", "speed", "learn"))
+    return any(own) or unproven(record.record, "probe") is not None

@@ -16,14 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from plumbline.judge.attribution import nondeterminism
-from plumbline.judge.compared import curve_formula
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
+from plumbline.judge.parts import attributed, evaluated, formula
 from plumbline.judge.restored import RestoredOutcome
-from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
-from plumbline.judge.rungs.windows import with_windows
+from plumbline.judge.rungs.log import bits_due, first_step_apart, logged
 from plumbline.judge.suspects import differences
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -85,7 +84,7 @@ def _steps_to_repeat(reference: LearnEvidence, candidate: LearnEvidence) -> int:
 
     Without any difference of the losses, all steps.
     """
-    place = first_logged_difference(reference, candidate)
+    place = first_step_apart(reference, candidate)
     steps = reference.steps
     return steps if place is None else min(max(place - 1, 0) + 2 + limits.STEPS_AFTER, steps)
 
@@ -95,20 +94,22 @@ def separated(judgement: Judgement, pair: Pair) -> tuple[Mismatch, int] | None:
 
     `None` if the bits are equal, or if no rerun can show more.
     """
-    if not any(finding.check == "learn.bits" and finding.outcome == "drift" for finding in judgement.findings):
+    checks = {finding.check for finding in judgement.findings if finding.outcome == "drift"}
+    sides = [side.record.evidence.learn for side in (pair.reference, pair.candidate)]
+    if not checks & {"learn.bits", "learn.evaluation"} or not bits_due(pair, "learn") or None in sides:
         return None
-    bits, curves = learning(pair), [side.record.evidence.learn for side in (pair.reference, pair.candidate)]
-    if bits is None or curves[0] is None or curves[1] is None:
+    bits = logged(pair, "learn")
+    named = attributed(bits, formula(pair, "learn")) if bits is not None else evaluated(pair, None)
+    mismatch = bits if bits is not None and named is not None and named.suspicions[0].code == "evaluation" else named
+    if mismatch is None or sides[0] is None or sides[1] is None:
         return None
-    named = with_windows(bits, curve_formula(pair))
-    mismatch = bits if named is None or named.suspicions[0].code == "evaluation" else named
     # A measured number format needs no rerun of the curve.
-    return None if mismatch.suspicions[0].code == "precision" else (mismatch, _steps_to_repeat(curves[0], curves[1]))
+    return None if mismatch.suspicions[0].code == "precision" else (mismatch, _steps_to_repeat(sides[0], sides[1]))
 
 
 def repeated(state: Confirmation, rerun: LoadedRecord) -> tuple[Cause, ...]:
     """Confirm the evaluation cause if the rerun repeats its difference."""
-    if evaluating(Pair(state.reference, rerun)) is None:
+    if evaluated(Pair(state.reference, rerun), None) is None:
         return state.beside
     again = {"sure": "confirmed", "tried": (fact("rerun.same-evaluation"),)}
     return tuple(cause.replace(**again) if cause.code == "evaluation" else cause for cause in state.beside)
@@ -126,7 +127,7 @@ def unsteady_curve(state: Confirmation, until: int, rerun: LoadedRecord) -> Conf
         return replace(alone, settled=state.settled.settled(sure), pending=())
     if state.rerun is not None and has_equal_bits(state.rerun, rerun, until):
         return state.ended(fact("rerun.alone"))
-    is_named = mismatch.suspicions[0].code != "unattributed" and not was_cut
+    is_named = mismatch.suspicions[0].shown and not was_cut
     if is_named and not is_reference and state.rerun is None and state.has_budget:
         return replace(state, rerun=rerun)
     return replace(state.ended(), settled=state.settled.settled(_unsteady("candidate", until)), pending=())
@@ -165,7 +166,7 @@ def _in_reference(state: Confirmation, until: int, record: LoadedRecord) -> Conf
         return state.ended(fact("rerun.reference-different-machine", difference=kernels[0]))
     cause = _unsteady("reference", until)
     if was_interrupted(state.reference, step) and has_equal_bits(state.candidate, record, until):
-        mismatch = learning(Pair(state.candidate, state.reference)) or state.pending[0]
+        mismatch = logged(Pair(state.candidate, state.reference), "learn", is_due=True) or state.pending[0]
         suspects = differences(state.candidate.record.fingerprint, state.reference.record.fingerprint)
         cause = cause_of(mismatch, suspects)
         sure = "unattributed" if cause.code == "unattributed" else "confirmed"

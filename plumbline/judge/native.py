@@ -47,7 +47,7 @@ def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[St
     ours, theirs = (side.fingerprint.operations.get(part, ()) for side in (left, right))
     if not lines:
         return ()  # of equal machines, different operations are a fault, too
-    is_compiled = _is_compiled(left, part) or _is_compiled(right, part)
+    is_compiled = has_compiled(left, part) or has_compiled(right, part)
     if is_compiled or not ours or not theirs:
         # A compiler's own kernels are not among the operations.
         known = _MACHINE.pattern + (_COMPILER if is_compiled else "")
@@ -85,7 +85,7 @@ def _precision(spec: RunSpec, part: str) -> Precision:
     return of_part.precision if of_part is not None else "fp32"
 
 
-def _is_compiled(record: RunRecord, part: str) -> bool:
+def has_compiled(record: RunRecord, part: str) -> bool:
     """Return whether a training part ran through torch.compile."""
     by_spec = getattr(_part_of(record.spec, part), "compile", False)
     return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))

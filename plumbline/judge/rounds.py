@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, trusted_reference
-from plumbline.judge.gates.production import production_notes
+from plumbline.judge.rungs.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError

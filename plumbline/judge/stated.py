@@ -1,4 +1,4 @@
-"""Consistency checks of one record against its spec and its own numbers.
+"""Contradictions of a record with its spec, its own numbers, or the definitions of its own steps.
 
 The checks need no reference: platforms that share a fault agree with each other. Without them, 8 of 77 shared faults
 pass (ADR 0036).
@@ -6,89 +6,162 @@ pass (ADR 0036).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, pairwise
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal
 
-from plumbline.judge.gates.gate import GateResult
-from plumbline.judge.rungs.proven import PARTS, unproven_part
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.rungs.log import batches_of_probe, log_of
+from plumbline.judge.rungs.production import checked
+from plumbline.judge.rungs.proven import unproven
+from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.record import RunRecord
-from plumbline.schema.tolerance import limit, relative
-from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding
+from plumbline.schema.production import SpeedTrail
+from plumbline.schema.tolerance import floor_of, limit, relative
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+
+Check = Callable[[LoadedRecord], Mismatch | None]
+_APART: dict[str, tuple[CauseCode, Stage]] = {
+    "learning rate": ("schedule", "schedule"),
+    "gradient": ("gradient", "gradient"),
+    "weights": ("optimizer", "optimizer"),
+}
+_CODES: dict[Stage, CauseCode] = {"forward": "operator", "loss": "loss", "gradient": "gradient"}
 
 
-def contradiction(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
-    """Return the first contradiction within one record.
-
-    `parts` are those in which nothing else differs: what their own steps show would follow from it.
-    """
-    if record.experiment is not None:
+def contradiction(loaded: LoadedRecord, part: str) -> Mismatch | None:
+    """Return the first contradiction within one part of a training; values of an experiment are imposed."""
+    if loaded.record.experiment is not None or getattr(loaded.record.evidence, part) is None:
         return None
-    found = (_losses(record), _dropout(record), _proofs(record, parts), _updates(record), _modes(record))
-    return next(chain(*found), None)
+    return next((found for check in _CHECKS[part] if (found := check(loaded)) is not None), None)
 
 
-def _losses(record: RunRecord) -> Iterator[GateResult]:
-    """Yield a loss that contradicts the record's own logits and labels."""
-    probe, spec = record.evidence.probe, record.spec.probe
-    if probe is None or spec is None:
-        return
-    most = limit("loss", spec.precision)
-    for step in probe.steps:
+def _loss(loaded: LoadedRecord) -> Mismatch | None:
+    """Return a loss of the probe that contradicts the record's own logits and labels."""
+    record = loaded.record
+    if record.evidence.probe is None or record.spec.probe is None:
+        return None
+    most = limit("loss", record.spec.probe.precision)
+    for step in record.evidence.probe.steps:
         # A batch without a label has no loss.
         if step.loss_reference is not None and (off := relative(step.loss_reference, step.loss)) > most:
-            at = Divergence(stage="loss", step=step.step, at="loss")
-            yield _drift("loss", at, fact("stated.loss", step=step.step, off=off))
+            return _mismatch("loss", "loss", step.step, "loss", fact("stated.loss", step=step.step, off=off))
+    return None
 
 
-def _dropout(record: RunRecord) -> Iterator[GateResult]:
-    """Yield a built model's dropout rate that contradicts the spec."""
-    speed, learn = record.evidence.speed, record.evidence.learn
-    settings = speed.trail.settings if speed is not None and speed.trail is not None else {}
-    rates = [float(rate) for rate in str(settings.get("dropout") or "").split(", ") if rate]
-    found = (("speed", record.spec.speed, rates), ("learn", record.spec.learn, learn.dropout if learn else None))
-    for part, spec, built in found:
+def _formula(loaded: LoadedRecord) -> Mismatch | None:
+    """Return a tensor of `speed` that is not what the plain model computes."""
+    found = next((each for each in checked(loaded) if each.is_over), None)
+    if found is None:
+        return None
+    stage, name = found.stage, found.name
+    compiled, plain = (
+        fact("production.compiled", name=name, stage=stage),
+        fact("production.formula", name=name, stage=stage),
+    )
+    numbers = {"observed": found.error, "limit": found.limit}
+    return _mismatch(_CODES[stage], stage, 0, name, compiled if found.is_compiled else plain, shown=True, **numbers)
+
+
+def _process(loaded: LoadedRecord) -> Mismatch | None:
+    """Return the first process of `speed` with weights different from the first one's."""
+    trail = _trail(loaded)
+    if trail is None or not trail.apart:
+        return None
+    step, rank = trail.apart[0]
+    code, stage = _APART[trail.apart_by] if step else ("weights.init", "weights")
+    why = fact("log.apart", step=step, rank=rank, part=trail.apart_by)
+    return _mismatch(code, stage, step, f"weights of process {rank}", why)
+
+
+def _clipping(loaded: LoadedRecord) -> Mismatch | None:
+    """Return the first gradient norm of `speed` that is not clipped by definition."""
+    trail, most = _trail(loaded), loaded.record.spec.optimizer.max_grad_norm
+    limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
+    norms = zip(trail.gradient_norms, trail.clipped_norms, strict=False) if trail is not None else ()
+    for step, (norm, clipped) in enumerate(norms):
+        if norm is not None and (gap := relative(min(norm, most), clipped)) > limit:
+            why = fact("gradient.clipping", norm=norm, clipped=clipped)
+            return _mismatch("gradient", "gradient", step, "clipping", why, observed=gap, limit=limit)
+    return None
+
+
+def _dropout(part: Literal["speed", "learn"]) -> Check:
+    """Return the check of a built model's dropout rate against the spec."""
+
+    def check(loaded: LoadedRecord) -> Mismatch | None:
+        log, spec = log_of(loaded, part), getattr(loaded.record.spec, part)
+        built = {float(rate) for rate in (log.dropout or "").split(", ") if rate} if log is not None else set()
         # A family may have layers that never drop an element.
-        if spec is not None and built and {*built} - {0.0} != {spec.dropout} - {0.0}:
-            why = fact("stated.dropout", part=part, dropout=", ".join(map(str, built)), wanted=spec.dropout)
-            yield _drift("rng", Divergence(stage="rng", step=0, at="dropout"), why)
+        if spec is None or not built or built - {0.0} == {spec.dropout} - {0.0}:
+            return None
+        rates = ", ".join(map(str, sorted(built)))
+        why = fact("stated.dropout", part=part, dropout=rates, wanted=spec.dropout)
+        return _mismatch("rng", "rng", 0, "dropout", why)
+
+    return check
 
 
-def _proofs(record: RunRecord, parts: tuple[str, ...]) -> Iterator[GateResult]:
-    """Yield the first tensor that contradicts its own definition."""
-    found = unproven_part(record, parts)
-    if found is not None:
-        yield found
-
-
-def _updates(record: RunRecord) -> Iterator[GateResult]:
-    """Yield optimizer steps that wrongly left the weights unchanged."""
-    probe, speed = record.evidence.probe, record.evidence.speed
+def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
+    """Return a step of the probe that wrongly left the weights unchanged."""
+    probe = loaded.record.evidence.probe
     for before, step in pairwise(probe.steps if probe is not None else ()):
         if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
-            yield _lost("probe", step.step)
-    if speed is not None and speed.trail is not None:
-        marks = dict(speed.trail.weights)
-        for at, (rate, norm) in enumerate(zip(speed.trail.learning_rates, speed.trail.gradient_norms, strict=False)):
-            if rate and norm and at in marks and marks[at] == marks.get(at + 1):
-                yield _lost("speed", at)
+            return _unchanged("probe", step.step)
+    return None
 
 
-def _lost(part: str, step: int) -> GateResult:
-    at = Divergence(stage="optimizer", step=step, at="weights")
-    return _drift("optimizer", at, fact("stated.update", part=part, step=step))
+def _speed_update(loaded: LoadedRecord) -> Mismatch | None:
+    """Return a step of `speed` that wrongly left the weights unchanged."""
+    if (log := log_of(loaded, "speed")) is not None:
+        for step, (rate, norm) in enumerate(zip(log.rates, log.norms, strict=False)):
+            if rate and norm and step in log.weights and log.weights[step] == log.weights.get(step + 1):
+                return _unchanged("speed", step)
+    return None
 
 
-def _modes(record: RunRecord) -> Iterator[GateResult]:
-    """Yield an evaluation that ran in training mode."""
-    probe, learn = record.evidence.probe, record.evidence.learn
-    evaluations = [(None, probe.evaluation)] if probe is not None and probe.evaluation is not None else []
-    for step, evaluation in (*evaluations, *((each.step, each) for each in (learn.evaluations if learn else ()))):
-        if evaluation.training_mode:
-            at = Divergence(stage="evaluation", step=step, at="training mode")
-            yield _drift("evaluation", at, fact("evaluation.mode", mode="training"))
+def _unchanged(part: str, step: int) -> Mismatch:
+    return _mismatch("optimizer", "optimizer", step, "weights", fact("stated.update", part=part, step=step))
 
 
-def _drift(code: CauseCode, at: Divergence, why: Statement) -> GateResult:
-    finding = Finding(check=f"stated.{at.stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why)
-    return GateResult((finding,), (Cause(code=code, sure="likely", why=why),), at)
+def _mode(part: Literal["probe", "learn"]) -> Check:
+    """Return the check of evaluations that ran in training mode."""
+
+    def check(loaded: LoadedRecord) -> Mismatch | None:
+        probe, learn = loaded.record.evidence.probe, loaded.record.evidence.learn
+        of_probe = (probe.evaluation,) if probe is not None else ()
+        for each in of_probe if part == "probe" else (learn.evaluations if learn is not None else ()):
+            if each is not None and each.training_mode:
+                why = fact("evaluation.mode", mode="training")
+                step = each.step if part == "learn" else None
+                return _mismatch("evaluation", "evaluation", step, "training mode", why)
+        return None
+
+    return check
+
+
+def _proof(part: str) -> Check:
+    """Return the check of a part's steps against their definitions."""
+    return lambda loaded: unproven(loaded.record, part)
+
+
+_CHECKS: dict[str, tuple[Check, ...]] = {
+    "probe": (_loss, _probe_update, _mode("probe")),
+    "speed": (batches_of_probe, _formula, _process, _clipping, _dropout("speed"), _proof("speed"), _speed_update),
+    "learn": (_dropout("learn"), _proof("learn"), _mode("learn")),
+}
+"""Checks of each part, in the order of consequence; the walk checks the probe's own steps."""
+
+
+def _trail(loaded: LoadedRecord) -> SpeedTrail | None:
+    speed = loaded.record.evidence.speed
+    return speed.trail if speed is not None else None
+
+
+def _mismatch(
+    code: CauseCode, stage: Stage, step: int | None, at: str, why: Statement, *, shown: bool = False, **numbers: Any
+) -> Mismatch:
+    finding = Finding(check=f"stated.{stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why, **numbers)
+    place = Divergence(stage=stage, step=step, at=at)
+    return Mismatch("stated", place, (finding,), (Suspicion(code, why, shown=shown),), basis="given")

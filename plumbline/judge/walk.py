@@ -26,7 +26,7 @@ from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
 from plumbline.judge.rungs.portable import device, portable, proven_steps
-from plumbline.judge.rungs.proven import unproven_step
+from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.spec_precision import other_format
 from plumbline.schema.fact import Statement
@@ -112,7 +112,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "settings": settings(pair), "device": device(pair),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
-    if (shown := unproven_step(pair.candidate.record)) is not None and shown.rung not in pair.imposed:
+    if (shown := unproven(pair.candidate.record, "probe")) is not None and shown.rung not in pair.imposed:
         yield shown
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),

@@ -10,8 +10,6 @@ from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar,
 
 MAX_TRAIL = 10_000
 """Maximum number of steps of `speed` whose batches, losses and rates a record contains: the first ones."""
-CHECKSUM = 2
-"""Version of the weights' checksum: 1 does not see a move by a multiple of 64 places."""
 _MAX_TAPS = 200_000
 
 Mark = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
@@ -33,8 +31,6 @@ class SpeedTrail(Model):
     """Norm of the gradients after clipping, of the first steps."""
     weights: tuple[tuple[Step, Mark], ...] = Field(max_length=32, fail_fast=True)
     """(number of steps done, checksum of all weights): at the start, after each of the first steps, and at the end."""
-    checksum: int = Field(default=1, ge=1, le=CHECKSUM)
-    """Version of the checksum of weights; those of two versions are not comparable."""
     apart: tuple[tuple[Step, Count], ...] = Field(default=(), max_length=16, fail_fast=True)
     """(number of steps done, process): the first whose weights were not those of the first process."""
     apart_by: Literal["weights", "gradient", "learning rate"] = "weights"

@@ -11,7 +11,7 @@ from torch import nn
 
 from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
-from plumbline.schema.production import CHECKSUM, MAX_TRAIL, SpeedTrail
+from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
@@ -218,7 +218,6 @@ class TrailObserver(Observer):
             gradient_norms=norms,
             clipped_norms=clipped,
             weights=tuple(zip(self._steps, weights, strict=True)),
-            checksum=CHECKSUM,
             apart=(apart,) if apart else (),
             apart_by=part,
             generators=tuple(

@@ -14,20 +14,15 @@ import numpy as np
 
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
-from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.learning import learning
+from plumbline.judge.rungs.log import logged
 from plumbline.judge.statistics.paired import paired_test
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates
-from plumbline.schema.tolerance import growth, relative
 from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Judgement
 from plumbline.upgrade.answer import Measure, Memory, MemoryUse, Speed
 from plumbline.upgrade.inputs import Inputs
-
-_EARLY_STEPS = 10
-"""Rounding has doubled once by then; a difference of formula shows at the first of them."""
 
 _INPUTS: tuple[tuple[str, CauseCode, str, str], ...] = (
     ("rows", "data.content", "data.rows", "the dataset that is built has different rows"),
@@ -55,7 +50,10 @@ def compare_training(reference: LoadedRecord, candidate: LoadedRecord, gates: Ga
     judgement = compare(reference, candidate, gates, against="current lock", throughput=False)
     if judgement.verdict not in ("pass", "inconclusive"):
         return judgement
-    mismatch = _curve(Pair(reference, candidate), has_bits=has_equal_bits(judgement))
+    pair = Pair(reference, candidate)
+    # Without a probe to say what rounding does, equal bits are asked for.
+    has_bits = has_equal_bits(judgement) or pair.probes is None
+    mismatch = logged(pair, "learn", is_due=True) if has_bits else None
     if mismatch is None:
         return judgement
     findings = tuple(finding.replace(against="current lock") for finding in mismatch.findings)
@@ -76,36 +74,6 @@ def rounding_note(judgement: Judgement) -> str:
     """Describe differences within the rounding limit, or return ""."""
     notes = {note.code: sentence_of(note.text) for note in judgement.notes}
     return notes.get("portable-order") or notes.get("rounding", "")
-
-
-def _curve(pair: Pair, *, has_bits: bool) -> Mismatch | None:
-    """Return the first learning-curve mismatch beyond rounding."""
-    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
-    if left is None or right is None:
-        return None
-    mismatch = learning(pair)
-    if mismatch is None or has_bits or pair.probes is None:
-        # Without a probe to say what rounding does, equal bits are asked for.
-        return mismatch
-    for step, (ours, theirs) in enumerate(zip(left.losses[:_EARLY_STEPS], right.losses[:_EARLY_STEPS], strict=False)):
-        error, limit = relative(ours, theirs), pair.loss_limit(0) * growth(step)
-        if not error <= limit:
-            return _early(step, error, limit, mismatch)
-    return None
-
-
-def _early(step: int, error: float, limit: float, mismatch: Mismatch) -> Mismatch:
-    finding = Finding(
-        check="learn.loss",
-        outcome="drift",
-        metric=f"relative difference of the loss at step {step} of the learning curve",
-        observed=error if error < float("inf") else None,
-        limit=limit,
-        detail="more than rounding explains so early",
-    )
-    code: CauseCode = "rng" if step == 0 else mismatch.suspicions[0].code
-    why = f"the loss differs at step {step} of the curve, though the probe agrees: dropout or what depends on it"
-    return Mismatch("learn", Divergence(stage="learn", step=step, at="loss"), (finding,), (Suspicion(code, why),))
 
 
 def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:

@@ -2,11 +2,9 @@
 
 from plumbline.judge.gates.accuracy import accuracy_gate
 from plumbline.judge.gates.gate import Gate
-from plumbline.judge.gates.production import production_gate
 from plumbline.judge.gates.throughput import throughput_gate
 
 GATES: tuple[Gate, ...] = (
-    production_gate,
     accuracy_gate,
     throughput_gate,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from plumbline.judge.pair import Pair
@@ -35,10 +35,6 @@ class GateResult:
     """Where its drift shows, if no rung of the probe differs before it."""
     unexplained: Cause | None = None
     """The cause of its drift, if no other evidence names a cause."""
-
-    def as_guess(self) -> GateResult:
-        """Mark the cause as a guess, for otherwise unexplained drift."""
-        return replace(self, causes=(), unexplained=self.causes[0])
 
 
 Gate = Callable[[Pair, GateRequest], GateResult]

@@ -1,8 +1,10 @@
-"""Rung 10 of the evidence ladder: evaluation after equal training, and what a machine's own logits give."""
+"""Rung 10 of the evidence ladder: evaluations of the probe and of a curve, and what a machine's own logits give."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -14,7 +16,10 @@ from plumbline.schema.evidence import EvaluationEvidence, Recounted
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
+
+Part = Literal["probe", "learn"]
+Number = float | str | None
 
 
 def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
@@ -25,41 +30,55 @@ def _both(pair: Pair) -> tuple[EvaluationEvidence, EvaluationEvidence] | None:
 
 
 def evaluation(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of evaluated rows or mode, independent of training."""
+    """Return a mismatch of the probe's evaluated rows or mode, independent of training."""
     both = _both(pair)
-    if both is None:
+    return _given(*both, "probe") if both is not None else None
+
+
+def _given(ours: EvaluationEvidence, theirs: EvaluationEvidence, part: Part) -> Mismatch | None:
+    """Return a mismatch of what an evaluation was given: rows and mode."""
+    mode = "training" if theirs.training_mode else "evaluation"
+    for metric, name, why in (
+        ("rows evaluated", "num_rows", fact("evaluation.num-rows")),
+        ("training mode", "training_mode", fact("evaluation.mode", mode=mode)),
+        ("SHA-256 of the rows", "rows_sha256", fact("evaluation.rows")),
+    ):
+        left, right = getattr(ours, name), getattr(theirs, name)
+        if left != right:
+            left, right = (str(value) if isinstance(value, bool) else value for value in (left, right))
+            return _mismatch((part, ours.step, metric), right, left, why)
+    return None
+
+
+def curve_evaluation(pair: Pair, parting: float) -> Mismatch | None:
+    """Return the first evaluation of a curve that differs independently of its training.
+
+    `parting` is the number of steps that owe equal bits: the loss of the step after an evaluation has its weights.
+    """
+    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
+    if left is None or right is None:
         return None
-    left, right = both
-    if left.num_rows != right.num_rows:
-        return _break(
-            pair,
-            "rows evaluated",
-            right.num_rows,
-            left.num_rows,
-            fact("evaluation.num-rows"),
-        )
-    if left.training_mode != right.training_mode:
-        mode = "training" if right.training_mode else "evaluation"
-        return _break(
-            pair,
-            "training mode",
-            str(right.training_mode),
-            str(left.training_mode),
-            fact("evaluation.mode", mode=mode),
-        )
-    if left.rows_sha256 != right.rows_sha256:
-        return _break(
-            pair,
-            "SHA-256 of the rows",
-            right.rows_sha256,
-            left.rows_sha256,
-            fact("evaluation.rows"),
-        )
+    fed = zip(left.evaluations, right.evaluations, left.evaluated, right.evaluated, strict=False)
+    for ours, theirs, known, other in fed:
+        if ours.rows_sha256 != theirs.rows_sha256 or known == other:
+            continue
+        if known[1] != other[1]:  # of other hidden tokens, the labels are others, too
+            return _mismatch(("learn", ours.step, "inputs"), other[1], known[1], fact("evaluation.inputs"))
+        why = fact("evaluation.labels")
+        return _mismatch(("learn", ours.step, "labels"), other[0], known[0], why, code="data.labels")
+    for ours, theirs in zip(left.evaluations, right.evaluations, strict=False):
+        if ours.step != theirs.step:
+            continue
+        if (given := _given(ours, theirs, "learn")) is not None:
+            return given
+        if ours != theirs and ours.step < parting:
+            why = fact("evaluation.alone", step=ours.step)
+            return _mismatch(("learn", ours.step, "evaluation"), theirs.logits_sha256, ours.logits_sha256, why)
     return None
 
 
 def evaluation_numbers(pair: Pair) -> Mismatch | None:
-    """Return a mismatch of evaluation logits, loss, predictions or accuracy."""
+    """Return a mismatch of the probe's evaluation logits, loss, predictions or accuracy."""
     both = _both(pair)
     if both is None:
         return None
@@ -68,18 +87,51 @@ def evaluation_numbers(pair: Pair) -> Mismatch | None:
         gap, limit = distance(pair.reference, pair.candidate), limit_of("gradient", pair.precision, left.step)
         if gap > limit * max(pair.scale, 1.0) or math.isinf(gap):
             why = fact("evaluation.logits")
-            return _break(pair, "relative error of the logits", gap, limit, why, basis="computed")
+            return _mismatch(("probe", left.step, "relative error of the logits"), gap, limit, why, basis="computed")
         # An experiment with a definition, such as the training's loss, leaves the evaluation's own function.
-        return None if pair.rounding else _miscounted(pair)
+        return None if pair.rounding else miscounted(pair, "probe")
     for name in ("loss", "accuracy"):
         ours, theirs = getattr(left, name), getattr(right, name)
-        limit = limit_of("loss", pair.precision)
-        if ours != theirs and relative(ours, theirs) > limit:
-            return _break(pair, name, theirs, ours, fact("evaluation.number", name=name), basis="computed")
-    if left.predictions_sha256 != right.predictions_sha256:
-        why = fact("evaluation.predictions")
-        return _break(pair, "predictions", right.predictions_sha256, left.predictions_sha256, why, basis="computed")
+        if ours != theirs and relative(ours, theirs) > limit_of("loss", pair.precision):
+            why = fact("evaluation.number", name=name)
+            return _mismatch(("probe", left.step, name), theirs, ours, why, basis="computed")
+    ours, theirs = left.predictions_sha256, right.predictions_sha256
+    if ours == theirs:
+        return None
+    return _mismatch(
+        ("probe", left.step, "predictions"), theirs, ours, fact("evaluation.predictions"), basis="computed"
+    )
+
+
+def miscounted(pair: Pair, part: Part, *, loss: bool = True) -> Mismatch | None:
+    """Return an evaluation that contradicts its own logits and labels, on either side.
+
+    `loss`: compare the loss, too, which a different loss function of the training changes.
+    """
+    for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
+        for step, name, number, own in _miscounts(record, part):
+            if loss or name != "loss":
+                why = fact("evaluation.recounted", side=side, name=name, number=number, own=own, step=step)
+                return _mismatch((part, step, name), number, own, why)
     return None
+
+
+def _miscounts(record: LoadedRecord, part: Part) -> Iterator[tuple[int, str, float | None, float | None]]:
+    """Yield (step, number's name, number, recomputed number) of an evaluation that contradicts its logits."""
+    probe, curve = record.record.evidence.probe, record.record.evidence.learn
+    counted: list[tuple[EvaluationEvidence, Recounted]] = []
+    if part == "learn" and curve is not None:
+        counted = list(zip(curve.evaluations, curve.recounted, strict=False))
+    elif part == "probe" and probe is not None and probe.evaluation is not None and probe.recounted is not None:
+        counted = [(probe.evaluation, probe.recounted)]
+    yield from ((found.step, *off) for found, own in counted if (off := miscount(found, own)) is not None)
+    if part == "probe":
+        if counted and record.record.spec.has_row_labels and not _follows(record):
+            yield counted[0][0].step, "predictions", None, None
+    elif curve is not None and curve.evaluations and (right := record.answers.get("right")) is not None and right.size:
+        last, share = curve.evaluations[-1], float(right.sum()) / right.size
+        if last.accuracy is None or abs(last.accuracy - share) > limits.EXACT:
+            yield last.step, "accuracy", last.accuracy, share
 
 
 def miscount(found: EvaluationEvidence, recounted: Recounted) -> tuple[str, float | None, float | None] | None:
@@ -94,19 +146,6 @@ def miscount(found: EvaluationEvidence, recounted: Recounted) -> tuple[str, floa
     for name, number, own, limit in numbers:
         if number is not own if number is None or own is None else abs(number - own) > limit:
             return name, number, own
-    return None
-
-
-def _miscounted(pair: Pair) -> Mismatch | None:
-    """Return a mismatch if a side's evaluation contradicts its own logits."""
-    for side, probe in zip(("reference", "candidate"), pair.probes or (), strict=False):
-        found, own_count = probe.evaluation, probe.recounted
-        if found is not None and own_count is not None and (off := miscount(found, own_count)) is not None:
-            name, number, own = off
-            why = fact("learning.recounted", side=side, name=name, number=number, own=own, step=found.step)
-            return _break(pair, name, number, own, why)
-    if pair.reference.record.spec.has_row_labels and not all(map(_follows, (pair.reference, pair.candidate))):
-        return _break(pair, "predictions", None, None, fact("evaluation.predictions"))
     return None
 
 
@@ -128,21 +167,15 @@ def distance(reference: LoadedRecord, candidate: LoadedRecord) -> float:
     return gap / size if size and math.isfinite(gap) else math.inf
 
 
-def _break(
-    _pair: Pair,
-    metric: str,
-    observed: float | str | None,
-    limit: float | str | None,
-    why: Statement,
-    *,
-    basis: Basis = "given",
-) -> Mismatch:
+def _mismatch(
+    place: tuple[Part, int, str], observed: Number, limit: Number, why: Statement, *, basis: Basis = "given",
+    code: CauseCode = "evaluation",
+) -> Mismatch:  # fmt: skip
+    part, step, metric = place
     number = observed if not isinstance(observed, float) or math.isfinite(observed) else None
     finding = Finding(
-        check="probe.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
+        check=f"{part}.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
     )
-    at = Divergence(stage="evaluation", at=metric)
-    suspicion = Suspicion(
-        "evaluation", why, (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
-    )
-    return Mismatch("evaluation", at, (finding,), (suspicion,), basis=basis)
+    at = Divergence(stage="evaluation", step=step if part == "learn" else None, at=metric)
+    evidence = (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
+    return Mismatch("evaluation", at, (finding,), (Suspicion(code, why, evidence),), basis=basis)

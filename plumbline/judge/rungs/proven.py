@@ -5,9 +5,6 @@ The check needs no reference: each step is compared with its definition from the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.schema import limits
@@ -16,9 +13,8 @@ from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 from plumbline.schema.tolerance import is_off, proof_limit
-from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-PARTS = ("probe", "speed", "learn")
 _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
     "state": ("optimizer", "optimizer", "proof.state"), "forward": ("forward", "operator", "proof.forward"),
     "loss": ("loss", "loss", "proof.loss"), "gradient": ("gradient", "gradient", "proof.gradient"),
@@ -28,67 +24,36 @@ _RUNGS = {"state": "state", "clipped": "clipped"}
 _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"], "float32": MANTISSA_BITS["fp32"]}
 
 
-def proofs_of(record: RunRecord) -> Iterator[tuple[str, Proof]]:
-    """Yield (training part, proof) of all steps checked against their definition."""
-    evidence = record.evidence
-    for part, found in (("probe", evidence.probe), ("speed", evidence.speed), ("learn", evidence.learn)):
-        for proof in found.proofs if found is not None else ():
-            yield part, proof
+def proofs_of(record: RunRecord, part: str) -> tuple[Proof, ...]:
+    """Return the steps of a part that were checked against their definition."""
+    found = getattr(record.evidence, part)
+    return found.proofs if found is not None else ()
 
 
-def unproven(record: RunRecord, parts: tuple[str, ...] = PARTS) -> tuple[Mismatch, str] | None:
-    """Return the first tensor of these training parts that contradicts its definition."""
-    for part, proof in proofs_of(record):
-        if part not in parts:
-            continue
-        drawn = next((draws for draws in proof.draws if is_off(draws)), None)
-        if drawn is not None:
-            return _off_draws(part, proof, drawn), part
-        found = next((each for each in proof.errors if is_over(each)), None)
-        if found is not None:
-            return _off(record, part, proof, found), part
+def unproven(record: RunRecord, part: str) -> Mismatch | None:
+    """Return the first tensor of a training part that contradicts its definition."""
+    for proof in proofs_of(record, part):
+        if (drawn := next((draws for draws in proof.draws if is_off(draws)), None)) is not None:
+            return _off_draws(part, proof, drawn)
+        if (found := next((each for each in proof.errors if is_over(each)), None)) is not None:
+            return _off(record, part, proof, found)
     return None
 
 
-def unproven_step(record: RunRecord) -> Mismatch | None:
-    """Return the first probe tensor that contradicts its definition."""
-    found = unproven(record, PARTS[:1])
-    return found[0] if found is not None else None
-
-
-def unproven_part(record: RunRecord, parts: tuple[str, ...] = PARTS[1:]) -> GateResult | None:
-    """Return the first `speed` or `learn` tensor that contradicts its definition."""
-    found = unproven(record, parts)
-    if found is None:
-        return None
-    mismatch, suspicion = found[0], found[0].suspicions[0]
-    cause = Cause(code=suspicion.code, sure="confirmed", why=suspicion.why, evidence=suspicion.evidence)
-    return GateResult(mismatch.findings, (cause,), mismatch.at)
-
-
-def other_draws(pair: Pair) -> GateResult | None:
+def other_draws(pair: Pair, part: str) -> Mismatch | None:
     """Return the first step with a different number of dropout calls."""
-    known = {(part, proof.step): _calls(proof) for part, proof in proofs_of(pair.reference.record)}
-    for part, proof in proofs_of(pair.candidate.record):
-        ours, theirs = known.get((part, proof.step)), _calls(proof)
+    known = {proof.step: _calls(proof) for proof in proofs_of(pair.reference.record, part)}
+    for proof in proofs_of(pair.candidate.record, part):
+        ours, theirs = known.get(proof.step), _calls(proof)
         if ours is not None and ours != theirs:
-            why = fact(
-                "proof.other-draws",
-                part=part,
-                step=proof.step,
-                calls=sum(theirs.values()),
-                reference=sum(ours.values()),
+            calls, reference = sum(theirs.values()), sum(ours.values())
+            why = fact("proof.other-draws", part=part, step=proof.step, calls=calls, reference=reference)
+            metric = fact("proof.drawn", part=part, step=proof.step)
+            finding = Finding(
+                check="proof.draws", outcome="drift", metric=metric, observed=calls, limit=reference, detail=why
             )
             at = Divergence(stage="rng", step=proof.step, at="dropout")
-            finding = Finding(
-                check="proof.draws",
-                outcome="drift",
-                metric=fact("proof.drawn", part=part, step=proof.step),
-                observed=sum(theirs.values()),
-                limit=sum(ours.values()),
-                detail=why,
-            )
-            return GateResult((finding,), (Cause(code="rng", sure="likely", why=why),), at)
+            return Mismatch("rng", at, (finding,), (Suspicion("rng", why),), basis="given")
     return None
 
 

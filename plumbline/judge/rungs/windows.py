@@ -8,7 +8,6 @@ there, and only there, a difference within rounding proves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -209,18 +208,3 @@ def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str)
     finding = Finding(check=check, outcome="drift", metric=fact("curve-legs.own-state"), observed=part)
     at = Divergence(stage="learn", step=step, at=part)
     return Mismatch("learn", at, (finding,), (Suspicion(code, why, names=(part,), shown=True),), basis="given")
-
-
-_GUESSES = ("learning.parts-after-resume",)
-"""Reasons that rest on the place alone, and give way to a part that differs in itself."""
-
-
-def with_windows(apart: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Attribute a curve mismatch to the cause that portable repetitions show."""
-    if apart is None or formula is None:
-        return apart or formula
-    suspicion = apart.suspicions[0]
-    guessed = getattr(suspicion.why, "code", "") in _GUESSES
-    if suspicion.code == "unattributed" or guessed:
-        return replace(formula, findings=(*apart.findings, *formula.findings))
-    return replace(apart, findings=(*apart.findings, *formula.findings))

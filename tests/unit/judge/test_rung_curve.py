@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.learning import evaluating, first_logged_difference, learning
+from plumbline.judge.parts import evaluated
+from plumbline.judge.rungs.log import first_step_apart, logged
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 
@@ -27,40 +29,25 @@ def lost_at(*steps: int) -> list[float]:
 
 RATES = LEARN["learning_rates"]
 CURVES: dict[str, tuple[Content, str]] = {
-    "weights alone": ({"weights_sha256": "f" * 64}, "all losses are equal, the final weights are not"),
-    "an evaluation alone": (
-        {"evaluations": [END]}, "all losses and the final weights are equal, the evaluations are not"
-    ),
-    "a loss": (
-        {"losses": lost_at(3, 5)},
-        "the curves separate at step 3, with equal batches and learning rates",
-    ),
+    "weights alone": ({"weights_sha256": "f" * 64}, "the weights after 6 steps are not"),
+    "a loss": ({"losses": lost_at(3, 5)}, "the losses separate at step 3, with equal batches and learning rates"),
+    "the first loss": ({"losses": lost_at(0)}, "batches and weights of step 0 are equal, its loss is not"),
     "dropout": ({"losses": lost_at(3), "dropout": [0.3]}, "dropout is 0.3 instead of 0.1, 0.25"),
     "no dropout": ({"losses": lost_at(3), "dropout": []}, "dropout is 0 instead of 0.1, 0.25"),
-    "an unknown dropout": ({"losses": lost_at(3), "dropout": None}, "the curves separate at step 3"),
-    "the first weights": ({"losses": lost_at(3), "start_sha256": "f" * 64}, "the learning curve starts from different"),
-    "unknown first weights": ({"losses": lost_at(3), "start_sha256": None}, "the curves separate at step 3"),
-    "rows": (
-        {"losses": lost_at(3), "batches": log("a", 3), "rows": log("b", 3)},
-        "step 3 of the learning curve received different rows",
-    ),
-    "labels": ({"losses": lost_at(3), "batches": log("a", 3), "labels": log("c", 3)}, "rows with different labels"),
-    "ids": ({"losses": lost_at(3), "batches": log("a", 2)}, "step 2 of the learning curve received the same rows as"),
-    "batches without rows": (
-        {"losses": lost_at(3), "batches": log("a", 3), "rows": log("b")[:3]},
-        "step 3 of the learning curve received different rows or ids",
-    ),
-    "batches with few labels": (
-        {"losses": lost_at(3), "batches": log("a", 3), "labels": log("b")[:4]}, "the same rows with different labels"
-    ),
-    "a batch after the loss": ({"losses": lost_at(3), "batches": log("a", 4)}, "the curves separate at step 3"),
-    "a batch of equal losses": ({"weights_sha256": "f" * 64, "batches": log("a", 5)}, "step 5 of the learning curve"),
+    "an unknown dropout": ({"losses": lost_at(3), "dropout": None}, "the losses separate at step 3"),
+    "the first weights": ({"losses": lost_at(3), "start_sha256": "f" * 64}, "learn starts from different weights"),
+    "unknown first weights": ({"losses": lost_at(3), "start_sha256": None}, "the losses separate at step 3"),
+    "rows": ({"losses": lost_at(3), "batches": log("a", 3), "rows": log("b", 3)}, "a batch that differ: row_ids"),
+    "labels": ({"losses": lost_at(3), "batches": log("a", 3), "labels": log("c", 3)}, "a batch that differ: labels"),
+    "ids": ({"losses": lost_at(3), "batches": log("a", 2)}, "fields of a batch that differ: input_ids"),
+    "a batch after the loss": ({"losses": lost_at(3), "batches": log("a", 4)}, "the losses separate at step 3"),
+    "a batch of equal losses": ({"weights_sha256": "f" * 64, "batches": log("a", 5)}, "a batch that differ: input_ids"),
     "a rate": (
         {"losses": lost_at(4), "learning_rates": [*RATES[:3], 9.0, *RATES[4:]]},
         "step 3 was taken with a learning rate of 9.0 instead of 0.0013",
     ),
     "a rate after the loss": (
-        {"losses": lost_at(3), "learning_rates": [*RATES[:4], 9.0, 9.0]}, "the curves separate at step 3"
+        {"losses": lost_at(3), "learning_rates": [*RATES[:4], 9.0, 9.0]}, "the losses separate at step 3"
     ),
     "a rate of equal losses": ({"weights_sha256": "f" * 64, "learning_rates": [*RATES[:5], 9.0]}, "step 5 was taken"),
     "a rate at a resume": (
@@ -68,50 +55,58 @@ CURVES: dict[str, tuple[Content, str]] = {
         "a learning rate of 9.0 instead of 0.0013, at a resume at step 3",
     ),
     "a resume before": (
-        {"losses": lost_at(4), "resumed_at": [1, 3, 5]}, "the curves separate at step 4, after a resume at step 3"
+        {"losses": lost_at(4), "resumed_at": [1, 3, 5]}, "the losses separate at step 4, after a resume at step 3"
     ),
     "a resume at the step": ({"losses": lost_at(4), "resumed_at": [4]}, "after a resume at step 4"),
     "a resume after": ({"losses": lost_at(4), "resumed_at": [5]}, "with equal batches and learning rates"),
 }  # fmt: skip
 
 
+def of_curve(pair: Pair) -> Mismatch | None:
+    return logged(pair, "learn")
+
+
+def evaluation_of(pair: Pair) -> Mismatch | None:
+    return evaluated(pair, logged(pair, "learn"))
+
+
 @pytest.mark.parametrize("case", CURVES)
-def test_a_curve_names_the_first_logged_difference(case: str) -> None:
+def test_a_curve_names_the_first_step_apart(case: str) -> None:
     changes, text = CURVES[case]
     left, right = curves(**changes)
-    found, other = both(learning, left, right)
+    found, other = both(of_curve, left, right)
     assert text in why(found)
     assert other is not None
     sides = [each.record.evidence.learn for each in (left, right)]
-    keep(first_logged_difference(*sides))  # type: ignore[arg-type]
-    keep(first_logged_difference(*sides[::-1]))  # type: ignore[arg-type]
+    keep(first_step_apart(*sides))  # type: ignore[arg-type]
+    keep(first_step_apart(*sides[::-1]))  # type: ignore[arg-type]
 
 
 def test_hidden_tokens_of_a_curve_are_named_only_by_their_rows() -> None:
     left, right = side(masked, with_learn()), side(masked, with_learn(batches=log("a", 3), losses=lost_at(3)))
-    found, _ = both(learning, left, right)
+    found, _ = both(of_curve, left, right)
     assert (code(found), "different ids or masks" in why(found)) == ("unattributed", True)
 
 
 def test_equal_and_unfinished_curves_have_no_mismatch() -> None:
-    assert both(learning, *curves()) == (None, None)
-    assert both(learning, *curves(weights_sha256=None, losses=lost_at(3))) == (None, None)
-    assert both(learning, side(), curves()[1]) == (None, None)
-    assert both(evaluating, side(), curves()[1]) == (None, None)
+    assert both(of_curve, *curves()) == (None, None)
+    assert both(of_curve, *curves(weights_sha256=None, losses=lost_at(3))) == (None, None)
+    assert both(of_curve, side(), curves()[1]) == (None, None)
+    assert both(evaluation_of, side(), curves()[1]) == (None, None)
     logs = [each.record.evidence.learn for each in curves()]
-    assert first_logged_difference(*logs) is None  # type: ignore[arg-type]
+    assert first_step_apart(*logs) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("first", "losses", "text"),
     [
         ({"training_mode": True}, lost_at(), "the evaluation runs in training mode"),
-        ({"num_rows": 5}, lost_at(), "different rows are evaluated"),
+        ({"num_rows": 5}, lost_at(), "a different number of rows is evaluated"),
         ({"rows_sha256": "f" * 64}, lost_at(1), "different rows are evaluated"),
-        ({"loss": 0.1}, lost_at(3), "the evaluation after step 2 differs, the loss of the next step is equal"),
+        ({"loss": 0.1}, lost_at(3), "the evaluation after step 2 differs, the training of its weights does not"),
         ({"loss": 0.1}, lost_at(2), ""),
         ({"loss": 0.1}, lost_at(1), ""),
-        ({"loss": 0.1}, lost_at(), ""),
+        ({"loss": 0.1}, lost_at(), "the evaluation after step 2 differs, the training of its weights does not"),
         ({"step": 3, "training_mode": True}, lost_at(4), ""),
         ({}, lost_at(4), ""),
     ],
@@ -122,7 +117,7 @@ def test_an_evaluation_of_a_curve_differs_by_itself_or_follows_the_training(
     for place in (0, 1):
         evaluations = [END | {"step": 2}, END]
         evaluations[place] = evaluations[place] | first
-        found, _ = both(evaluating, *curves(losses=losses, evaluations=evaluations))
+        found, _ = both(evaluation_of, *curves(losses=losses, evaluations=evaluations))
         if place == 0:
             assert (why(found) if found else "") == text
 
@@ -130,14 +125,14 @@ def test_an_evaluation_of_a_curve_differs_by_itself_or_follows_the_training(
 def test_weights_that_part_before_an_equal_loss_explain_the_evaluation() -> None:
     """In bf16 an update that is slightly off shows in an evaluation before it shows in a loss."""
     pair = Pair(*curves(losses=lost_at(3), evaluations=[END | {"step": 2, "loss": 0.1}, END]))
-    apart = learning(pair)
+    apart = logged(pair, "learn")
     assert apart is not None
-    assert code(evaluating(pair, apart)) == "evaluation"
-    assert evaluating(pair, replace(apart, at=apart.at.replace(step=0))) is None
+    assert code(evaluated(pair, apart)) == "evaluation"
+    assert evaluated(pair, replace(apart, at=apart.at.replace(step=0))) is None
 
 
 def test_labels_that_only_an_evaluation_was_given_are_named_where_all_else_is_equal() -> None:
     given = {"evaluations": [END], "evaluated": [["a" * 16, "a" * 16]]}
     fed = {"evaluations": [END | {"loss": 0.1}], "evaluated": [["b" * 16, "a" * 16]]}
-    found, _ = both(learning, side(with_learn(**given)), side(with_learn(**fed)))
+    found, _ = both(evaluation_of, side(with_learn(**given)), side(with_learn(**fed)))
     assert code(found) == "data.labels"

@@ -48,7 +48,6 @@ def test_each_sentence_belongs_to_a_fact() -> None:
     by_name = {
         "off.selfcheck",
         "off.precision",
-        "off.proof",
         "off.stated",
         "data.changed-both",
         "data.changed-label",

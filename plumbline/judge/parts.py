@@ -1,0 +1,87 @@
+"""Walk of a training in the order probe, speed, learn: the first part that shows its cause explains the later ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.evaluation import curve_evaluation, miscounted
+from plumbline.judge.rungs.log import bits_due, logged
+from plumbline.judge.rungs.production import unsteady
+from plumbline.judge.rungs.proven import other_draws
+from plumbline.judge.rungs.windows import own_state, window_mismatch
+from plumbline.judge.spec_precision import other_format
+from plumbline.judge.stated import contradiction
+from plumbline.judge.walk import Walk
+
+Trained = Literal["speed", "learn"]
+
+
+def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[str, tuple[Mismatch, ...]]]:
+    """Yield (part, its mismatches) of each part, up to the first whose cause is shown."""
+    own = _of_probe(pair, probe)
+    yield "probe", own
+    parts: tuple[Trained, ...] = () if own else ("speed", "learn")
+    for part in parts:
+        found = of_part(pair, part)
+        yield part, found
+        if any(mismatch.suspicions[0].shown for mismatch in found):
+            return
+
+
+def _of_probe(pair: Pair, probe: Walk | None) -> tuple[Mismatch, ...]:
+    """Return the probe's mismatches, and what the record shows to be wrong by itself beside them."""
+    found = probe.mismatches if probe is not None else ()
+    own = contradiction(pair.candidate, "probe") or miscounted(pair, "probe") or other_draws(pair, "probe")
+    known = {mismatch.suspicions[0].code for mismatch in found} | {mismatch.at.stage for mismatch in found}
+    return found if own is None or known & {own.suspicions[0].code, own.at.stage} else (*found, own)
+
+
+def of_part(pair: Pair, part: Trained) -> tuple[Mismatch, ...]:
+    """Return the mismatches of a part after the probe; of a curve, also that of its evaluation."""
+    if pair.candidate.record.experiment is not None:
+        return ()
+    log = logged(pair, part)
+    apart = attributed(log, formula(pair, part))
+    other = evaluated(pair, log, loss=apart is None) if part == "learn" else None
+    if apart is None or other is None:
+        return tuple(mismatch for mismatch in (apart, other) if mismatch is not None)
+    if apart.suspicions[0].code == other.suspicions[0].code:
+        return (replace(apart, findings=(*apart.findings, *other.findings)),)
+    return apart, other
+
+
+def formula(pair: Pair, part: Trained) -> Mismatch | None:
+    """Return a mismatch of a part that rounding cannot explain."""
+    is_curve = part == "learn"
+    return (
+        (own_state(pair) if is_curve else unsteady(pair))
+        or other_format(pair, part)
+        or window_mismatch(pair, part)
+        or contradiction(pair.candidate, part)
+        or (own_state(pair, parted=True) if is_curve else None)
+        or other_draws(pair, part)
+    )
+
+
+def attributed(apart: Mismatch | None, shown: Mismatch | None) -> Mismatch | None:
+    """Attribute a difference in the logs to the cause that a record shows itself."""
+    if apart is None or shown is None:
+        return apart or shown
+    both = (*apart.findings, *shown.findings)
+    # What a step shows of itself says more than the first number that differs, and less than an exact log.
+    return replace(apart if apart.suspicions[0].shown else shown, findings=both)
+
+
+def evaluated(pair: Pair, log: Mismatch | None, *, loss: bool = True) -> Mismatch | None:
+    """Return an evaluation that differs although its training does not.
+
+    `log` is where the curves separate; `loss` is `False` if another loss function may explain an evaluation's.
+    """
+    parting = log.at.step if log is not None and log.at.step is not None else math.inf
+    found = curve_evaluation(pair, parting if bits_due(pair, "learn") else -1)
+    return found or miscounted(pair, "learn", loss=loss)

@@ -1,0 +1,255 @@
+"""Logged steps of `speed` and `learn`: what is exact on every machine, and every bit where it is due.
+
+Without it, a different batch, rate, dropout or seed of a whole training shows in nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.native import has_compiled
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.batch import code_of_fields
+from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.portable import other_software
+from plumbline.judge.rungs.windows import Part
+from plumbline.records import LoadedRecord
+from plumbline.schema import limits
+from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.production import SpeedTrail
+from plumbline.schema.sketch import marks_of
+from plumbline.schema.task import draws_labels
+from plumbline.schema.tolerance import limit as limit_of
+from plumbline.schema.tolerance import relative
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+
+_WHOLE = "whole"
+"""Name of the digest of a whole batch, where its other fields have none of their own."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Logged steps of a training part; empty where the part logs none."""
+
+    batches: Mapping[str, Sequence[Any]]
+    """By batch field, one checksum or number per step."""
+    rates: Sequence[float]
+    losses: Sequence[float | None]
+    dropout: str | None = None
+    norms: Sequence[float | None] = ()
+    weights: Mapping[int, str] = field(default_factory=dict)
+    """Checksum of all weights by the number of steps done."""
+    generators: Mapping[int, str] = field(default_factory=dict)
+    resumed_at: Sequence[int] = ()
+
+
+def log_of(side: LoadedRecord, part: Part) -> Log | None:
+    """Return what a training part logged; `None` without it."""
+    speed, learn = side.record.evidence.speed, side.record.evidence.learn
+    if part == "speed":
+        return _of_speed(speed.trail) if speed is not None and speed.trail is not None else None
+    return _of_learn(learn) if learn is not None and learn.weights_sha256 is not None else None
+
+
+def _of_speed(trail: SpeedTrail) -> Log:
+    dropout = trail.settings.get("dropout")
+    return Log(
+        {"rows": trail.num_rows, **trail.marks}, trail.learning_rates, trail.losses,
+        dropout=None if dropout is None else str(dropout), norms=trail.gradient_norms,
+        weights=dict(trail.weights), generators=dict(trail.generators),
+    )  # fmt: skip
+
+
+def _of_learn(curve: LearnEvidence) -> Log:
+    ends = {0: curve.start_sha256, curve.steps: curve.weights_sha256}
+    return Log(
+        {"row_ids": curve.rows, "labels": curve.labels, _WHOLE: curve.batches}, curve.learning_rates, curve.losses,
+        dropout=None if curve.dropout is None else ", ".join(map(str, curve.dropout)),
+        weights={done: mark for done, mark in ends.items() if mark is not None}, resumed_at=curve.resumed_at,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """First different entry of one kind in two logs."""
+
+    step: int
+    stage: Stage
+    at: str
+    code: CauseCode
+    why: Statement
+
+
+def logged(pair: Pair, part: Part, *, is_due: bool | None = None) -> Mismatch | None:
+    """Return the first different entry of a part's logs.
+
+    `is_due`: whether losses, norms and weights must have equal bits; by default, where the machines owe them.
+    """
+    left, right = (log_of(side, part) for side in (pair.reference, pair.candidate))
+    if left is None or right is None:
+        return None
+    is_due = bits_due(pair, part) if is_due is None else is_due
+    exact = min(_exact(pair, part, left, right), key=lambda found: found.step, default=None)
+    bits = _bits(left, right) if is_due else _first_loss(pair, left, right) if part == "learn" else None
+    found = exact if bits is None or (exact is not None and exact.step <= bits.step) else bits
+    return None if found is None else _mismatch(part, found, is_due=is_due, shown=found is exact)
+
+
+def _mismatch(part: Part, found: _Apart, *, is_due: bool, shown: bool) -> Mismatch:
+    check, whose = f"{part}.{'bits' if is_due else 'exact'}", fact("log.reference")
+    metric = fact("log.differs", what=found.at, step=found.step, part=part, whose=whose)
+    finding = Finding(check=check, outcome="drift", metric=metric, observed=found.step, detail=found.why)
+    at = Divergence(stage="learn" if part == "learn" else found.stage, step=found.step, at=found.at)
+    shown = shown and found.code != "unattributed"
+    suspicion = Suspicion(found.code, found.why, shown=shown)
+    return Mismatch(part, at, (finding,), (suspicion,), basis="given")
+
+
+def _exact(pair: Pair, part: Part, left: Log, right: Log) -> Iterator[_Apart]:
+    """Yield what differs on every machine, in the order within a step."""
+    if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
+        why = fact("log.dropout", dropout=right.dropout or "0", reference=left.dropout or "0")
+        yield _Apart(0, "rng", "dropout", "rng", why)
+    if _first_apart(left.weights, right.weights) == 0:
+        yield _Apart(0, "weights", "weights", "weights.init", fact("log.start", part=part))
+    if _is_seeded_alike(pair) and _first_apart(left.generators, right.generators) == 0:
+        yield _Apart(0, "rng", "random generators", "rng", fact("log.seeds", part=part))
+    yield from _batches(left.batches, right.batches, masked=draws_labels(pair.reference.record.spec.task))
+    rates = enumerate(zip(left.rates, right.rates, strict=False))
+    for step, (rate, other) in ((step, both) for step, both in rates if relative(*both) > limits.EXACT):
+        resumed = fact("log.at-resume", step=step) if step in right.resumed_at else ""
+        why = fact("log.rate", step=step, rate=other, reference=rate, resumed=resumed)
+        yield _Apart(step, "schedule", "learning rate", "schedule", why)
+        return
+
+
+def _is_seeded_alike(pair: Pair) -> bool:
+    """Return whether both sides' generators must start from equal states."""
+    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    return len({(side.num_processes, bool(side.gpus)) for side in sides}) == 1 and not other_software(pair)
+
+
+def _batches(
+    left: Mapping[str, Sequence[Any]], right: Mapping[str, Sequence[Any]], *, masked: bool
+) -> Iterator[_Apart]:
+    """Yield the first different batch, with its cause."""
+    names = [name for name in ("rows", *BATCH_FIELDS, _WHOLE) if name in left and name in right]
+    for step in range(max((min(len(left[name]), len(right[name])) for name in names), default=0)):
+        differing = [name for name in names if left[name][step : step + 1] != right[name][step : step + 1]]
+        if not differing:
+            continue
+        if differing[0] == "rows":
+            why = fact("batch.num-rows", num=right["rows"][step], reference=left["rows"][step])
+            yield _Apart(step, "batch", "row_ids", "data.order", why)
+            return
+        # A whole batch differs with each of its fields.
+        fields = tuple(name for name in differing if name != _WHOLE) or ("input_ids",)
+        is_open = masked and _WHOLE in differing and "row_ids" not in differing
+        code = "unattributed" if is_open else code_of_fields(fields, masked=masked)
+        why = fact("log.ids-or-masks") if is_open else fact("log.fields", fields=", ".join(fields))
+        yield _Apart(step, "batch", fields[0], code, why)
+        return
+
+
+def bits_due(pair: Pair, part: Part) -> bool:
+    """Return whether a part must have equal bits on both sides.
+
+    On a GPU, kernels of `speed` may be chosen by their time, night by night: equal operations show that they are not.
+    """
+    if other_kernels(pair, part):
+        return False
+    if part == "learn":
+        return True
+    sides = [side.record for side in (pair.reference, pair.candidate)]
+    checks = [side.evidence.speed.production for side in sides if side.evidence.speed is not None]
+    if len(checks) < 2 or not all(each is not None and each.repeated for each in checks):
+        return False
+    if not any(side.fingerprint.gpus for side in sides):
+        return True
+    ours, theirs = (side.fingerprint.operations.get("speed") for side in sides)
+    return bool(ours) and ours == theirs and not any(has_compiled(side, "speed") for side in sides)
+
+
+def _bits(left: Log, right: Log) -> _Apart | None:
+    """Return the first different loss, gradient norm or weights, in computation order."""
+    losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
+    step, norm = _first_other(losses, right.losses), _first_other(left.norms, right.norms)
+    done = _first_apart(left.weights, right.weights)
+    first = min((each for each in (step, norm, done) if each is not None), default=None)
+    if norm is not None and norm == first and norm not in (step, done):
+        code: CauseCode = "gradient" if _is_weighed(left, norm) else "unattributed"
+        return _Apart(norm, "gradient", "norm", code, fact("log.norm"))
+    if done is not None and (step is None or done <= step):
+        return _Apart(max(done - 1, 0), "optimizer", "weights", "optimizer", fact("log.weights", step=done))
+    if step is None:
+        return None
+    if (drawn := _first_apart(left.generators, right.generators)) is not None:
+        return _Apart(step, "rng", "dropout", "rng", fact("log.generators", step=drawn))
+    return _Apart(step, "loss", "loss", *_of_loss(left, right, step))
+
+
+def _of_loss(left: Log, right: Log, step: int) -> tuple[CauseCode, Statement]:
+    """Guess the cause of a first different loss, from what is known to be equal before it."""
+    if restarts := [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]:
+        return "optimizer", fact("log.after-resume", step=step, resumed_at=restarts[-1])
+    if _is_weighed(left, step):
+        return "operator", fact("log.forward", step=step)
+    return "unattributed", fact("log.loss", step=step)
+
+
+def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
+    """Return the first loss that differs by more than rounding can explain."""
+    if not left.losses or not right.losses or None in left.losses or None in right.losses:
+        return None
+    spec = pair.reference.record.spec.learn
+    ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
+    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
+    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+        return _Apart(0, "loss", "loss", "unattributed", fact("log.first-loss", loss=theirs, reference=ours))
+    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
+    place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)
+    if place is None:
+        return None
+    why = fact("log.loss-too-large", step=place, loss=right.losses[place], most=most)
+    return _Apart(place, "loss", "loss", "unattributed", why)
+
+
+def first_step_apart(left: LearnEvidence, right: LearnEvidence) -> int | None:
+    """Return the first step with a different batch, learning rate or loss."""
+    logs = ((left.batches, right.batches), (left.learning_rates, right.learning_rates), (left.losses, right.losses))
+    return min((place for both in logs if (place := _first_other(*both)) is not None), default=None)
+
+
+def batches_of_probe(side: LoadedRecord) -> Mismatch | None:
+    """Return the first batch of `speed` that is not that of the record's own probe."""
+    spec, batches, log = side.record.spec, side.batches, log_of(side, "speed")
+    if spec.speed is None or not batches or log is None:
+        return None
+    steps = min(len(log.batches["rows"]), spec.speed.steps, *(len(values) for values in batches.values()))
+    rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
+    marks = marks_of({name: values[:steps] for name, values in batches.items()})
+    known: dict[str, Sequence[Any]] = {"rows": tuple(rows), **{name: tuple(values) for name, values in marks.items()}}
+    ours = {name: values[:steps] for name, values in log.batches.items()}
+    found = next(_batches(known, ours, masked=draws_labels(spec.task)), None)
+    return None if found is None else _mismatch("speed", found, is_due=False, shown=True)
+
+
+def _is_weighed(log: Log, step: int) -> bool:
+    """Return whether a weights checksum exists at `step`, or `step` is 0."""
+    return step == 0 or step in log.weights
+
+
+def _first_other(left: Sequence[object], right: Sequence[object]) -> int | None:
+    """Return the first step at which two logged series differ."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
+
+
+def _first_apart(left: Mapping[int, str], right: Mapping[int, str]) -> int | None:
+    """Return the first common step with different checksums."""
+    return next((step for step in sorted(left.keys() & right.keys()) if left[step] != right[step]), None)

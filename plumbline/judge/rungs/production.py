@@ -1,0 +1,113 @@
+"""Checks of production settings that a training made of itself, behind its measured steps.
+
+They show that its formula is the plain model's, and that compiled code rounds as the modules do, which prove
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.native import has_compiled
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.log import log_of, logged
+from plumbline.judge.rungs.windows import lost_windows
+from plumbline.records import LoadedRecord
+from plumbline.schema.fact import fact
+from plumbline.schema.production import ProductionEvidence
+from plumbline.schema.tolerance import floor_of, kernel_limits
+from plumbline.schema.verdict import Divergence, Finding, Note, Stage
+
+_STAGES: dict[str, Stage] = {"loss": "loss", "gradient": "gradient"}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Distance of one tensor from fp64, with its rounding limit."""
+
+    stage: Stage
+    name: str
+    error: float | None
+    limit: float
+    is_compiled: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the distance exceeds its limit or is not finite."""
+        return self.error is None or not self.error <= self.limit
+
+
+def _checks(side: LoadedRecord) -> ProductionEvidence | None:
+    speed = side.record.evidence.speed
+    return speed.production if speed is not None else None
+
+
+def checked(side: LoadedRecord) -> tuple[Checked, ...]:
+    """Return all tensors that a training compared with the plain model in fp64."""
+    checks = _checks(side)
+    if checks is None:
+        return ()
+    named = [(*key.partition(" ")[::2], error) for key, error in checks.formula]
+    stages = [(_STAGES.get(stage, "forward"), name, error) for stage, name, error in named]
+    return (
+        *(Checked(stage, name, error, floor_of(stage, "fp32")) for stage, name, error in stages),
+        *(Checked(each.stage, each.name, each.error, most, True) for each, most in kernel_limits(checks.kernels)),
+    )
+
+
+def unsteady(pair: Pair) -> Mismatch | None:
+    """Return a mismatch if only the candidate's kernels are non-deterministic.
+
+    On a GPU and in compiled code, sums of gradients by atomic additions need not repeat themselves.
+    """
+    left, right = _checks(pair.reference), _checks(pair.candidate)
+    record = pair.candidate.record
+    if left is None or right is None or record.fingerprint.gpus or has_compiled(record, "speed"):
+        return None
+    if not left.repeated or right.repeated is not False:
+        return None
+    stage: Stage = "loss" if right.unsteady == "loss" else "gradient"
+    finding = Finding(
+        check="production.repeated", outcome="drift", metric=fact("production.repetition"), observed=right.unsteady
+    )
+    why = fact("production.unsteady", name=right.unsteady)
+    at = Divergence(stage=stage, step=0, at=right.unsteady)
+    return Mismatch("speed", at, (finding,), (Suspicion("nondeterminism", why, shown=True),), basis="given")
+
+
+def production_findings(pair: Pair) -> Iterator[Finding]:
+    """Yield the proof of the candidate's own checks, or that checks are missing where bits may differ."""
+    reasons = [checks.lost for side in (pair.reference, pair.candidate) if (checks := _checks(side)) is not None]
+    why = next(filter(None, (*reasons, lost_windows(pair, "speed"))), "")
+    if why and (log_of(pair.reference, "speed") is None or logged(pair, "speed", is_due=True) is not None):
+        detail = fact("production.lost", why=why)
+        yield Finding(check="production.evidence", outcome="inconclusive", metric="checks", detail=detail)
+    spec, checks, tensors = pair.candidate.record.spec.speed, _checks(pair.candidate), checked(pair.candidate)
+    if spec is None or checks is None or not checks.formula or checks.lost:
+        return
+    worst = max(tensors, key=lambda each: (each.error or 0.0) / each.limit)
+    is_closed = bool(checks.kernels)  # of shards, one process checks the formula alone
+    settings = fact(
+        "production.settings", precision=spec.precision,
+        attention=spec.attention if is_closed or spec.attention == "eager" else "sdpa",
+        compiled="compiled" if spec.compile and is_closed else "not compiled",
+        fused="fused" if spec.fused_optimizer else "unfused",
+    )  # fmt: skip
+    yield Finding(
+        check="production.equality", outcome="pass", observed=worst.error, limit=worst.limit,
+        metric=fact("production.error", stage=worst.stage, name=worst.name),
+        detail=fact("production.within", settings=settings, num=len(tensors)),
+    )  # fmt: skip
+
+
+def production_notes(pair: Pair) -> tuple[Note, ...]:
+    """Return why the candidate's production settings were not judged, if so."""
+    spec = pair.candidate.record.spec
+    if spec.speed is None or pair.candidate.record.experiment is not None:
+        return ()
+    if not spec.speed.checks:
+        return (Note(text=fact("production.off")),)
+    checks = _checks(pair.candidate)
+    return (Note(text=fact("production.lost", why=checks.lost)),) if checks is not None and checks.lost else ()
