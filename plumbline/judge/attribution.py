@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch
 from plumbline.schema.fact import Statement, fact
@@ -11,35 +9,6 @@ from plumbline.schema.verdict import Cause
 
 SPEED = frozenset({"loader", "transfer", "throttling", "slow-device", "contention", "software"})
 """Causes of a drop in throughput."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Causes that need no further experiment, in the order of being settled."""
-
-    causes: tuple[Cause, ...] = ()
-    places: tuple[tuple[str, ...], ...] = ()
-    """The modules or parameters of each of these causes."""
-
-    def confirmed(self, cause: Cause, names: tuple[str, ...]) -> Attribution:
-        """Add a cause that an experiment confirmed for these modules or parameters."""
-        return self._without_consequences(cause.code, names).settled(cause, names)
-
-    def settled(self, cause: Cause, names: tuple[str, ...] = ()) -> Attribution:
-        """Append a cause that needs no further experiment."""
-        return replace(self, causes=(*self.causes, cause), places=(*self.places, names))
-
-    def _without_consequences(self, code: str, names: tuple[str, ...]) -> Attribution:
-        """Drop gradient causes that the confirmed module's different output explains."""
-        if code != "operator" or not names:
-            return self
-        prefixes = tuple(f"{name}." for name in names)
-        left = [
-            (cause, place)
-            for cause, place in zip(self.causes, self.places, strict=True)
-            if cause.code != "gradient" or not place or not all(name.startswith(prefixes) for name in place)
-        ]
-        return Attribution(tuple(cause for cause, _ in left), tuple(place for _, place in left))
 
 
 def unsteady(parting: Mismatch) -> Cause:

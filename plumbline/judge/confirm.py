@@ -10,11 +10,11 @@ definition restores, the reference runs again, too (`reference`, see `curves`). 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plumbline.judge import curves, suspicions
-from plumbline.judge.attribution import SPEED, Attribution, unsteady
+from plumbline.judge.attribution import SPEED, unsteady
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.consensus import Doubt, exonerate
@@ -77,7 +77,8 @@ class Confirmation:
     kept: tuple[Intervention, ...] = ()
     """Restored values that stay while later suspects are tested."""
     tried: tuple[Statement, ...] = ()
-    settled: Attribution = field(default_factory=Attribution)
+    settled: tuple[Cause, ...] = ()
+    """Causes that need no further experiment."""
     reference_cause: Cause | None = None
     """Cause in the reference, if its own rerun shows that the reference is the side that differs."""
     spent: int = 0
@@ -145,7 +146,7 @@ class Confirmation:
         if self.reference_cause is not None:
             why = fact("doubt.reference-differs", why=self.reference_cause.why)
             return exonerate(self.base, Doubt("inconclusive", why), "").replace(causes=())
-        causes = (*self.settled.causes, *self._open())
+        causes = (*self.settled, *self._open())
         if not causes:
             return self.base
         codes = {cause.code for cause in causes}
@@ -236,7 +237,7 @@ class Confirmation:
             and mismatch.rung != parting.rung
             and mismatch.suspicions[0].code != "device"
         )
-        settled = self.settled.settled(unsteady(parting))
+        settled = (*self.settled, unsteady(parting))
         return suspicions.opened(replace(self, rerun=record, settled=settled, pending=rest))
 
     def request(

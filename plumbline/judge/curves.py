@@ -124,13 +124,13 @@ def unsteady_curve(state: Confirmation, until: int, rerun: LoadedRecord) -> Conf
         alone = state.ended(fact("rerun.uninterrupted"))
         cause = state.cause(mismatch).replace(tried=alone.tried)
         sure = cause if cause.code == "unattributed" else cause.replace(sure="confirmed")
-        return replace(alone, settled=state.settled.settled(sure), pending=())
+        return replace(alone, settled=(*state.settled, sure), pending=())
     if state.rerun is not None and has_equal_bits(state.rerun, rerun, until):
         return state.ended(fact("rerun.alone"))
     is_named = mismatch.suspicions[0].shown and not was_cut
     if is_named and not is_reference and state.rerun is None and state.has_budget:
         return replace(state, rerun=rerun)
-    return replace(state.ended(), settled=state.settled.settled(_unsteady("candidate", until)), pending=())
+    return replace(state.ended(), settled=(*state.settled, _unsteady("candidate", until)), pending=())
 
 
 def defined(state: Confirmation, until: int, suspicion: Suspicion, record: LoadedRecord) -> RestoredOutcome:
@@ -156,7 +156,7 @@ def reference_reran(state: Confirmation, until: int, record: LoadedRecord) -> Co
     if not mismatch.suspicions[0].shown:
         return replace(state.ended(), tried=tried)
     cause = state.cause(mismatch).replace(sure="confirmed", tried=tried)
-    return replace(state.ended(), settled=state.settled.settled(cause), pending=())
+    return replace(state.ended(), settled=(*state.settled, cause), pending=())
 
 
 def _in_reference(state: Confirmation, until: int, record: LoadedRecord) -> Confirmation:

@@ -134,7 +134,7 @@ def _confirmed(state: Confirmation, way: Intervention, outcome: RestoredOutcome)
     is_trace = cause.code == "kernel" and bool(hidden) and is_same_place(mismatch, hidden[0])
     learned = replace(
         state,
-        settled=state.settled if is_trace else state.settled.confirmed(cause, suspicion.names),
+        settled=state.settled if is_trace else (*state.settled, cause),
         pending=tuple(sorted((*state.pending[1:], *hidden), key=position)),
         kept=(*state.kept, way) if way.method == "replay" else state.kept,
         tried=(),
@@ -149,7 +149,7 @@ def _unattributed(state: Confirmation) -> Confirmation:
     mismatch = state.pending[0]
     name = still_likely if mismatch.is_certain else unattributed
     cause = name(mismatch, state.base.suspects, state.tried)
-    return replace(state, settled=state.settled.settled(cause), pending=state.pending[1:], tried=()).ended()
+    return replace(state, settled=(*state.settled, cause), pending=state.pending[1:], tried=()).ended()
 
 
 def _reach(state: Confirmation) -> int | None:

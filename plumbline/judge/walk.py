@@ -20,11 +20,11 @@ from plumbline.judge.rungs.bits import bits, different_place, evaluation_bits, o
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
 from plumbline.judge.rungs.formats import formats
-from plumbline.judge.rungs.forward import forward, forward_numbers
-from plumbline.judge.rungs.gradient import clipping, frozen, gradient, gradient_numbers
+from plumbline.judge.rungs.forward import forward
+from plumbline.judge.rungs.gradient import clipping, frozen, gradient
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
-from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
+from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.rng import rng
@@ -202,10 +202,10 @@ def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
     if rung == "rng":
         return rng(pair, step) if step else None
     if rung == "forward":
-        return forward(pair, step) or forward_numbers(pair, step)
+        return forward(pair, step)
     if rung == "gradient":
-        return gradient(pair, step) if step in pair.tap_steps else gradient_numbers(pair, step)
-    return update(pair, step) or update_numbers(pair, step) if rung == "optimizer" else None
+        return gradient(pair, step)
+    return update(pair, step) if rung == "optimizer" else None
 
 
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:

@@ -120,8 +120,6 @@ class StepEvidence(Model):
     weights_sha256: Sha256
     """SHA-256 of the weights after the step."""
     loss_scale: Number | None = None
-    update_norm: Number | None = None
-    """L2 norm in fp64 of the step's change of all weights."""
 
 
 class Tap(Model):

@@ -54,7 +54,6 @@ class ProbeObserver(Observer):
         self._found: dict[str, Any] = {}
         self._fed: list[dict[str, NDArray[Any]]] = []
         self._logits: list[NDArray[Any]] = []
-        self._before: list[torch.Tensor] = []
 
     def starts(self, step: int) -> None:
         """Record random generator states, and start recording tensors if due."""
@@ -95,16 +94,8 @@ class ProbeObserver(Observer):
             self.book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
 
     def clipped(self) -> None:
-        """Record the clipped norm, and copy the weights before the update."""
-        self._before = [value.detach().clone() for value in self.engine.bare.parameters()]
+        """Record the clipped norm."""
         self._found["gradient_norm_clipped"] = self._norm(named_gradients(self.engine.bare))
-
-    def _update_norm(self) -> float | None:
-        """Return the fp64 norm of the step's weight change; free the copies."""
-        pairs = zip(self.engine.bare.parameters(), self._before, strict=True)
-        total = sum(float((after.detach() - before).double().square().sum()) for after, before in pairs)
-        self._before = []
-        return finite(float(np.sqrt(total)))
 
     def done(self, outcome: StepOutcome) -> None:
         """Complete the step's evidence."""
@@ -127,7 +118,7 @@ class ProbeObserver(Observer):
                 loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
                 learning_rates=outcome.learning_rates, weights_sha256=digest_tensors(parameters),
                 loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None,
-                update_norm=self._update_norm(), **found,
+                **found,
             )
         )  # fmt: skip
         engine.check(self._step, loss)

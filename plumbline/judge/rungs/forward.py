@@ -10,7 +10,6 @@ from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
 
@@ -52,32 +51,7 @@ def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:
     if _draws(pair, step, kind):
         why = fact("forward.draws", kind=kind, name=name)
         likely.insert(0, Suspicion("rng", why, (error, *_drawn(pair, step)), (name,)))
-    elif _other_tree(pair):
-        why = fact("forward.different-modules")
-        likely.insert(0, Suspicion("model.architecture", why, _other_tree(pair), (name,)))
     return tuple(likely)
-
-
-def forward_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of logits, by their loss, without module sketches."""
-    left, right = pair.common[step]
-    if left.logits_sha256 == right.logits_sha256:
-        return None
-    gap, limit = relative(left.loss_reference, right.loss_reference), pair.loss_limit(step)
-    if gap <= limit:
-        return None
-    finding = Finding(
-        check="probe.forward",
-        outcome="drift",
-        metric=fact("forward.loss-difference", step=step),
-        observed=gap if math.isfinite(gap) else None,
-        limit=limit,
-    )
-    evidence = (fact("forward.logits-loss-off", gap=gap, limit=limit),)
-    likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
-    if _draws(pair, step, ""):
-        likely.insert(0, Suspicion("rng", fact("forward.model-draws", step=step), _drawn(pair, step)))
-    return Mismatch("forward", Divergence(stage="forward", step=step, at="logits"), (finding,), tuple(likely))
 
 
 def _product_lost_bits(pair: Pair, kind: str) -> bool:
@@ -93,15 +67,6 @@ def _module_lines(pair: Pair, name: str) -> tuple[Statement, ...]:
     if left is None or right is None:
         return ()
     return tuple(line for at, line in other_modules(left, right) if at == name)
-
-
-def _other_tree(pair: Pair) -> tuple[Statement, ...]:
-    """Describe each module that only one side's model has."""
-    left, right = pair.reference.record.evidence.model, pair.candidate.record.evidence.model
-    if left is None or right is None:
-        return ()
-    ours, theirs = {name for name, _ in left.modules}, {name for name, _ in right.modules}
-    return tuple(fact("forward.one-sided-module", name=name) for name in sorted(ours ^ theirs))[:4]
 
 
 def _draws(pair: Pair, step: int, kind: str) -> bool:

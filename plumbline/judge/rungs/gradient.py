@@ -160,26 +160,6 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
     return _Scale(factor, float(np.linalg.norm(y - factor * x)) / math.sqrt(square))
 
 
-def gradient_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of the gradient norm, without gradient sketches."""
-    left, right = pair.common[step]
-    if left.gradients_sha256 == right.gradients_sha256 and left.gradients_sha256 is not None:
-        return None
-    gap, limit = relative(left.gradient_norm, right.gradient_norm), pair.norm_limit(step)
-    if gap <= limit or (left.gradient_norm is None and right.gradient_norm is None):
-        return None
-    finding = Finding(
-        check="probe.gradient",
-        outcome="drift",
-        metric=fact("gradient.norm-difference", step=step),
-        observed=gap if math.isfinite(gap) else None,
-        limit=limit,
-    )
-    why = fact("gradient.norm")
-    suspicion = Suspicion("gradient", why, (fact("gradient.off-limit", gap=gap, limit=limit),))
-    return Mismatch("gradient", Divergence(stage="gradient", step=step, at="norm"), (finding,), (suspicion,))
-
-
 def clipping(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if only one side clipped its gradient norm wrongly."""
     left, right = pair.common[step]

@@ -130,31 +130,6 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     return Mismatch("optimizer", at, (finding,), likely)
 
 
-def update_numbers(pair: Pair, step: int) -> Mismatch | None:
-    """Return a mismatch of two fp64 runs' update norms.
-
-    In the spec's precision, Adam turns the rounding of nearly zero gradients into whole updates, which hides the norm.
-    """
-    left, right = pair.common[step]
-    if pair.scale >= 1 or left.update_norm is None or right.update_norm is None:
-        return None
-    gap, limit = relative(left.update_norm, right.update_norm), pair.norm_limit(step)
-    if gap <= limit:
-        return None
-    finding = Finding(
-        check="probe.update",
-        outcome="drift",
-        metric=fact("optimizer.update-norm", step=step),
-        observed=gap if math.isfinite(gap) else None,
-        limit=limit,
-    )
-    evidence = (fact("optimizer.update-norm-off", gap=gap, limit=limit),)
-    why = fact("optimizer.update")
-    at = Divergence(stage="optimizer", step=step, at="update")
-    likely = (Suspicion("optimizer", why, evidence), after_clipping(step))
-    return Mismatch("optimizer", at, (finding,), likely)
-
-
 def after_clipping(step: int) -> Suspicion:
     """Return the suspicion that gradients changed after their recording."""
     why = fact("optimizer.changed-gradients", step=step)

@@ -181,10 +181,6 @@ class _Training:
             value = out[name] = self.disturbed(step, name, value)
         return out, value
 
-    def update_norm(self, before: dict[str, Any]) -> float:
-        changes = [(value - before[name]).astype(np.float64) for name, value in self.weights.items()]
-        return float(np.sqrt(sum((change**2).sum() for change in changes)))
-
     def step(self, step: int) -> None:
         plan = self.plan
         fields = self.batch([plan.order[(step * BATCH + place) % len(plan.order)] for place in range(BATCH)])
@@ -208,7 +204,6 @@ class _Training:
         for name, value in gradients.items():
             self.tap(step, "gradient", name, "Linear", value)
         share = np.float32(min(1.0, plan.clip / norm))
-        before = copy.deepcopy(self.weights)
         for name, value in gradients.items():
             share_of_it = share * np.float32(plan.gradient_sign if name == "head.weight" else 1.0)
             change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share_of_it
@@ -223,7 +218,7 @@ class _Training:
             "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
             "gradient_norm_clipped": min(norm, plan.clip),
             "gradients_sha256": digest_json({n: digest_array(g) for n, g in gradients.items()}),
-            "learning_rates": (plan.rates[step],), "update_norm": self.update_norm(before),
+            "learning_rates": (plan.rates[step],),
             "weights_sha256": digest_json({n: digest_array(w) for n, w in self.weights.items()}),
         })  # fmt: skip
 

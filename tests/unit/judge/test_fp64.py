@@ -13,7 +13,6 @@ from plumbline.judge.intervention import Intervention
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.loss import loss
-from plumbline.judge.rungs.optimizer import update_numbers
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
 
@@ -24,7 +23,6 @@ from .made_records import edit, experiment
 check_restored = kept(check_restored)
 compare = kept(compare)
 loss = kept(loss)
-update_numbers = kept(update_numbers)
 
 CauseList = list[tuple[str, str]]
 
@@ -53,16 +51,6 @@ def test_rounding_of_an_update_whose_formula_differs_later_is_no_kernel(
     assert [cause.code for cause in compare(reference, make_record(plan)).causes] == ["kernel"]
     state, _ = confirm(reference, plan, run)
     assert causes(state) == expected
-
-
-def test_the_norm_of_an_update_is_compared_in_fp64_alone(reference: LoadedRecord) -> None:
-    """In fp32 the rounding of nearly zero gradients hides in the norm."""
-    candidate = make_record(update_factor={1: 1.001})
-    found = update_numbers(Pair(reference, candidate, scale=0.01), 1)
-    assert found is not None
-    assert found.suspicions[0].code == "optimizer"
-    assert update_numbers(Pair(reference, candidate), 1) is None
-    assert update_numbers(Pair(reference, candidate, scale=0.01), 0) is None
 
 
 def test_what_fp64_does_not_reach_wholly_keeps_the_limits_of_the_spec(reference: LoadedRecord) -> None:

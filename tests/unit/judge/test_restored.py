@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.attribution import Attribution, still_likely, unattributed, unsteady
+from plumbline.judge.attribution import still_likely, unattributed, unsteady
 from plumbline.judge.confirm import Confirmation
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
@@ -15,7 +15,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored, disagreement
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
-from plumbline.schema.verdict import Cause, CauseCode, Judgement
+from plumbline.schema.verdict import Cause, Judgement
 from tests.kept_results import keep
 from tests.said import said
 
@@ -255,30 +255,6 @@ def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_excl
         assert keep(unattributed(each, lines, ("a",))).sure == "unattributed"
 
 
-@pytest.mark.parametrize(
-    ("code", "names", "place", "is_left"),
-    [
-        ("operator", ("layer", "head"), ("head.weight", "layer.weight"), False),
-        ("operator", ("layer",), ("layer.weight", "head.weight"), True),
-        ("operator", ("layer",), ("layer",), True),
-        ("operator", ("layer",), (), True),
-        ("operator", (), ("layer.weight",), True),
-        ("kernel", ("layer",), ("layer.weight",), True),
-        ("precision", ("layer",), ("layer.weight",), True),
-    ],
-)
-def test_only_a_gradient_within_the_module_of_an_operator_is_its_consequence(
-    code: CauseCode, names: tuple[str, ...], place: tuple[str, ...], is_left: bool
-) -> None:
-    def cause(named: CauseCode) -> Cause:
-        return Cause(code=named, sure="confirmed", why="a reason")
-
-    first = Attribution().settled(cause("loss"), ("layer.weight",)).settled(cause("gradient"), place)
-    both = first.confirmed(cause(code), names)
-    assert [each.code for each in both.causes] == ["loss", *(["gradient"] if is_left else []), code]
-    assert both.places == (("layer.weight",), *((place,) if is_left else ()), names)
-
-
 def test_causes_of_throughput_stand_beside_those_that_experiments_settle() -> None:
     def cause(named: str) -> Cause:
         return Cause(code=named, sure="likely", why="a reason")  # type: ignore[arg-type]
@@ -287,7 +263,7 @@ def test_causes_of_throughput_stand_beside_those_that_experiments_settle() -> No
     base, plain = Judgement(verdict="drift", causes=tuple(named)), make_record()
     state = Confirmation.begin(plain, plain, base, 8)
     assert state.judgement is base
-    settled = replace(state, settled=Attribution().settled(cause("gradient")).settled(cause("software")))
+    settled = replace(state, settled=(cause("gradient"), cause("software")))
     assert [each.code for each in settled.judgement.causes] == ["gradient", "software", "loader"]
 
 

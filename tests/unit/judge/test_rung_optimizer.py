@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.optimizer import schedule, settings, update, update_numbers
+from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import said
@@ -87,24 +87,3 @@ def test_the_weight_farthest_over_its_limit_is_named() -> None:
     found, _ = both(update, plain, side(scaled("weight", NAMES[2], norm=None)), STEP)
     assert found.findings[0].observed is None
     keep([update(Pair(plain, side(linear), scale=scale), STEP) for scale in (1e-3, 1.0, 100.0)])
-
-
-def norms(*values: float | None) -> list[Change]:
-    return [of_step(STEP + place, update_norm=value) for place, value in enumerate(values)]
-
-
-def test_the_norm_of_an_update_is_compared_only_in_fp64() -> None:
-    left = side(*norms(0.3))
-
-    def found(value: float | None, scale: float = 2.0**-20) -> bool:
-        right = side(*norms(value))
-        results = [update_numbers(Pair(*pair, scale=scale), STEP) for pair in ((left, right), (right, left))]
-        keep(results)
-        assert len({result is None for result in results}) == 1
-        return results[0] is not None
-
-    limit = Pair(left, left, scale=2.0**-20).norm_limit(STEP)
-    assert [found(0.3 * (1 + share * limit)) for share in (0.98, 1.02, -0.98, -1.02)] == [False, True, False, True]
-    assert not found(None)
-    assert not found(0.6, scale=1.0)
-    assert found(0.6, scale=0.99)
