@@ -110,7 +110,7 @@ def steps_of(mismatch: Mismatch, last: int) -> int:
 
 def _unread(mismatch: Mismatch) -> bool:
     """Return whether no batch of the probe read the different dataset rows."""
-    return mismatch.rung == "data" and mismatch.at.step is None and mismatch.at.at != "tokenizer"
+    return mismatch.rung == "data" and mismatch.at.step is None
 
 
 def _precision(mismatch: Mismatch, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:

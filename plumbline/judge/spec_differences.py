@@ -67,7 +67,7 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
         yield _finding("record.data", "rows", detail=fact("spec.unread", side=side))
         return
     if left.tokenizer_sha256 != right.tokenizer_sha256:
-        yield _finding("record.data", fact("tokenizer.digest"), left.tokenizer_sha256, right.tokenizer_sha256)
+        yield _finding("record.data", fact("spec.tokenizer"), left.tokenizer_sha256, right.tokenizer_sha256)
     if left.receipt and right.receipt:
         for text in right.receipt.differences(left.receipt):
             yield _finding("record.data", "import", detail=text)

@@ -97,8 +97,7 @@ def position(mismatch: Mismatch) -> tuple[float, int]:
     if mismatch.rung in ("architecture", "weights"):
         return (0, RUNGS.index(mismatch.rung))
     if mismatch.rung == "data":
-        read = mismatch.at.step if mismatch.at.step is not None else (0 if mismatch.at.at == "tokenizer" else math.inf)
-        return (read, 0)
+        return (math.inf if mismatch.at.step is None else mismatch.at.step, 0)
     return (math.inf if mismatch.at.step is None else mismatch.at.step, RUNGS.index(mismatch.rung))
 
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.tokenizer import TOKENS
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.task import draws_labels
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 _HIDDEN = -100
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
@@ -62,7 +62,7 @@ def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:
 
 
 def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) -> Suspicion:
-    evidence = (fact("batch.fields", differing=", ".join(differing)),)
+    evidence: tuple[Statement, ...] = (fact("batch.fields", differing=", ".join(differing)),)
     if "row_ids" in differing:
         return Suspicion("data.order", _order(left, right), evidence, BATCH_FIELDS)
     masked = draws_labels(pair.reference.record.spec.task)
@@ -77,6 +77,8 @@ def _suspicion(pair: Pair, differing: tuple[str, ...], left: Any, right: Any) ->
     shapes = {name: (left[name].shape, right[name].shape) for name in TOKENS if name in left and name in right}
     padded = next((pair for pair in shapes.values() if pair[0] != pair[1]), None)
     why = fact("batch.padding", length=padded[1], reference=padded[0]) if padded else fact("batch.ids")
+    files = [data.tokenizer_sha256 for side in (pair.reference, pair.candidate) if (data := side.record.evidence.data)]
+    evidence = (*evidence, fact("batch.tokenizer", digest=files[1][:12])) if len({*files}) > 1 else evidence
     # All fields of a tokenizer are restored: a further field may differ at a later step only.
     names = (*TOKENS, "labels") if "labels" in differing else TOKENS
     return Suspicion("tokenization", why, evidence, names)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.tokenizer import TOKENS, tokenizer
+from plumbline.judge.rungs.batch import TOKENS
 from plumbline.judge.spec_differences import label_names
 from plumbline.schema import limits
 from plumbline.schema.evidence import DataEvidence
@@ -68,13 +68,11 @@ def row_changes(pair: Pair) -> tuple[RowChange, ...]:
 
 
 def data(pair: Pair) -> list[Mismatch]:
-    """Return the mismatches of dataset content, labels, order and tokenizer."""
+    """Return the mismatches of dataset content, labels and order."""
     left, right = pair.reference.record.evidence.data, pair.candidate.record.evidence.data
     if left is None or right is None:
         return []
-    mismatches = _rows_break(pair, left, right)
-    other = tokenizer(pair)
-    return mismatches if other is None else [*mismatches, other]
+    return _rows_break(pair, left, right)
 
 
 def _rows_break(pair: Pair, left: DataEvidence, right: DataEvidence) -> list[Mismatch]:

@@ -74,9 +74,6 @@ def test_a_value_that_no_experiment_restores_is_observed(reference: LoadedRecord
     assert [way.method for way in ways_of(reference, mismatch("gradient", 3, shown=True))] == ["observed"]
     assert [way.method for way in ways_of(reference, mismatch("data", None, "shard x row 3"))] == ["observed"]
     assert [way.method for way in ways_of(reference, mismatch("data", 3, names=("labels",)))] == ["replay"]
-    assert [way.method for way in ways_of(reference, mismatch("data", None, "tokenizer", names=("input_ids",)))] == [
-        "replay"
-    ]
     assert ways_of(reference, mismatch("batch", 3)) == ()
 
 

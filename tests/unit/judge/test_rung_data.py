@@ -1,4 +1,4 @@
-"""Rungs of the dataset and the tokenizer: different rows, a different order, unread rows, and different tokens."""
+"""Rung of the dataset: different rows, a different order, and unread rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
-from plumbline.judge.rungs.tokenizer import tokenizer
 from plumbline.schema.digest import digest_json
 from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, LABELS, ROWS
-from .rung_records import LEARN, Change, Content, both, code, log, masked, side, why, with_learn
+from .rung_records import Change, Content, both, code, side, why
 
 # The dataset.
 
@@ -215,81 +214,3 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     assert both(data, side(texts=texts({12: 5})), nothing) == ([], [])
     found, _ = both(data, side(no_shards), side(no_shards, texts=texts({12: 5})))
     assert found[0].at.at == "row 12"
-
-
-# The tokenizer.
-
-
-FILE = "d" * 64
-
-
-def test_a_rewritten_tokenizer_is_a_mismatch_where_the_tokens_differ() -> None:
-    plain = side()
-    assert both(tokenizer, plain, plain) == (None, None)
-    assert both(tokenizer, plain, side(tokenizer=FILE)) == (None, None)
-    found, other = both(tokenizer, plain, side(tokenizer=FILE, ids_shift=1))
-    assert said(found.suspicions[0].evidence) == ("tokenizer dddddddddddd", "the tokens differ in the probe's batches")
-    assert said(other.suspicions[0].evidence)[0] == "tokenizer aaaaaaaaaaaa"
-    nothing = side(lambda c: c["evidence"].update(data=None))
-    assert both(tokenizer, nothing, side(tokenizer=FILE, ids_shift=1)) == (None, None)
-
-
-def test_tokens_are_compared_row_by_row_where_the_order_differs_unless_a_mask_hides_them() -> None:
-    reverse = {"tokenizer": FILE, "order": list(range(ROWS))[::-1]}
-    assert both(tokenizer, side(), side(**reverse)) == (None, None)
-    assert both(tokenizer, side(), side(**reverse, ids_shift=1))[0] is not None
-    # Edited rows are left out, also where a row of them moved.
-    assert both(tokenizer, side(), side(**reverse, texts=texts({9: 3, 20: 4}))) == (None, None)
-    assert both(tokenizer, side(masked), side(masked, **reverse))[0] is not None
-    for name in ("row_ids", "attention_mask"):
-        lost = side(lambda c, name=name: c["arrays"]["batches"].pop(name), **reverse)  # type: ignore[misc]
-        assert both(tokenizer, side(), lost)[0] is not None
-    no_rows = side(lambda c: c["arrays"].pop("rows"), **reverse, texts=texts({9: 3}))
-    assert all(found is not None for found in both(tokenizer, side(), no_rows))
-
-
-def test_tokens_of_the_evaluation_differ_where_the_training_does_not() -> None:
-    def logits(mark: str = "f", factor: float = 2.0, **changes: Any) -> Change:
-        def change(content: Content) -> None:
-            probe = content["evidence"]["probe"]
-            probe["evaluation"] |= {"logits_sha256": mark * 64} | changes
-            content["arrays"]["evaluation"]["logits"] = content["arrays"]["evaluation"]["logits"] * factor
-
-        return change
-
-    def rounded(content: Content) -> None:
-        for step in content["evidence"]["probe"]["steps"]:
-            step |= {"loss": step["loss"] * (1 + 1e-8), "weights_sha256": "e" * 64}
-
-    def apart(content: Content) -> None:
-        step = content["evidence"]["probe"]["steps"][-2]
-        content["evidence"]["probe"]["steps"][-1]["weights_sha256"] = "e" * 64
-        step["loss"] *= 1.01
-
-    plain = side()
-    found, _ = both(tokenizer, plain, side(logits(), tokenizer=FILE))
-    assert said(found.findings[0].detail) == "the tokens differ in the rows of the evaluation"
-    assert both(tokenizer, plain, side(logits(rows_sha256="e" * 64), tokenizer=FILE)) == (None, None)
-    assert both(tokenizer, plain, side(logits(training_mode=True), tokenizer=FILE)) == (None, None)
-    assert both(tokenizer, plain, side(logits(), rounded, tokenizer=FILE))[0] is not None
-    # A small difference after rounding is rounding, after equal weights it is not.
-    assert both(tokenizer, plain, side(logits(factor=1 + 1e-7), rounded, tokenizer=FILE)) == (None, None)
-    assert both(tokenizer, plain, side(logits(factor=1 + 1e-7), tokenizer=FILE))[0] is not None
-    assert both(tokenizer, plain, side(logits(), apart, tokenizer=FILE)) == (None, None)
-    lost = side(lambda c: c["evidence"]["probe"].update(evaluation=None), tokenizer=FILE)
-    assert both(tokenizer, plain, lost) == (None, None)
-    no_probe = side(lambda c: c["evidence"].update(probe=None), tokenizer=FILE)
-    assert both(tokenizer, plain, no_probe) == (None, None)
-    assert tokenizer(Pair(plain, side(logits(), tokenizer=FILE), imposed=frozenset({"evaluation"}))) is None
-
-
-def test_tokens_of_a_learning_curve_are_compared_by_its_batches_or_its_losses() -> None:
-    plain = side(with_learn())
-    assert both(tokenizer, plain, side(with_learn(), tokenizer=FILE)) == (None, None)
-    found, _ = both(tokenizer, plain, side(with_learn(batches=log("a", 3)), tokenizer=FILE))
-    assert said(found.findings[0].detail) == "the tokens differ in the rows of the learning curve"
-    losses = [*LEARN["losses"][:-1], 0.1]
-    assert both(tokenizer, plain, side(with_learn(losses=losses), tokenizer=FILE)) == (None, None)
-    assert both(tokenizer, plain, side(with_learn(losses=losses, batches=[]), tokenizer=FILE))[0] is not None
-    assert both(tokenizer, plain, side(with_learn(batches=[]), tokenizer=FILE)) == (None, None)
-    assert both(tokenizer, plain, side(tokenizer=FILE)) == (None, None)
