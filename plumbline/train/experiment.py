@@ -23,10 +23,8 @@ from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeRun
-from plumbline.train.replay import Bundle
-from plumbline.train.taps import TapBook, named_gradients
-
-MAX_CAPTURE_BYTES = 512 << 20
+from plumbline.train.recorder import named_gradients
+from plumbline.train.replay import Bundle, Keeper
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
@@ -39,32 +37,6 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
         tap_steps=tuple(steps),
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )
-
-
-class Keeper:
-    """Store of an experiment's captured tensors, with a size limit."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._captures = bundle.experiment.captures
-        self._bytes = 0
-        self.arrays: dict[str, NDArray[Any]] = {}
-
-    def wants(self, rung: Rung, step: int, name: str = "") -> bool:
-        """Return whether the experiment captures this kind of tensor at `step`."""
-        return any(
-            capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
-            for capture in self._captures
-        )
-
-    def keep(self, rung: Rung, step: int, name: str, array: NDArray[Any]) -> None:
-        """Store a requested tensor."""
-        if not self.wants(rung, step, name):
-            return
-        self._bytes += array.nbytes
-        if self._bytes > MAX_CAPTURE_BYTES:
-            text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
-            raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
-        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 
 
 class _Imposed(torch.autograd.Function):
@@ -213,8 +185,8 @@ class ExperimentRun(ProbeRun):
     def __init__(self, context: Context, probe: ProbeSpec, bundle: Bundle) -> None:
         super().__init__(context, experiment_probe(probe, bundle))
         self.steps = min(bundle.experiment.steps, probe.steps)
-        self._bundle, self._keeper = bundle, Keeper(bundle)
-        self.book = TapBook(self._keeper)
+        self._bundle = bundle
+        self.keeper = Keeper(bundle.experiment.captures)
 
     def _proven(self) -> tuple[int, ...]:
         return ()
@@ -225,11 +197,11 @@ class ExperimentRun(ProbeRun):
             super()._fit(model, spec)
 
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:
-        return Intervention(engine, self._bundle, self._keeper, self.probe, recorder)
+        return Intervention(engine, self._bundle, self.keeper, self.probe, recorder)
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the probe's arrays and the captured tensors."""
-        return super().arrays() | ({"capture": self._keeper.arrays} if self._keeper.arrays else {})
+        return super().arrays() | ({"capture": self.keeper.arrays} if self.keeper.arrays else {})
