@@ -11,7 +11,7 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
-from plumbline.judge.rungs.proven import other_draws
+from plumbline.judge.rungs.proven import other_draws, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
@@ -84,7 +84,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
         results.append(drawn)
     if not compared.curve:
         findings += [*window_findings(pair, "learn"), *_lost_curve(pair)]
-    findings += [finding for result in results for finding in result.findings]
+    findings += [*(finding for result in results for finding in result.findings), *proof_findings(pair)]
     explained = [*causes, *(cause for result in results for cause in result.causes)]
     if checked is not None:
         findings.append(checked[0])
@@ -103,6 +103,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
             *window_notes(pair, "learn"),
             *window_notes(pair, "speed"),
             *production_notes(pair),
+            *proof_notes(pair),
         ),
     )
 

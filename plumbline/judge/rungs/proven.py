@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 from plumbline.schema.tolerance import is_off, proof_limit
-from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import Cause, CauseCode, Divergence, Finding, Note, Stage
 
 PARTS = ("probe", "speed", "learn")
 _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
@@ -90,6 +91,32 @@ def other_draws(pair: Pair) -> GateResult | None:
             )
             return GateResult((finding,), (Cause(code="rng", sure="likely", why=why),), at)
     return None
+
+
+def proof_notes(pair: Pair) -> Iterator[Note]:
+    """Yield a note for each reason why a step's tensors were not compared with their definitions."""
+    for side, record in (("reference", pair.reference.record), ("candidate", pair.candidate.record)):
+        first: dict[tuple[str, str], int] = {}
+        for part, proof in proofs_of(record):
+            if proof.lost:
+                first.setdefault((part, proof.lost), proof.step)
+        for (part, why), step in first.items():
+            yield Note(text=fact("proof.lost", part=part, side=side, step=step, why=why))
+
+
+def proof_findings(pair: Pair) -> Iterator[Finding]:
+    """Yield `inconclusive` for each part that proves nothing where bits may differ.
+
+    A reason that the reference shares is one of the model or its settings, and no machine's own.
+    """
+    left, right = list(proofs_of(pair.reference.record)), list(proofs_of(pair.candidate.record))
+    for part in PARTS:
+        if any(proof.tensors for known, proof in right if known == part) or not other_kernels(pair, part):
+            continue
+        shared = {proof.lost for known, proof in left if known == part}
+        if why := next((proof.lost for known, proof in right if known == part and proof.lost not in shared), ""):
+            detail = fact("proof.nothing", part=part, why=why)
+            yield Finding(check="proof.steps", outcome="inconclusive", metric=fact("gap.proven-steps"), detail=detail)
 
 
 def _calls(proof: Proof) -> dict[float, int]:
