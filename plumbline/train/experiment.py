@@ -17,7 +17,6 @@ from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW
-from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.numerics import apply_settings, restore_states
@@ -65,11 +64,11 @@ def use_schedule(engine: Engine, step: int) -> None:
 
 
 class Intervention(Observer):
-    """Observer that restores and captures values before its members run."""
+    """Observer that restores values before its members run."""
 
-    def __init__(self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, *members: Observer) -> None:
+    def __init__(self, engine: Engine, bundle: Bundle, probe: ProbeSpec, *members: Observer) -> None:
         super().__init__(*members)
-        self._engine, self._bundle, self._keeper, self._probe = engine, bundle, keeper, probe
+        self._engine, self._bundle, self._probe = engine, bundle, probe
         self._step = self._first_row = 0
         self._outputs: dict[str, torch.Tensor] = {}
         self._calls = ModuleCalls(self._imposed)
@@ -116,15 +115,8 @@ class Intervention(Observer):
             restore_states(packed)
         if bundle.has("schedule"):
             use_schedule(engine, step)
-        self._capture(step)
         self._outputs = bundle.tensors("forward", step)
         super().starts(step)
-
-    def _capture(self, step: int) -> None:
-        """Capture the requested state before the step."""
-        if self._keeper.wants("weights", step):
-            for name, value in self._engine.bare.named_parameters():
-                self._keeper.keep("weights", step, name, host_array(value))
 
     def batch(self, batch: Batch) -> Batch:
         """Return the batch with fields replaced by the reference's."""
@@ -166,9 +158,6 @@ class Intervention(Observer):
     def clipped(self) -> None:
         """Impose the reference's gradients after clipping."""
         self._impose_gradients("clipped")
-        if self._keeper.wants("clipped", self._step):
-            for name, value in named_gradients(self._engine.bare).items():
-                self._keeper.keep("clipped", self._step, name, host_array(value))
         super().clipped()
 
     def update(self) -> bool:
@@ -188,16 +177,13 @@ class ExperimentRun(ProbeRun):
         self._bundle = bundle
         self.keeper = Keeper(bundle.experiment.captures)
 
-    def _proven(self) -> tuple[int, ...]:
-        return ()
-
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:
         """Disable activation checkpointing if the experiment imposes module outputs."""
         if not self._bundle.has("forward"):
             super()._fit(model, spec)
 
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:
-        return Intervention(engine, self._bundle, self.keeper, self.probe, recorder)
+        return Intervention(engine, self._bundle, self.probe, recorder)
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate

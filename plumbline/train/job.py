@@ -64,7 +64,8 @@ def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threa
     rows = Rows(job.spec, source, plan.wanted)
     path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
     weights = read_weights(path, job.spec.model.weights_key)
-    return Context(job.spec, ranks, job.out, plan, rows, weights, stop, "" if job.experiment else job.round_id)
+    draw, is_checked = "" if job.experiment else job.round_id, job.experiment is None
+    return Context(job.spec, ranks, job.out, plan, rows, weights, stop, draw, is_checked)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ from plumbline.schema.evidence import (
     Tap,
     TapStage,
 )
-from plumbline.schema.portable_parts import proof_places
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
@@ -77,6 +76,7 @@ class ProbeBook(ModuleTaps):
         self._found = {"rng": digest_states(states), "training_mode": training_mode}
         self._fed, self._logits = [], []
         super().starts(step, model)
+        self.keeper.keep_all("weights", step, dict(model.named_parameters()))
 
     def feeds(self, local: Batch) -> None:
         """Record the micro-batch as the device received it."""
@@ -119,6 +119,7 @@ class ProbeBook(ModuleTaps):
     def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:
         """Record digests and norms of gradients and weights, and at tapped steps sketches."""
         found, summaries = self._found, dict[str, Summary]()
+        self.keeper.keep_all(stage, self.step, tensors)
         if stage == "clipped":
             self._before = [value.detach().clone() for value in self.engine.bare.parameters()]
             found["gradient_norm_clipped"] = _norm(tensors)
@@ -231,7 +232,7 @@ class ProbeRun:
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
         book = self.book = ProbeBook(engine, tap_steps(probe, self.steps), self.keeper)
         engine.observer = Observer(engine.observer, self._changed(engine, Recorder(engine, book)))
-        prover = Prover(engine, self._proven())
+        prover = Prover(engine, context.proven("probe"))
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.emit("probe", step, self.steps)
@@ -243,10 +244,6 @@ class ProbeRun:
             self._evaluate(engine)
         book.close()
         engine.observer = Observer()
-
-    def _proven(self) -> tuple[int, ...]:
-        """Return the steps to check against fp64; empty for an experiment."""
-        return proof_places(self.context.spec, "probe", self.context.draw)
 
     def run(self) -> None:
         """Train the probe, then run its portable repetition."""

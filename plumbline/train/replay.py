@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.experiment import EXPERIMENT_NAME, Capture, Experiment, Replay, Rung
+from plumbline.train.digests import host_array
 from plumbline.train.failure import is_of_system
 
 MAX_CAPTURE_BYTES = 512 << 20
@@ -74,6 +75,12 @@ class Keeper:
             capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
             for capture in self._captures
         )
+
+    def keep_all(self, rung: str, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Store the requested ones of some tensors."""
+        for name, value in tensors.items():
+            if self.wants(rung, step, name):
+                self.keep(rung, step, name, host_array(value))
 
     def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
         """Store a requested tensor."""

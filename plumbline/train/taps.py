@@ -51,7 +51,7 @@ class ModuleTaps(Book[Summary]):
         super().__init__()
         # Without the engine, whose model would live as long as the hooks' cycle.
         self._ranks, self.steps, self.step = engine.ranks, steps, 0
-        self._digests, self._keeper = digests, keeper or Keeper()
+        self._digests, self.keeper = digests, keeper or Keeper()
         self._parts, self._rows = engine.spec.optimizer.accumulation_steps, 0
         self._hooks = ExitStack()
         self._summaries: Summaries | None = None
@@ -108,16 +108,13 @@ class ModuleTaps(Book[Summary]):
         found.waiting = []
 
     def _capture(self, name: str, found: _Output, value: torch.Tensor) -> None:
-        if self._ranks.is_first and self._keeper.wants("forward", self.step, name):
+        if self._ranks.is_first and self.keeper.wants("forward", self.step, name):
             array = host_array(value)
             # On the CPU the array shares the module's memory, which later work may overwrite.
             found.captured.append(array.copy() if value.device.type == "cpu" else array)
 
-    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:
-        """Return the summaries of whole tensors; capture them on request."""
-        for name, value in tensors.items():
-            if self._keeper.wants(stage, self.step, name):
-                self._keeper.keep(stage, self.step, name, host_array(value))
+    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:  # noqa: ARG002 - as its base
+        """Return the summaries of whole tensors."""
         return dict(zip(tensors, summarize(tensors.values(), self._digests), strict=True))
 
     def end(self) -> dict[str, Summary]:
@@ -142,7 +139,7 @@ class ModuleTaps(Book[Summary]):
             )
         for name, found in self._outputs.items():
             if found.captured:
-                self._keeper.keep("forward", self.step, name, np.concatenate(found.captured))
+                self.keeper.keep("forward", self.step, name, np.concatenate(found.captured))
         names, self._outputs = list(self._outputs), {}
         return dict(zip(names, collected.read(rows), strict=True))
 
