@@ -127,9 +127,8 @@ class LearnRun:
         with recount.watching(engine.bare):
             evidence, self.evaluation = self._evaluated(engine, step, rows)
         self._progress.evaluations.append(evidence.to_json())
-        if "labels" in self.evaluation:
-            self._progress.evaluated.append(_fed(self.evaluation))
-            self._progress.recounted.append(recount.metrics())
+        self._progress.evaluated.append(_fed(self.evaluation))
+        self._progress.recounted.append(recount.metrics())
 
     def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
         """Evaluate the model on `rows` after `step` steps."""
