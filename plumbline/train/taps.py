@@ -124,7 +124,9 @@ class ModuleTaps(Book[Summary]):
             return {}
         self._hooks.close()
         with closing(collected):
-            return self._read(collected)
+            summaries = self._read(collected)
+        self._outputs = {}
+        return summaries
 
     def _read(self, collected: Summaries) -> dict[str, Summary]:
         rows = collected.rows()
@@ -140,8 +142,7 @@ class ModuleTaps(Book[Summary]):
         for name, found in self._outputs.items():
             if found.captured:
                 self.keeper.keep("forward", self.step, name, np.concatenate(found.captured))
-        names, self._outputs = list(self._outputs), {}
-        return dict(zip(names, collected.read(rows), strict=True))
+        return dict(zip(self._outputs, collected.read(rows), strict=True))
 
     def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum all processes' device results by rank."""
