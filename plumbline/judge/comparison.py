@@ -13,6 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
 from plumbline.judge.rungs.production import production_findings, production_notes
+from plumbline.judge.rungs.proven import proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
@@ -65,7 +66,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     pair, parts = compared.pair, compared.parts
     gates = [gate(pair, request) for gate in GATES]
     findings = [finding for part, found in parts.items() for finding in _findings(compared, part, found)]
-    findings += [finding for gate in gates for finding in gate.findings]
+    findings += [*(finding for gate in gates for finding in gate.findings), *proof_findings(pair)]
     findings += [checked[0]] if checked is not None else []
     causes = [_final(cause_of(each, suspects), each, part) for part, found in parts.items() for each in found]
     causes += [cause for gate in gates for cause in gate.causes]
@@ -149,7 +150,7 @@ def _notes(compared: Compared) -> Iterator[Note]:
     pair, walk = compared.pair, compared.walk
     if walk is not None and not walk.mismatches:
         yield from _probe_notes(pair, walk)
-    yield from (*window_notes(pair, "learn"), *window_notes(pair, "speed"), *production_notes(pair))
+    yield from (*window_notes(pair, "learn"), *window_notes(pair, "speed"), *production_notes(pair), *proof_notes(pair))
 
 
 def _probe_notes(pair: Pair, walk: Walk) -> list[Note]:

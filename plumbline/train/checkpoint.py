@@ -44,20 +44,6 @@ class Progress:
     inconsistent: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _optimizer_tensors(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the optimizer's state as tensors by parameter name, and plain values."""
-    names = {id(value): name for name, value in engine.bare.named_parameters()}
-    tensors, plain = {}, {}
-    for value, state in engine.optimizer.state.items():
-        for key, entry in state.items():
-            place = f"optimizer/{names[id(value)]}/{key}"
-            if isinstance(entry, torch.Tensor):
-                tensors[place] = entry.detach().cpu().contiguous()
-            else:
-                plain[place] = entry
-    return tensors, plain
-
-
 def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:
     """Write a checkpoint atomically, so that a complete one always exists."""
     with writing(folder.parent):
@@ -68,13 +54,13 @@ def _save(folder: Path, engine: Engine, progress: Progress, identity: str) -> No
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    tensors, plain = _optimizer_tensors(engine)
-    tensors |= {f"model/{name}": value.detach().cpu().contiguous() for name, value in engine.bare.named_parameters()}
+    tensors = {f"model/{name}": value.detach() for name, value in engine.bare.named_parameters()}
+    tensors |= {f"optimizer/{place}": entry.detach() for place, entry in read_moments(engine).items()}
     tensors["rng"] = torch.from_numpy(pack_states(read_states()).copy())
-    save_file({name: value.clone() for name, value in tensors.items()}, part / "tensors.safetensors")
+    copies = {name: value.to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    save_file(copies, part / "tensors.safetensors")
     state = {
         "identity": identity,
-        "plain": plain,
         "schedule_epoch": engine.schedule.last_epoch,
         "scaler": engine.scaler.state_dict() if engine.scaler else None,
         "progress": vars(progress),
@@ -109,13 +95,12 @@ def _fill(engine: Engine, state: dict[str, Any], path: Path) -> None:
         for name, value in engine.bare.named_parameters():
             value.copy_(tensors[f"model/{name}"])
     parameters = dict(engine.bare.named_parameters())
-    for place, entry in [*tensors.items(), *state["plain"].items()]:
+    for place, entry in tensors.items():
         if place.startswith("optimizer/"):
             _, name, key = place.split("/")
             value = parameters[name]
             # The step count stays on the host: this part never uses a fused optimizer.
-            moved = entry.to(value.device) if isinstance(entry, torch.Tensor) and key != "step" else entry
-            engine.optimizer.state[value][key] = moved
+            engine.optimizer.state[value][key] = entry if key == "step" else entry.to(value.device)
     for _ in range(state["schedule_epoch"]):
         engine.advance()
     if engine.scaler:

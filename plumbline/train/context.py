@@ -18,6 +18,7 @@ from plumbline.data.staging.order import Plan
 from plumbline.schema.base import Scalar
 from plumbline.schema.errors import StoppedError
 from plumbline.schema.evidence import NativeOperation
+from plumbline.schema.portable_parts import proof_places
 from plumbline.schema.spec import RunSpec
 from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_loader, of_probe
 from plumbline.train.compat.transformers import attention_function
@@ -43,6 +44,8 @@ class Context:
     stop: threading.Event
     draw: str = ""
     """What a round asks of all its trainings, and of no other night's; empty without a round."""
+    is_checked: bool = True
+    """Whether steps are proven, watched and repeated in windows; those of an experiment are not."""
     numerics: dict[str, Scalar] = field(default_factory=dict)
     operations: dict[str, tuple[NativeOperation, ...]] = field(default_factory=dict)
     mantissa_bits: dict[str, int] = field(default_factory=dict)
@@ -66,6 +69,10 @@ class Context:
             sys.stderr.flush()
         if self.stopping() if stopping is None else stopping:
             raise StoppedError("stopped on request", where=f"{part} step {step}")
+
+    def proven(self, part: str) -> tuple[int, ...]:
+        """Return the steps of a training part to check against fp64."""
+        return proof_places(self.spec, part, self.draw) if self.is_checked else ()
 
     def prepare(self, steps: int) -> None:
         """Tokenize the rows of the first `steps` steps in advance."""

@@ -6,13 +6,12 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from plumbline.schema.digest import ArrayDigest, digest_array, digest_json
 
@@ -45,12 +44,6 @@ class HashThreads:
         self._pool: ThreadPoolExecutor | None = None
         self._changed = threading.Condition()
         self._waiting = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def start(self, digest: ArrayDigest, piece: torch.Tensor, after: Future[None] | None) -> Future[None]:
         """Copy a tensor's piece to the host, and queue its hashing."""
@@ -106,7 +99,7 @@ def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the digest of each named tensor; hash large sets in threads."""
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         return _digest_arrays({name: host_array(tensor) for name, tensor in tensors.items()})
-    with HashThreads() as threads:
+    with closing(HashThreads()) as threads:
         started = {name: TensorDigest(threads, value.dtype, value.shape) for name, value in tensors.items()}
         for name, value in tensors.items():
             started[name].add(value)

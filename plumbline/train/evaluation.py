@@ -35,39 +35,35 @@ class _Sums:
         self._fed: dict[str, list[NDArray[Any]]] = {"labels": [], "inputs": []}
         self._right, self._terms, self._loss = 0, 0, 0.0
 
-    def add(self, batch: Batch, logits: NDArray[Any], loss: float | None) -> None:
+    def add(self, batch: Batch, logits: NDArray[Any], loss: float) -> None:
+        """Add a batch, with the sum of its terms' losses."""
         labels = batch["labels"].numpy()
         self._fed["labels"].append(labels)
         self._fed["inputs"].append(np.stack([batch[name].numpy() for name in FIELDS], axis=1))
         predictions, kept, correct, right = self._task.answers(logits, labels)
         counted = self._task.num_terms(labels)
         self._right, self._terms = self._right + correct, self._terms + counted
-        self._loss += loss * counted if counted and loss is not None else 0.0
+        self._loss += loss if counted else 0.0
         for name, array in (("row_ids", batch["row_ids"].numpy()), ("predictions", predictions), ("logits", kept)):
             self._kept[name].append(array)
         if right is not None:
             self._right_rows.append(right)
 
     def evidence(self, step: int, *, training_mode: bool) -> tuple[EvaluationEvidence, dict[str, NDArray[Any]]]:
-        arrays = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}
-        found = _evidence(arrays, self._right, self._terms, self._loss, step=step, training_mode=training_mode)
+        """Return the evaluation's evidence, and its arrays."""
+        arrays, terms = {name: np.concatenate(pieces) for name, pieces in self._kept.items()}, self._terms
+        found = EvaluationEvidence(
+            step=step,
+            num_rows=len(arrays["row_ids"]),
+            rows_sha256=digest_array(arrays["row_ids"]),
+            training_mode=training_mode,
+            predictions_sha256=digest_array(arrays["predictions"]),
+            logits_sha256=digest_array(arrays["logits"]),
+            loss=finite(self._loss / terms) if terms else None,
+            accuracy=self._right / terms if terms else None,
+        )
         arrays |= {name: np.concatenate(pieces) for name, pieces in self._fed.items()}
         return found, arrays | ({"right": np.concatenate(self._right_rows)} if self._right_rows else {})
-
-
-def _evidence(
-    arrays: dict[str, NDArray[Any]], right: int, terms: int, loss: float, *, step: int, training_mode: bool
-) -> EvaluationEvidence:
-    return EvaluationEvidence(
-        step=step,
-        num_rows=len(arrays["row_ids"]),
-        rows_sha256=digest_array(arrays["row_ids"]),
-        training_mode=training_mode,
-        predictions_sha256=digest_array(arrays["predictions"]),
-        logits_sha256=digest_array(arrays["logits"]),
-        loss=finite(loss / terms) if terms else None,
-        accuracy=right / terms if terms else None,
-    )
 
 
 class Recount:
@@ -109,7 +105,8 @@ def evaluate(
     for batch in make_loader(rows, batch_size, device):
         with autocast(precision, device):
             outputs = model(**{name: batch[name].to(device) for name in names})
-        sums.add(batch, host_array(outputs.logits), float(outputs.loss.double()))
+        loss = float(outputs.loss.double()) * task.num_terms(batch["labels"])
+        sums.add(batch, host_array(outputs.logits), loss)
     during = any(module.training for module in model.modules())
     model.train(was_training)
     return sums.evidence(step, training_mode=during)
@@ -126,22 +123,17 @@ def evaluate_by_definition(
     modes = {module: module.training for module in model.modules()}
     for module in modes:
         module.training = False
-    kept: dict[str, list[NDArray[Any]]] = {"row_ids": [], "predictions": [], "logits": []}
-    right, terms, loss = 0, 0, 0.0
-    names = input_fields(model)
+    sums, names = _Sums(task), input_fields(model)
     with torch.no_grad():
         for first in range(0, len(rows), batch_size):
             fields = rows.__getitems__(list(range(first, min(first + batch_size, len(rows)))))
+            batch = {name: torch.from_numpy(values) for name, values in fields.items()}
             with autocast(precision, device):
-                outputs = model(**{name: torch.from_numpy(fields[name]).to(device) for name in names})
+                outputs = model(**{name: batch[name].to(device) for name in names})
             logits, labels = host_array(outputs.logits), fields["labels"]
-            predictions, shown, correct, _ = task.answers(logits, labels)
-            for name, array in (("row_ids", fields["row_ids"]), ("predictions", predictions), ("logits", shown)):
-                kept[name].append(array)
-            rows_alone = [(logits[row : row + 1], labels[row : row + 1]) for row in range(len(labels))]
-            right, terms = right + correct, terms + task.num_terms(labels)
-            loss += sum((task.reference_loss(*row) or 0.0) * task.num_terms(row[1]) for row in rows_alone)
+            alone = [(logits[row : row + 1], labels[row : row + 1]) for row in range(len(labels))]
+            loss = sum((task.reference_loss(*row) or 0.0) * task.num_terms(row[1]) for row in alone)
+            sums.add(batch, logits, loss)
     for module, mode in modes.items():
         module.training = mode
-    arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}
-    return _evidence(arrays, right, terms, loss, step=step, training_mode=False), arrays
+    return sums.evidence(step, training_mode=False)

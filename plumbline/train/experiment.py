@@ -17,16 +17,13 @@ from plumbline.train.batches import Batch
 from plumbline.train.calls import ModuleCalls
 from plumbline.train.context import Context
 from plumbline.train.definitions import AdamW
-from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeRun
-from plumbline.train.replay import Bundle
-from plumbline.train.taps import TapBook, named_gradients
-
-MAX_CAPTURE_BYTES = 512 << 20
+from plumbline.train.recorder import named_gradients
+from plumbline.train.replay import Bundle, Keeper
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
@@ -39,32 +36,6 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
         tap_steps=tuple(steps),
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )
-
-
-class Keeper:
-    """Store of an experiment's captured tensors, with a size limit."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._captures = bundle.experiment.captures
-        self._bytes = 0
-        self.arrays: dict[str, NDArray[Any]] = {}
-
-    def wants(self, rung: Rung, step: int, name: str = "") -> bool:
-        """Return whether the experiment captures this kind of tensor at `step`."""
-        return any(
-            capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
-            for capture in self._captures
-        )
-
-    def keep(self, rung: Rung, step: int, name: str, array: NDArray[Any]) -> None:
-        """Store a requested tensor."""
-        if not self.wants(rung, step, name):
-            return
-        self._bytes += array.nbytes
-        if self._bytes > MAX_CAPTURE_BYTES:
-            text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
-            raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
-        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 
 
 class _Imposed(torch.autograd.Function):
@@ -93,11 +64,11 @@ def use_schedule(engine: Engine, step: int) -> None:
 
 
 class Intervention(Observer):
-    """Observer that restores and captures values before its members run."""
+    """Observer that restores values before its members run."""
 
-    def __init__(self, engine: Engine, bundle: Bundle, keeper: Keeper, probe: ProbeSpec, *members: Observer) -> None:
+    def __init__(self, engine: Engine, bundle: Bundle, probe: ProbeSpec, *members: Observer) -> None:
         super().__init__(*members)
-        self._engine, self._bundle, self._keeper, self._probe = engine, bundle, keeper, probe
+        self._engine, self._bundle, self._probe = engine, bundle, probe
         self._step = self._first_row = 0
         self._outputs: dict[str, torch.Tensor] = {}
         self._calls = ModuleCalls(self._imposed)
@@ -144,15 +115,8 @@ class Intervention(Observer):
             restore_states(packed)
         if bundle.has("schedule"):
             use_schedule(engine, step)
-        self._capture(step)
         self._outputs = bundle.tensors("forward", step)
         super().starts(step)
-
-    def _capture(self, step: int) -> None:
-        """Capture the requested state before the step."""
-        if self._keeper.wants("weights", step):
-            for name, value in self._engine.bare.named_parameters():
-                self._keeper.keep("weights", step, name, host_array(value))
 
     def batch(self, batch: Batch) -> Batch:
         """Return the batch with fields replaced by the reference's."""
@@ -194,9 +158,6 @@ class Intervention(Observer):
     def clipped(self) -> None:
         """Impose the reference's gradients after clipping."""
         self._impose_gradients("clipped")
-        if self._keeper.wants("clipped", self._step):
-            for name, value in named_gradients(self._engine.bare).items():
-                self._keeper.keep("clipped", self._step, name, host_array(value))
         super().clipped()
 
     def update(self) -> bool:
@@ -213,11 +174,8 @@ class ExperimentRun(ProbeRun):
     def __init__(self, context: Context, probe: ProbeSpec, bundle: Bundle) -> None:
         super().__init__(context, experiment_probe(probe, bundle))
         self.steps = min(bundle.experiment.steps, probe.steps)
-        self._bundle, self._keeper = bundle, Keeper(bundle)
-        self.book = TapBook(self._keeper)
-
-    def _proven(self) -> tuple[int, ...]:
-        return ()
+        self._bundle = bundle
+        self.keeper = Keeper(bundle.experiment.captures)
 
     def _fit(self, model: nn.Module, spec: RunSpec) -> None:
         """Disable activation checkpointing if the experiment imposes module outputs."""
@@ -225,11 +183,11 @@ class ExperimentRun(ProbeRun):
             super()._fit(model, spec)
 
     def _changed(self, engine: Engine, recorder: Observer) -> Observer:
-        return Intervention(engine, self._bundle, self._keeper, self.probe, recorder)
+        return Intervention(engine, self._bundle, self.probe, recorder)
 
     def _evaluator(self) -> Callable[..., Any]:
         return evaluate_by_definition if self._bundle.has("evaluation") else evaluate
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the probe's arrays and the captured tensors."""
-        return super().arrays() | ({"capture": self._keeper.arrays} if self._keeper.arrays else {})
+        return super().arrays() | ({"capture": self.keeper.arrays} if self.keeper.arrays else {})

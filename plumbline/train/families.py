@@ -96,11 +96,9 @@ def check_map(model: nn.Module, family: str) -> None:
     missing = {"input_ids", "attention_mask", "labels"} - set(inspect.signature(model.forward).parameters)
     if missing:
         raise ConfigurationError(f"its model does not accept {min(missing)}", where=where, key="model_type")
-    owners = {
-        name: module
-        for name, module in model.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-    }  # fmt: skip
+    # Without those whose parameters are all tied to another module's.
+    names = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_parameters())
+    owners = {name: model.get_submodule(name) for name in names}
     called: set[str] = set()
     handles = [module.register_forward_hook(lambda *_, name=name: called.add(name)) for name, module in owners.items()]
     try:
@@ -117,16 +115,7 @@ def check_map(model: nn.Module, family: str) -> None:
     finally:
         for handle in handles:
             handle.remove()
-    left = [name for name in owners if name not in called and not _is_tied(model, name)]
+    left = [name for name in owners if name not in called]
     if left:
         text = f"the probe cannot map its modules: {left[0]!r} computes without being called"
         raise ConfigurationError(text, where=where, key="model_type")
-
-
-def _is_tied(model: nn.Module, name: str) -> bool:
-    """Return whether all of a module's parameters are tied."""
-    first: dict[int, str] = {}
-    for key, value in model.named_parameters(remove_duplicate=False):
-        first.setdefault(id(value), key)
-    own = model.get_submodule(name).named_parameters(recurse=False)
-    return all(first[id(value)] != f"{name}.{key}" for key, value in own)

@@ -20,6 +20,7 @@ from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.schema.variables import variable
 from plumbline.train.ranks import Ranks
+from plumbline.train.sampler import allowed_cores
 
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
@@ -37,11 +38,6 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @functools.cache
@@ -155,7 +151,7 @@ def read_fingerprint(
         cpu=Cpu(
             model=_cpu_model(),
             isa=torch.backends.cpu.get_cpu_capability(),
-            num_cores=_cores(),
+            num_cores=len(allowed_cores()),
             num_threads=torch.get_num_threads(),
         ),
         gpus=_gpus(),

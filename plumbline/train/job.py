@@ -64,7 +64,8 @@ def prepare_context(job: TrainJob, ranks: Ranks, source: DataSource, stop: threa
     rows = Rows(job.spec, source, plan.wanted)
     path = source.fetch(job.spec.model.weights_key, job.spec.model.weights_sha256)
     weights = read_weights(path, job.spec.model.weights_key)
-    return Context(job.spec, ranks, job.out, plan, rows, weights, stop, "" if job.experiment else job.round_id)
+    draw, is_checked = "" if job.experiment else job.round_id, job.experiment is None
+    return Context(job.spec, ranks, job.out, plan, rows, weights, stop, draw, is_checked)
 
 
 @contextlib.contextmanager
@@ -75,44 +76,35 @@ def open_run(job: TrainJob, stop: threading.Event) -> Iterator[Context]:
         yield prepare_context(job, ranks, source, stop)
 
 
+def _run(findings: RunResults, part: str, run: ProbeRun | SpeedRun | LearnRun) -> None:
+    setattr(findings, part, run)
+    with findings.timed(part):
+        run.run()
+
+
 def _run_experiment(findings: RunResults, context: Context, bundle: Bundle) -> None:
     """Run only the experiment's part, with the reference's values restored."""
     spec = context.spec
     if bundle.experiment.part == "learn":
         if spec.learn is None:
             raise ConfigurationError("has no learning curve for an experiment", where="spec", key="learn")
-        findings.learn = LearnExperiment(context, spec.learn, bundle)
-        with findings.timed("learn"):
-            findings.learn.run()
+        _run(findings, "learn", LearnExperiment(context, spec.learn, bundle))
         return
     if spec.probe is None:
         raise ConfigurationError("has no probe for an experiment", where="spec", key="probe")
-    findings.probe = ExperimentRun(context, spec.probe, bundle)
-    with findings.timed("probe"):
-        findings.probe.run()
+    _run(findings, "probe", ExperimentRun(context, spec.probe, bundle))
 
 
 def _run_parts(findings: RunResults, context: Context, source: DataSource) -> None:
-    spec = context.spec
+    kinds = {"probe": ProbeRun, "speed": SpeedRun, "learn": LearnRun}
+    parts = {part: setting for part in kinds if (setting := getattr(context.spec, part))}
     if findings.bundle:
         _run_experiment(findings, context, findings.bundle)
-        spec = spec.model_copy(update={"probe": None, "speed": None, "learn": None})
-    if spec.probe:
-        findings.probe = ProbeRun(context, spec.probe)
-        with findings.timed("probe"):
-            findings.probe.run()
-        if spec.speed or spec.learn:
+        parts = {}
+    for place, (part, setting) in enumerate(parts.items()):
+        if place:
             context.release()
-    if spec.speed:
-        findings.speed = SpeedRun(context, spec.speed)
-        with findings.timed("speed"):
-            findings.speed.run()
-        if spec.learn:
-            context.release()
-    if spec.learn:
-        findings.learn = LearnRun(context, spec.learn)
-        with findings.timed("learn"):
-            findings.learn.run()
+        _run(findings, part, kinds[part](context, setting))
     with findings.timed("rows"):
         findings.data = context.rows.evidence()
     findings.timings |= waited(source)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import LearnEvidence
-from plumbline.schema.portable_parts import curve_places, proof_places
+from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.checkpoint import (
     FOLDER,
@@ -127,9 +127,8 @@ class LearnRun:
         with recount.watching(engine.bare):
             evidence, self.evaluation = self._evaluated(engine, step, rows)
         self._progress.evaluations.append(evidence.to_json())
-        if "labels" in self.evaluation:
-            self._progress.evaluated.append(_fed(self.evaluation))
-            self._progress.recounted.append(recount.metrics())
+        self._progress.evaluated.append(_fed(self.evaluation))
+        self._progress.recounted.append(recount.metrics())
 
     def _evaluated(self, engine: Engine, step: int, rows: Dataset[Any]) -> Any:
         """Evaluate the model on `rows` after `step` steps."""
@@ -184,8 +183,8 @@ class LearnRun:
             self._progress.resumed_at.append(loaded.step)
             saved, found = loaded.state, _state_digests(engine)
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
-        self._windows, self._watch = self._make_windows(), self._make_watch(engine)
-        prover = self._prover = Prover(engine, self._proven(), self._progress.proofs)
+        self._make_checks(engine)
+        prover = self._prover = Prover(engine, context.proven("learn"), self._progress.proofs)
         start = self._progress.step
         if self._watch:
             self._watch.starts(start)
@@ -213,25 +212,19 @@ class LearnRun:
         rows = range(mine.start, mine.stop, (mine.stop - mine.start) // spec.optimizer.accumulation_steps)
         return not drawn or drawn == {(spec.seed, step, row) for row in rows}
 
-    def _proven(self) -> tuple[int, ...]:
-        """Return the steps to verify against fp64 definitions."""
-        return proof_places(self.context.spec, "learn", self.context.draw)
-
-    def _make_windows(self) -> WindowRunner | None:
-        """Create the runner that repeats single steps in portable arithmetic."""
-        start = Start(self.context.weights)
-        setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
-        return WindowRunner(self.context, setting, self._progress.legs)
+    def _make_checks(self, engine: Engine) -> None:
+        """Create the windows, and the watch of the state between steps, unless this is an experiment."""
+        context, start = self.context, Start(self.context.weights)
+        if context.is_checked:
+            setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
+            self._windows = WindowRunner(context, setting, self._progress.legs)
+            self._watch = StateWatch(engine, context.ranks, self._progress.inconsistent)
 
     @cached_property
     def _places(self) -> frozenset[int]:
         """Return the steps to repeat in portable arithmetic."""
         context = self.context
         return frozenset(curve_places(context.spec, -(-context.plan.order.num_rows // context.spec.batch_size)))
-
-    def _make_watch(self, engine: Engine) -> StateWatch | None:
-        """Create the watch that detects state changes between steps."""
-        return StateWatch(engine, self.context.ranks, self._progress.inconsistent)
 
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step; experiments override this hook."""

@@ -29,15 +29,6 @@ class LearnExperiment(LearnRun):
         self.until = min(experiment.steps, learn.steps)
         self._bundle = bundle
 
-    def _proven(self) -> tuple[int, ...]:
-        return ()
-
-    def _make_windows(self) -> None:
-        """Disable portable repetitions, which an experiment does not need."""
-
-    def _make_watch(self, engine: Engine) -> None:
-        """Disable the state watch, as an experiment changes the state itself."""
-
     def _starts(self, engine: Engine, step: int) -> None:
         if self._bundle.has("schedule"):
             use_schedule(engine, step)

@@ -58,18 +58,6 @@ def _generator(device: torch.device) -> torch.Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-@contextlib.contextmanager
-def _from_state(state: torch.Tensor, device: torch.device) -> Iterator[None]:
-    """Draw from generator state `state`, then restore the current state."""
-    present = _generator(device)
-    restore = (lambda to: torch.cuda.set_rng_state(to, device)) if device.type == "cuda" else torch.set_rng_state
-    restore(state)
-    try:
-        yield
-    finally:
-        restore(present)
-
-
 def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
     """Recover the dropout mask of a fused attention call.
 
@@ -83,7 +71,8 @@ def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torc
         count = min(width, length - first)
         places = torch.arange(count, device=value.device)
         columns[..., first + places, places] = 1.0
-        with torch.no_grad(), _from_state(state, value.device):
+        with torch.no_grad(), torch.random.fork_rng([value.device] if value.is_cuda else []):
+            torch.cuda.set_rng_state(state, value.device) if value.is_cuda else torch.set_rng_state(state)
             pieces.append(func(**{**given, "value": columns})[..., :count] != 0)
     return torch.cat(pieces, dim=-1)
 

@@ -158,10 +158,6 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
 
 def seed_generators(seed: int) -> None:
     """Seed the generators of Python, NumPy and torch."""
-    import random
-
-    import numpy as np
-
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what libraries draw from
     torch.manual_seed(seed)

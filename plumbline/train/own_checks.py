@@ -32,7 +32,7 @@ from plumbline.train.proof_modules import KINKED
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
 from plumbline.train.speed_engine import compiled_form, make_engine
-from plumbline.train.step_values import ModuleValues, apart, backwards, differ, gradients_alone
+from plumbline.train.step_values import ModuleValues, apart, backwards, differ
 from plumbline.train.windows import few_rows
 
 
@@ -91,7 +91,7 @@ class OwnChecks:
         `compiled` is the compiled form of the model; `proven` numbers a step to check against fp64.
         """
         outputs, was_compiled = outputs or ModuleValues(engine), engine.is_compiled
-        values = Recorder(engine, outputs, gradients_alone, updates=not start.is_double)
+        values = Recorder(engine, outputs, updates=not start.is_double)
         with contextlib.ExitStack() as stack:
             stack.enter_context(borrowed(engine, start, self._alone, values))
             stack.callback(setattr, engine, "is_compiled", was_compiled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from plumbline.schema.digest import digest_array
-from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
-from plumbline.schema.portable_parts import proof_places
+from plumbline.schema.evidence import (
+    BATCH_FIELDS,
+    SKETCH_SIZE,
+    ModelEvidence,
+    ProbeEvidence,
+    StepEvidence,
+    Tap,
+    TapStage,
+)
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
@@ -34,7 +41,10 @@ from plumbline.train.numerics import (
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.leg import PortableLeg
 from plumbline.train.proof import Prover
-from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
+from plumbline.train.recorder import Recorder, Stage, Tensors
+from plumbline.train.replay import Keeper
+from plumbline.train.summaries import Summary
+from plumbline.train.taps import ModuleTaps
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
@@ -42,38 +52,39 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
-class ProbeObserver(Observer):
-    """Observer that records the evidence of each step."""
+class ProbeBook(ModuleTaps):
+    """Book of the evidence of each step."""
 
-    def __init__(self, engine: Engine, book: TapBook, steps: list[int]) -> None:
-        self.engine, self.book, self._step = engine, book, 0
-        self._taps = ModuleTaps(engine, book, steps)
+    def __init__(self, engine: Engine, steps: Collection[int], keeper: Keeper | None = None) -> None:
+        super().__init__(engine, steps, "signed", keeper)
+        self.engine, self._modules = engine, dict[str, nn.Module]()
         self.evidence: list[StepEvidence] = []
+        self.taps: list[Tap] = []
+        self.sketches: list[NDArray[np.float64]] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
         self._found: dict[str, Any] = {}
         self._fed: list[dict[str, NDArray[Any]]] = []
         self._logits: list[NDArray[Any]] = []
 
-    def starts(self, step: int) -> None:
+    def starts(self, step: int, model: nn.Module) -> None:
         """Record random generator states, and start recording tensors if due."""
-        self._step, states = step, read_states()
+        states = read_states()
         self.states[f"rng/{step}"] = pack_states(states)
-        self._found = {
-            "rng": digest_states(states),
-            "training_mode": all(module.training for module in self.engine.bare.modules()),
-        }
+        training_mode = all(module.training for module in model.modules())
+        self._found = {"rng": digest_states(states), "training_mode": training_mode}
         self._fed, self._logits = [], []
-        self._taps.starts(step, self.engine.bare)
+        super().starts(step, model)
+        self.keeper.keep_all("weights", step, dict(model.named_parameters()))
 
-    def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
+    def feeds(self, local: Batch) -> None:
         """Record the micro-batch as the device received it."""
         self._fed.append({name: host_array(values) for name, values in local.items()})
-        self._taps.feeds(local)
+        super().feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Record the logits, and the dtypes of logits and loss."""
-        self._taps.forward_done(outputs)
+        super().forward_done(outputs, loss)
         self._logits.append(host_array(outputs.logits))
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
@@ -82,50 +93,73 @@ class ProbeObserver(Observer):
         """Concatenate all processes' micro-batches in the first process."""
         return self.engine.ranks.concatenate(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
 
-    def _norm(self, gradients: dict[str, torch.Tensor]) -> float:
-        return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
+    def _tap(self, stage: TapStage, name: str, summary: Summary, module: nn.Module) -> None:
+        self.sketches.append(summary.sketch)
+        dtype, is_leaf = str(summary.dtype).removeprefix("torch."), next(module.children(), None) is None
+        self.taps.append(
+            Tap(
+                step=self.step, stage=stage, name=name, kind=type(module).__name__, dtype=dtype, shape=summary.shape,
+                norm=finite(summary.norm), sha256=summary.sha256, leaf=is_leaf,
+            )
+        )  # fmt: skip
 
-    def backward_done(self) -> None:
-        """Record digest, norm and (at tapped steps) sketches of the gradients."""
-        gradients = named_gradients(self.engine.bare)
-        self._found["gradients_sha256"] = digest_tensors(gradients)
-        self._found["gradient_norm"] = self._norm(gradients)
-        if self._taps.end() is not None:
-            self.book.add_parameters(self._step, "gradient", self.engine.bare, gradients)
+    def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        """Summarize a module's output."""
+        self._modules.setdefault(name, module)
+        super().see(name, module, inputs, value)
 
-    def clipped(self) -> None:
-        """Record the clipped norm."""
-        self._found["gradient_norm_clipped"] = self._norm(named_gradients(self.engine.bare))
+    def end(self) -> dict[str, Summary]:
+        """Record the modules' outputs at tapped steps."""
+        summaries = super().end()
+        for name, summary in summaries.items():
+            self._tap("forward", name, summary, self._modules[name])
+        return summaries
 
-    def done(self, outcome: StepOutcome) -> None:
+    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:
+        """Record digests and norms of gradients and weights, and at tapped steps sketches."""
+        found, summaries = self._found, dict[str, Summary]()
+        self.keeper.keep_all(stage, self.step, tensors)
+        if stage == "clipped":
+            found["gradient_norm_clipped"] = _norm(tensors)
+            return summaries
+        if stage == "gradient":
+            found |= {"gradients_sha256": digest_tensors(tensors), "gradient_norm": _norm(tensors)}
+        if self.step in self.steps:
+            summaries = super().keep(stage, tensors)
+            for name, summary in summaries.items():
+                self._tap(stage, name, summary, self.engine.bare.get_submodule(name.rpartition(".")[0]))
+        if stage == "weight":
+            found["weights_sha256"] = digest_tensors(tensors)
+        return summaries
+
+    def done(self, outcome: StepOutcome, loss: float) -> None:
         """Complete the step's evidence."""
         engine, found, self._found = self.engine, self._found, {}
         fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
         logits = self._globally(self._logits)
         for name, array in fields.items():
             self.batches[name].append(array)
-        loss = outcome.loss(engine.ranks)
         skipped = not np.isfinite(found["gradient_norm"]) and engine.scaler is not None
         for name in ("gradient_norm", "gradient_norm_clipped"):
             found[name] = None if skipped else finite(found[name])
-        parameters = dict(engine.bare.named_parameters())
-        if self._step in self._taps.steps:
-            self.book.add_parameters(self._step, "weight", engine.bare, parameters)
         self.evidence.append(
             StepEvidence(
-                step=self._step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
+                step=self.step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
                 logits_sha256=digest_array(logits), loss=finite(loss),
                 loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
-                learning_rates=outcome.learning_rates, weights_sha256=digest_tensors(parameters),
-                loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None,
-                **found,
+                learning_rates=outcome.learning_rates,
+                loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None, **found,
             )
         )  # fmt: skip
-        engine.check(self._step, loss)
+        engine.check(self.step, loss)
 
     def close(self) -> None:
         """Release the engine and model; keep the evidence."""
-        del self.engine
+        del self.engine, self._modules
+
+
+def _norm(gradients: Tensors) -> float:
+    return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
 
 
 class ProbeRun:
@@ -134,8 +168,8 @@ class ProbeRun:
     def __init__(self, context: Context, probe: ProbeSpec) -> None:
         self.context, self.probe, self.steps = context, probe, probe.steps
         self.model_evidence: ModelEvidence | None = None
-        self.book = TapBook()
-        self.observer: ProbeObserver | None = None
+        self.keeper = Keeper()
+        self.book: ProbeBook | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
         self._lost: dict[str, str] = {}
@@ -187,9 +221,9 @@ class ProbeRun:
         engine = self._engine()
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
-        recorder = self.observer = ProbeObserver(engine, self.book, tap_steps(probe, self.steps))
-        engine.observer = Observer(engine.observer, self._changed(engine, recorder))
-        prover = Prover(engine, self._proven())
+        book = self.book = ProbeBook(engine, tap_steps(probe, self.steps), self.keeper)
+        engine.observer = Observer(engine.observer, self._changed(engine, Recorder(engine, book)))
+        prover = Prover(engine, context.proven("probe"))
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.emit("probe", step, self.steps)
@@ -199,12 +233,8 @@ class ProbeRun:
         self._found["proofs"] = tuple(map(Proof.model_validate, prover.proofs))
         if context.ranks.is_first:
             self._evaluate(engine)
-        recorder.close()
+        book.close()
         engine.observer = Observer()
-
-    def _proven(self) -> tuple[int, ...]:
-        """Return the steps to check against fp64; empty for an experiment."""
-        return proof_places(self.context.spec, "probe", self.context.draw)
 
     def run(self) -> None:
         """Train the probe, then run its portable repetition."""
@@ -220,21 +250,19 @@ class ProbeRun:
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence recorded so far."""
-        return ProbeEvidence(
-            steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps),
-            lost_legs=dict(self._lost), **self._found,
-        )  # fmt: skip
+        steps, taps = (self.book.evidence, self.book.taps) if self.book else ((), ())
+        return ProbeEvidence(steps=tuple(steps), taps=tuple(taps), lost_legs=dict(self._lost), **self._found)
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the record's safetensors contents by file stem."""
-        observer = self.observer
-        if observer is None or not observer.evidence:
+        book = self.book
+        if book is None or not book.evidence:
             return {}
-        batches = {name: np.stack(steps) for name, steps in observer.batches.items()}
+        batches = {name: np.stack(steps) for name, steps in book.batches.items()}
         parts: dict[str, dict[str, NDArray[Any]]] = {
             "batches": {name: _compact(array) for name, array in batches.items()},
-            "sketches": {"sketch": self.book.matrix()},
-            "state": dict(observer.states),
+            "sketches": {"sketch": np.reshape(book.sketches, (-1, SKETCH_SIZE))},
+            "state": dict(book.states),
         }
         if self.evaluation:
             parts["evaluation"] = {name: self.evaluation[name] for name in RESULTS}

@@ -17,6 +17,7 @@ import torch
 from plumbline.schema.proof import ORDER, Proof, ProofError
 from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
+from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.failure import MODULE_ERRORS
@@ -97,14 +98,9 @@ class Prover(Observer):
 
     def _state(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return checksums of weights and optimizer moments."""
-        engine = self._engine
-        moments = [
-            entry
-            for value in self._names
-            for entry in engine.optimizer.state.get(value, {}).values()
-            if isinstance(entry, torch.Tensor) and entry.dim()
-        ]
-        return checksum(self._names, engine.ranks.device), checksum(moments, engine.ranks.device)
+        moments = [entry for entry in read_moments(self._engine).values() if entry.dim()]
+        device = self._engine.ranks.device
+        return checksum(self._names, device), checksum(moments, device)
 
     def starts(self, step: int) -> None:
         """Hook the modules, unless the model is compiled."""

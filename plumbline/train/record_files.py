@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,8 @@ from plumbline.train.speed import SpeedRun
 PARTS = ("batches", "sketches", "state", "evaluation", "answers", "capture")
 _ROWS = "rows.parquet"
 
-_Found = TypeVar("_Found")
 
-
-def _left(read: Callable[[], _Found]) -> _Found | None:
+def _left(read: Callable[[], Any]) -> Any:
     """Return the result of `read`, or `None` if the device failed.
 
     A dead device raises torch's RuntimeError for every later access: its contents are lost, data on the host is not.
@@ -69,27 +67,20 @@ class RunResults:
         finally:
             self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - start
 
-    def evidence(self) -> Evidence:
-        """Return the evidence of all training parts; raise if unreadable."""
+    def evidence(self, read: Callable[[Callable[[], Any]], Any] = lambda part: part()) -> Evidence:
+        """Return the evidence of all training parts; `read` calls each part's own."""
         return Evidence(
             selfcheck=self.selfcheck,
             data=self.data,
             model=self.probe.model_evidence if self.probe else None,
-            probe=self.probe.evidence() if self.probe else None,
-            speed=self.speed.evidence() if self.speed else None,
-            learn=self.learn.evidence() if self.learn else None,
+            probe=read(self.probe.evidence) if self.probe else None,
+            speed=read(self.speed.evidence) if self.speed else None,
+            learn=(read(self.learn.evidence) or self.learn.curve()) if self.learn else None,
         )
 
     def remains(self) -> Evidence:
         """Return all readable evidence of a failed training."""
-        return Evidence(
-            selfcheck=self.selfcheck,
-            data=self.data,
-            model=self.probe.model_evidence if self.probe else None,
-            probe=_left(self.probe.evidence) if self.probe else None,
-            speed=_left(self.speed.evidence) if self.speed else None,
-            learn=(_left(self.learn.evidence) or self.learn.curve()) if self.learn else None,
-        )
+        return self.evidence(_left)
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the record's arrays, on the host."""

@@ -1,62 +1,92 @@
-"""Recorder of a step's tensors by stage and name."""
+"""Recorder of a step's tensors, and the books that store them by stage and name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from torch import nn
 
 from plumbline.train.batches import Batch
+from plumbline.train.calls import ModuleCalls
 from plumbline.train.engine import Engine, Observer, StepOutcome
-from plumbline.train.taps import named_gradients
 
 Kept = TypeVar("Kept")
-_Made_co = TypeVar("_Made_co", covariant=True)
 Stage = Literal["forward", "gradient", "clipped", "weight"]
 Tensors = Mapping[str, torch.Tensor]
 
 
-class _Outputs(Protocol[_Made_co]):
-    """Interface of a store for a step's module outputs."""
+def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return all parameters' gradients, in model order."""
+    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
-    def feeds(self, local: Batch) -> None: ...
 
-    def forward_done(self, outputs: Any) -> None: ...
+class Book(Generic[Kept]):
+    """Store of a step's tensors; this base class stores none."""
 
-    def end(self) -> Mapping[str, _Made_co] | None: ...
+    def __init__(self) -> None:
+        self.calls = ModuleCalls(self.see)
+
+    def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        """Store a module's output; the book that wants it hooks `calls`."""
+
+    def starts(self, step: int, model: nn.Module) -> None:
+        """Handle the start of a step."""
+
+    def feeds(self, local: Batch) -> None:  # noqa: ARG002 - for other books
+        """Handle the next micro-batch."""
+        self.calls.feeds()
+
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
+        """Handle the end of a micro-batch's forward pass."""
+        self.calls.forward_done()
+
+    def end(self) -> Mapping[str, Kept]:
+        """Return the stored outputs of all modules."""
+        return {}
+
+    def keep(self, stage: Stage, tensors: Tensors) -> Mapping[str, Kept]:  # noqa: ARG002 - as above
+        """Store the tensors of a later stage, and return them as stored."""
+        return {}
+
+    def done(self, outcome: StepOutcome, loss: float) -> None:
+        """Handle the end of the step, with its global loss."""
 
 
 class Recorder(Observer, Generic[Kept]):
     """Observer that records tensors and global loss of the last step."""
 
     def __init__(
-        self, engine: Engine, outputs: _Outputs[Kept], keep: Callable[[Stage, Tensors], Mapping[str, Kept]],
-        change: Callable[[Tensors], None] = lambda _: None, *, updates: bool = True,
+        self, engine: Engine, book: Book[Kept], change: Callable[[Tensors], None] = lambda _: None, *,
+        updates: bool = True,
     ) -> None:  # fmt: skip
         """Create the recorder; `change` edits gradients, `updates=False` skips the update."""
-        self._engine, self._outputs, self._keep, self._change = engine, outputs, keep, change
-        self._updates = updates
+        self._engine, self._book, self._change, self._updates = engine, book, change, updates
         self.kept: dict[Stage, Mapping[str, Kept]] = {}
         self.loss_value = 0.0
 
+    def starts(self, step: int) -> None:
+        """Start a step."""
+        self._book.starts(step, self._engine.bare)
+
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Start a micro-batch."""
-        self._outputs.feeds(local)
+        self._book.feeds(local)
 
-    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:  # noqa: ARG002 - as above
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """End a micro-batch's forward pass."""
-        self._outputs.forward_done(outputs)
+        self._book.forward_done(outputs, loss)
 
     def backward_done(self) -> None:
         """Record outputs and gradients, then apply `change` to the gradients."""
         gradients = named_gradients(self._engine.bare)
-        self.kept = {"forward": self._outputs.end() or {}, "gradient": self._keep("gradient", gradients)}
+        self.kept = {"forward": self._book.end(), "gradient": self._book.keep("gradient", gradients)}
         self._change(gradients)
 
     def clipped(self) -> None:
         """Record the clipped gradients."""
-        self.kept["clipped"] = self._keep("clipped", named_gradients(self._engine.bare))
+        self.kept["clipped"] = self._book.keep("clipped", named_gradients(self._engine.bare))
 
     def update(self) -> bool:
         """Return whether the weight update is skipped."""
@@ -64,5 +94,6 @@ class Recorder(Observer, Generic[Kept]):
 
     def done(self, outcome: StepOutcome) -> None:
         """Record weights and loss."""
-        self.kept["weight"] = self._keep("weight", dict(self._engine.bare.named_parameters()))
+        self.kept["weight"] = self._book.keep("weight", dict(self._engine.bare.named_parameters()))
         self.loss_value = outcome.loss(self._engine.ranks)
+        self._book.done(outcome, self.loss_value)

@@ -1,20 +1,24 @@
-"""Input of an experiment: the request and the reference's tensors, both untrusted."""
+"""Input of an experiment, which is untrusted: the request, the reference's tensors, and what to capture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.experiment import EXPERIMENT_NAME, Experiment, Replay, Rung
+from plumbline.schema.experiment import EXPERIMENT_NAME, Capture, Experiment, Replay, Rung
+from plumbline.train.digests import host_array
 from plumbline.train.failure import is_of_system
 
+MAX_CAPTURE_BYTES = 512 << 20
 _MAX_SOURCE_BYTES = 4 << 30
 _NEEDS_SOURCE = {"batch", "weights", "rng", "forward", "gradient", "clipped"}
 
@@ -55,6 +59,38 @@ class Bundle:
                 raise InvalidInputError("is not in the bundle", where=str(replay.source), key=f"rng/{step}")
             return np.asarray(packed.numpy())
         return None
+
+
+class Keeper:
+    """Store of an experiment's captured tensors, with a size limit."""
+
+    def __init__(self, captures: Sequence[Capture] = ()) -> None:
+        self._captures = captures
+        self._bytes = 0
+        self.arrays: dict[str, NDArray[Any]] = {}
+
+    def wants(self, rung: str, step: int, name: str = "") -> bool:
+        """Return whether the experiment captures this kind of tensor at `step`."""
+        return any(
+            capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
+            for capture in self._captures
+        )
+
+    def keep_all(self, rung: str, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Store the requested ones of some tensors."""
+        for name, value in tensors.items():
+            if self.wants(rung, step, name):
+                self.keep(rung, step, name, host_array(value))
+
+    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+        """Store a requested tensor."""
+        if not self.wants(rung, step, name):
+            return
+        self._bytes += array.nbytes
+        if self._bytes > MAX_CAPTURE_BYTES:
+            text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
+            raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
+        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
 
 
 def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:

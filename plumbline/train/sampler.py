@@ -66,7 +66,7 @@ def own_jiffies() -> float:
     return sum(float(fields[11]) + float(fields[12]) for process in own_processes() if (fields := _words(process)))
 
 
-def _allowed_cores() -> set[int]:
+def allowed_cores() -> set[int]:
     """Return the CPU cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return set(affinity(0)) if affinity else set(range(os.cpu_count() or 1))
@@ -81,7 +81,7 @@ def _cores_jiffies() -> list[float]:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    allowed = {f"cpu{number}" for number in _allowed_cores()}
+    allowed = {f"cpu{number}" for number in allowed_cores()}
     rows = [fields[1:9] for line in lines if (fields := line.split()) and fields[0] in allowed]
     return [sum(map(float, column)) for column in zip(*rows, strict=True)]
 
@@ -130,7 +130,7 @@ class Host:
         reading: ActivityReading = {"cpu_steal": None, "foreign_cpu": None, "own_cpu": None}
         total = sum(now) - sum(before)
         if now and before and total > 0:
-            cores = len(_allowed_cores()) / total
+            cores = len(allowed_cores()) / total
             idle = now[3] + now[4] - before[3] - before[4]
             steal = now[7] - before[7]
             others = max(0.0, total - idle - steal - mine)

@@ -24,6 +24,7 @@ from plumbline.data.staging.order import random_keys
 from plumbline.environments.interpreter import is_tested, tested_range
 from plumbline.schema.errors import ExitCode, PlumblineError
 from plumbline.schema.evidence import PortableEvidence, PortableStep, SelfcheckEvidence
+from plumbline.schema.portable_parts import step_parts
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
 from plumbline.train.batches import Batch
@@ -35,6 +36,7 @@ from plumbline.train.selfcheck_learn import learn_difference
 
 _TASKS: Mapping[str, Task] = {"row": "sequence-classification", "token": "masked-lm"}
 """The shipped training for each kind of label."""
+_KINDS = {"forward": "outputs", "loss": "loss", "gradient": "gradients", "optimizer": "weights"}
 _STEPS, _ROWS, _LENGTH, _VOCABULARY = 3, 8, 16, 96
 
 
@@ -119,19 +121,8 @@ def golden_steps() -> dict[str, tuple[PortableStep, ...]]:
 def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
     """Return the first difference of `found` from the expected digests, or ""."""
     for expected, step in zip(right, found, strict=False):
-        for kind in ("outputs", "loss", "gradients", "weights"):
-            wanted, given = getattr(expected, kind), getattr(step, kind)
-            if wanted is None or wanted != given:
-                if kind == "loss":
-                    return f"the loss of step {expected.step}"
-                names = dict(given)
-                differing = [name for name, digest in wanted or () if digest is None or names.get(name) != digest]
-                # A module that only some versions call, such as a dropout of rate zero, changes no output around it.
-                if not differing and kind == "outputs":
-                    continue
-                return f"{kind} of step {expected.step}: {differing[0] if differing else 'more names than expected'}"
-            if kind != "loss" and any(digest is None for _, digest in wanted):
-                return f"{kind} of step {expected.step}: not finite"
+        for stage, name in step_parts(expected, step):
+            return f"{_KINDS[stage]} of step {expected.step}: {name}"
     return "" if len(right) == len(found) else "the number of steps"
 
 

@@ -21,7 +21,6 @@ from plumbline.schema.portable_parts import (
     LONGEST_WARMUP,
     MOST_BEHIND,
     UNTIMED,
-    proof_places,
     speed_places,
     steps_behind,
 )
@@ -146,7 +145,7 @@ class SpeedRun:
         engine = self._engine()
         self._run_window(engine, first, place=0)
         engine.observer = trail
-        prover = Prover(engine, proof_places(context.spec, "speed", context.draw))
+        prover = Prover(engine, context.proven("speed"))
         trail.weigh(engine, 0)
         if context.ranks.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()

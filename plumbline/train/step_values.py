@@ -9,28 +9,28 @@ from torch import nn
 
 from plumbline.schema import limits
 from plumbline.train.batches import Batch
-from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, read_losses
-from plumbline.train.recorder import Stage, Tensors
+from plumbline.train.recorder import Book, Stage, Tensors
 
 
-class ModuleValues:
-    """Outputs of all module calls of a step, in execution order."""
+class ModuleValues(Book[torch.Tensor]):
+    """Book of a step's module outputs, in execution order, and gradients."""
 
     def __init__(self, engine: Engine, beside: Tensors | None = None) -> None:
         """Create the recorder; with `beside`, store only distances from these outputs."""
+        super().__init__()
         self._engine, self._beside = engine, beside
         self.gaps: list[tuple[str, float | None]] = []
-        self.calls = ModuleCalls(self._see)
         self._found: dict[str, list[torch.Tensor]] = {}
         self._mask = torch.ones(0)
 
-    def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
+    def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:  # noqa: ARG002
+        """Store the output of a module inside of the model."""
         if module is not self._engine.bare:
-            self._keep(name, value)
+            self._add(name, value)
 
-    def _keep(self, name: str, value: torch.Tensor) -> None:
+    def _add(self, name: str, value: torch.Tensor) -> None:
         """Store an output on the host, without padding tokens."""
         kept = value.detach()
         if kept.dim() > self._mask.dim() and kept.shape[:2] == self._mask.shape:
@@ -43,12 +43,12 @@ class ModuleValues:
     def feeds(self, local: Batch) -> None:
         """Start a micro-batch's forward pass."""
         self._mask = local["attention_mask"].bool()
-        self.calls.feeds()
+        super().feeds(local)
 
-    def forward_done(self, outputs: Any) -> None:
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Store the logits."""
-        self.calls.forward_done()
-        self._keep("logits", self._engine.unpacked(outputs.logits))
+        super().forward_done(outputs, loss)
+        self._add("logits", self._engine.unpacked(outputs.logits))
 
     def end(self) -> dict[str, torch.Tensor]:
         """Return the outputs, except those with varying shapes."""
@@ -59,10 +59,9 @@ class ModuleValues:
             if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
         }
 
-
-def gradients_alone(stage: Stage, tensors: Tensors) -> Tensors:
-    """Return copies of gradients, and nothing for other stages."""
-    return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
+    def keep(self, stage: Stage, tensors: Tensors) -> Tensors:
+        """Return copies of gradients, and nothing for other stages."""
+        return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
 
 
 def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -5,75 +5,22 @@ Each tensor is summarised as soon as its module has computed it, so that no outp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import ExitStack, closing
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.evidence import Tap, TapStage
 from plumbline.train.batches import Batch
-from plumbline.train.calls import ModuleCalls
-from plumbline.train.digests import finite, host_array
+from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.recorder import Book, Stage, Tensors
+from plumbline.train.replay import Keeper
 from plumbline.train.summaries import DigestKind, Summaries, Summary, summarize
-
-
-def named_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return all parameters' gradients, in model order."""
-    return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
-
-
-class _TensorStore(Protocol):
-    """Interface of a store for requested whole tensors."""
-
-    def wants(self, rung: Any, step: int, name: str = "") -> bool: ...
-
-    def keep(self, rung: Any, step: int, name: str, array: NDArray[Any]) -> None: ...
-
-
-class TapBook:
-    """Collection of recorded tensors' summaries; `capture` stores whole tensors on request."""
-
-    def __init__(self, capture: _TensorStore | None = None, *, digests: DigestKind = "signed") -> None:
-        self.taps: list[Tap] = []
-        self.sketches: list[NDArray[np.float64]] = []
-        self.capture, self.digests = capture, digests
-
-    def add(self, step: int, stage: TapStage, name: str, summary: Summary, *, kind: str, leaf: bool) -> None:
-        """Add one tensor's summary."""
-        self.sketches.append(summary.sketch)
-        self.taps.append(
-            Tap(
-                step=step,
-                stage=stage,
-                name=name,
-                kind=kind,
-                dtype=str(summary.dtype).removeprefix("torch."),
-                shape=summary.shape,
-                norm=finite(summary.norm),
-                sha256=summary.sha256 if self.digests == "signed" else "0" * 64,
-                leaf=leaf,
-            )
-        )
-
-    def add_parameters(self, step: int, stage: TapStage, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Add the summaries of one tensor per parameter."""
-        for name, value in tensors.items():
-            if self.capture and self.capture.wants(stage, step, name):
-                self.capture.keep(stage, step, name, host_array(value))
-        for name, summary in zip(tensors, summarize(tensors.values(), self.digests), strict=True):
-            owner = model.get_submodule(name.rpartition(".")[0])
-            leaf = next(owner.children(), None) is None
-            self.add(step, stage, name, summary, kind=type(owner).__name__, leaf=leaf)
-
-    def matrix(self) -> NDArray[np.float64]:
-        """Return all sketches, float64 [num_taps, 64]."""
-        return np.stack(self.sketches) if self.sketches else np.zeros((0, 64))
 
 
 class _Output:
@@ -83,8 +30,8 @@ class _Output:
     positions, is the same every time.
     """
 
-    def __init__(self, kind: str, value: torch.Tensor, *, leaf: bool, num_pieces: int) -> None:
-        self.kind, self.leaf, self.num_pieces = kind, leaf, num_pieces
+    def __init__(self, value: torch.Tensor, num_pieces: int) -> None:
+        self.num_pieces = num_pieces
         rows = value.shape[:1].numel() * num_pieces
         self.shape = (rows, *value.shape[1:]) if value.dim() else ()
         self.tensor: Any = None
@@ -93,45 +40,45 @@ class _Output:
         self.captured: list[NDArray[Any]] = []
 
 
-class ModuleTaps:
-    """Recorder of all modules' outputs at chosen steps, over micro-batches and processes."""
+class ModuleTaps(Book[Summary]):
+    """Book of all modules' outputs at chosen steps, over micro-batches and processes."""
 
-    def __init__(self, engine: Engine, book: TapBook, steps: Collection[int]) -> None:
-        self._ranks, self._parts = engine.ranks, engine.spec.optimizer.accumulation_steps
-        self._book, self.steps = book, steps
-        self._calls, self._hooks = ModuleCalls(self._see), ExitStack()
+    def __init__(
+        self, engine: Engine, steps: Collection[int], digests: DigestKind = "unsigned",
+        keeper: Keeper | None = None,
+    ) -> None:  # fmt: skip
+        """Create the book; `keeper` stores whole tensors on request."""
+        super().__init__()
+        # Without the engine, whose model would live as long as the hooks' cycle.
+        self._ranks, self.steps, self.step = engine.ranks, steps, 0
+        self._digests, self.keeper = digests, keeper or Keeper()
+        self._parts, self._rows = engine.spec.optimizer.accumulation_steps, 0
+        self._hooks = ExitStack()
         self._summaries: Summaries | None = None
         self._outputs: dict[str, _Output] = {}
         self._buffers: set[int] = set()
-        self._step = self._rows = 0
 
     def starts(self, step: int, model: nn.Module) -> None:
         """Hook the model if this step is recorded."""
-        self._step = step
+        self.step = step
         if step in self.steps:
-            self._outputs, self._summaries = {}, Summaries(self._book.digests)
+            self._outputs, self._summaries = {}, Summaries(self._digests)
             self._buffers = {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
-            self._hooks = self._calls.hook(model)
+            self._hooks = self.calls.hook(model)
 
     def feeds(self, local: Batch) -> None:
         """Start a micro-batch's forward pass."""
         self._rows = len(local["labels"])
-        self._calls.feeds()
+        super().feeds(local)
 
-    def forward_done(self, outputs: Any) -> None:  # noqa: ARG002 - a recorder gives them
-        """End a micro-batch's forward pass."""
-        self._calls.forward_done()
-
-    def _see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
+    def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:  # noqa: ARG002
+        """Add the output to its module's summary."""
         if self._summaries is None:
             return
         found = self._outputs.get(name)
         if found is None:
             has_rows = value.dim() > 0 and value.shape[0] == self._rows and not self._is_constant(inputs)
-            found = self._outputs[name] = _Output(
-                type(module).__name__, value, leaf=next(module.children(), None) is None,
-                num_pieces=self._parts * self._ranks.world if has_rows else 1,
-            )  # fmt: skip
+            found = self._outputs[name] = _Output(value, self._parts * self._ranks.world if has_rows else 1)
             found.tensor = self._summaries.open(value, found.shape)
         if found.num_pieces > 1 or not found.num_seen:
             self._add(name, found, value)
@@ -161,17 +108,20 @@ class ModuleTaps:
         found.waiting = []
 
     def _capture(self, name: str, found: _Output, value: torch.Tensor) -> None:
-        capture = self._book.capture
-        if capture is not None and self._ranks.is_first and capture.wants("forward", self._step, name):
+        if self._ranks.is_first and self.keeper.wants("forward", self.step, name):
             array = host_array(value)
             # On the CPU the array shares the module's memory, which later work may overwrite.
             found.captured.append(array.copy() if value.device.type == "cpu" else array)
 
-    def end(self) -> dict[str, Summary] | None:
-        """Record each module's output over the global batch; return the summaries."""
+    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:  # noqa: ARG002 - as its base
+        """Return the summaries of whole tensors."""
+        return dict(zip(tensors, summarize(tensors.values(), self._digests), strict=True))
+
+    def end(self) -> dict[str, Summary]:
+        """Return the summary of each module's output over the global batch."""
         collected, self._summaries = self._summaries, None
         if collected is None:
-            return None
+            return {}
         self._hooks.close()
         with closing(collected):
             summaries = self._read(collected)
@@ -187,15 +137,12 @@ class ModuleTaps:
         missing = [name for name, found in self._outputs.items() if found.tensor.num_missing]
         if missing:
             raise TrainingFailedError(
-                f"{missing[0]} is not called in every micro-batch", code="error", part="probe", step=self._step
+                f"{missing[0]} is not called in every micro-batch", code="error", part="probe", step=self.step
             )
-        summaries = dict(zip(self._outputs, collected.read(rows), strict=True))
-        for name, summary in summaries.items():
-            found = self._outputs[name]
-            if found.captured and self._book.capture:
-                self._book.capture.keep("forward", self._step, name, np.concatenate(found.captured))
-            self._book.add(self._step, "forward", name, summary, kind=found.kind, leaf=found.leaf)
-        return summaries
+        for name, found in self._outputs.items():
+            if found.captured:
+                self.keeper.keep("forward", self.step, name, np.concatenate(found.captured))
+        return dict(zip(self._outputs, collected.read(rows), strict=True))
 
     def _over_processes(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum all processes' device results by rank."""

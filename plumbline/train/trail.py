@@ -55,33 +55,15 @@ def _lanes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the combined checksum of tensors, int64 [64], without device synchronisation."""
+    """Return the combined checksum of tensors, int64 [64], without device synchronisation.
+
+    A digest would copy every weight to the host. Sums of the weights' bits as integers do not: they are exact in any
+    order, so that equal weights have equal sums on every device.
+    """
     total = torch.zeros(_LANES, dtype=torch.int64, device=device)
     for tensor in tensors:
         total = total * _FACTOR + _lanes(tensor).to(device)
     return total
-
-
-class WeightsTrail:
-    """Checksums of a model's parameters, one per call of `add`.
-
-    A digest would copy every weight to the host at each step. Sums of the weights' bits as integers do not: they are
-    exact in any order, so that equal weights have equal sums on every device.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._parameters = list(model.parameters())
-        self._sums: list[torch.Tensor] = []
-
-    def add(self) -> None:
-        """Add a checksum of the current weights, without device synchronisation."""
-        if len(self._sums) > MAX_TRAIL:
-            return
-        self._sums.append(checksum(self._parameters, self._parameters[0].device))
-
-    def digests(self) -> tuple[str, ...]:
-        """Return the first 16 hex digits of each checksum's digest."""
-        return tuple(digest_array(host_array(total))[:_DIGITS] for total in self._sums)
 
 
 def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
@@ -138,7 +120,7 @@ class TrailObserver(Observer):
         self._clipped: list[torch.Tensor] = []
         self._rates: list[float] = []
         self._steps: list[int] = []
-        self._weights: WeightsTrail | None = None
+        self._weights: list[torch.Tensor] = []
         self._model: nn.Module | None = None
         self._generators: list[str] = []
 
@@ -169,8 +151,8 @@ class TrailObserver(Observer):
 
         Code that initialises a layer at its first call has changed them since the start.
         """
-        if not self._num_rows and self._weights is not None:
-            self._weights.add()
+        if not self._num_rows:
+            self._sum_weights()
         if len(self._num_rows) < self._num_untimed and self._model is not None:
             norms = [torch.linalg.vector_norm(each.grad) for each in self._model.parameters() if each.grad is not None]
             self._clipped.append(_whole(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
@@ -188,20 +170,24 @@ class TrailObserver(Observer):
 
     def weigh(self, engine: Engine, step: int) -> None:
         """Record checksums of weights and random generators after `step` steps."""
-        if self._weights is None:
-            self._weights, self._model = WeightsTrail(engine.bare), engine.bare
-        else:
-            self._weights.add()
+        self._sum_weights()
+        self._model = engine.bare
         self._steps.append(step)
         states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
         self._generators.append(digest_json(digest_states(states)))
+
+    def _sum_weights(self) -> None:
+        """Add a checksum of the weights, unless no model is known yet."""
+        if self._model is not None:
+            parameters = list(self._model.parameters())
+            self._weights.append(checksum(parameters, parameters[0].device))
 
     def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
         """Read the log from the device, and merge all processes'."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
-        weights = self._weights.digests() if self._weights else ()
+        weights = tuple(digest_array(host_array(total))[:_DIGITS] for total in self._weights)
         norms = tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else ()
         clipped = tuple(map(finite, read_losses(self._clipped))) if norms else ()
         mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms)

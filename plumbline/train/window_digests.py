@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +13,9 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import DROPOUT_INPUT, DROPOUT_MASK
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
-from plumbline.train.calls import ModuleCalls
 from plumbline.train.digests import host_array
 from plumbline.train.portable.steps import Digested, joined, short_digest
-from plumbline.train.recorder import Stage, Tensors
+from plumbline.train.recorder import Book, Stage, Tensors
 
 _SAMPLED = 4096
 _THREADS = 8
@@ -30,17 +28,18 @@ def _digested(array: NDArray[Any]) -> Digested:
     return Digested(digest, None if digest is None else tuple(map(float, small_sketch(few))))
 
 
-class ModuleDigests:
-    """Digests of all module outputs of one pass, in execution order."""
+class ModuleDigests(Book[Digested]):
+    """Book of one pass: digests of all tensors, in execution order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._found: dict[str, list[Digested]] = {}
         self._fed: dict[str, list[str | None]] = {}
         self.formats: dict[str, str] = {}
         """Number formats other than fp32."""
-        self.calls = ModuleCalls(self._see)
 
-    def _see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
+    def see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
+        """Digest a module's output, and what a dropout gets and drops."""
         if "dropout" in type(module).__name__.lower() and inputs:
             # What a module computes outside of its children shows in a dropout's input.
             self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
@@ -58,9 +57,9 @@ class ModuleDigests:
         """Digest the fields of a micro-batch."""
         for name in (name for name in BATCH_FIELDS if name in local):
             self._fed.setdefault(name, []).append(short_digest(host_array(local[name])))
-        self.calls.feeds()
+        super().feeds(local)
 
-    def forward_done(self, outputs: Any) -> None:
+    def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Do nothing: recomputed modules are digested too."""
 
     def fed(self) -> tuple[tuple[str, str | None], ...]:
@@ -77,16 +76,15 @@ class ModuleDigests:
         digests = {name: joined([each.digest for each in found]) for name, found in self._found.items()}
         return {name: Digested(digest, sketches.get(name)) for name, digest in digests.items()}
 
+    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Digested]:
+        """Return digest and sketch of each tensor, hashed in threads.
 
-def digest_stage(stage: Stage, tensors: Tensors) -> Mapping[str, Digested]:
-    """Return digest and sketch of each tensor, hashed in threads.
-
-    Of clipped gradients the last is digested alone: the factor of all others is the same.
-    """
-    names = list(tensors)[-1:] if stage == "clipped" else list(tensors)
-    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        arrays = [host_array(tensors[name]) for name in names]
-        return dict(zip(names, pool.map(_digested, arrays), strict=True))
+        Of clipped gradients the last is digested alone: the factor of all others is the same.
+        """
+        names = list(tensors)[-1:] if stage == "clipped" else list(tensors)
+        with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+            arrays = [host_array(tensors[name]) for name in names]
+            return dict(zip(names, pool.map(_digested, arrays), strict=True))
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:

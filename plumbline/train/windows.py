@@ -42,7 +42,7 @@ from plumbline.train.portable.steps import portable_step, short_digest
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
 from plumbline.train.tasks import IGNORED
-from plumbline.train.window_digests import ModuleDigests, digest_stage, scale_gradients
+from plumbline.train.window_digests import ModuleDigests, scale_gradients
 
 _ROWS, _PACKED = 4, 3
 """Rows of a window, and the least number of each micro-batch whose texts are packed."""
@@ -123,7 +123,7 @@ class WindowRunner:
         outputs, evaluated = ModuleDigests(), ModuleDigests()
         evaluation, arrays = None, dict[str, NDArray[Any]]()
         change = partial(scale_gradients, max_norm=engine.spec.optimizer.max_grad_norm, is_clipped=at > 0)
-        recorder = Recorder(engine, outputs, digest_stage, change)
+        recorder = Recorder(engine, outputs, change)
         with (
             borrowed(engine, setting.start, alone, Observer(recorder, engine.observer)),
             setting.around(engine),

@@ -279,7 +279,7 @@ def test_a_bundle_that_cannot_be_imposed_is_refused(
 
 
 def test_more_than_the_bound_is_not_captured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.train.experiment.MAX_CAPTURE_BYTES", 1000)
+    monkeypatch.setattr("plumbline.train.replay.MAX_CAPTURE_BYTES", 1000)
     with pytest.raises(InvalidInputError, match="more than 1000 bytes"):
         workshop.experiment(workshop.spec(), {"captures": [{"rung": "gradient", "names": [], "step": 0}]})
 

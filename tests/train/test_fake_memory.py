@@ -17,6 +17,7 @@ from plumbline.train.engine import Observer
 from plumbline.train.model import build_on_meta, fit_activations
 from plumbline.train.portable import leg
 from plumbline.train.ranks import Ranks
+from plumbline.train.recorder import Recorder
 from tests.train.fake_memory import DEVICE, Counted, Drawn, sized
 from tests.train.test_fake_device import _apply, _Reads
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of Fa
 def _native(context: Any, spec: RunSpec) -> None:
     run = probe.ProbeRun(context, spec.probe)
     engine = run._engine()
-    engine.observer = probe.ProbeObserver(engine, run.book, [0])
+    engine.observer = Recorder(engine, probe.ProbeBook(engine, [0]), updates=False)
     engine.step(0, next(context.batches(first=0, count=1)))
 
 

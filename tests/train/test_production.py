@@ -21,7 +21,6 @@ from plumbline.schema.proof import Proof
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import OptimizerSpec, RunSpec, SpeedSpec
 from plumbline.schema.verdict import Judgement
-from plumbline.train import windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
@@ -35,7 +34,7 @@ from plumbline.train.recorder import Stage, Tensors
 from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.update import UpdateCheck
 from plumbline.train.weights import make_weights
-from plumbline.train.window_digests import digest_stage
+from plumbline.train.window_digests import ModuleDigests
 from plumbline.train.windows import WindowRunner, WindowSetting
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS
@@ -287,13 +286,15 @@ def test_a_window_that_lacks_memory_leaves_the_loss_scale_as_it_was(
 ) -> None:
     """It ends after its gradients were divided by the scale, and before the scale was updated."""
 
-    def full(stage: Stage, tensors: Tensors) -> Any:
+    plain = ModuleDigests.keep
+
+    def full(self: ModuleDigests, stage: Stage, tensors: Tensors) -> Any:
         if stage == "clipped":
             raise MemoryError("no memory")
-        return digest_stage(stage, tensors)
+        return plain(self, stage, tensors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(windows, "digest_stage", full)
+        patch.setattr(ModuleDigests, "keep", full)
         shown = shop.shown(precision="fp16")
     assert "no memory" in shown.legs.lost
     assert shown.production.lost == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_tensors_of_a_device_wait_for_their_digest_in_bounded_memory(monkeypatch
 
     monkeypatch.setattr(digests, "_host_copy", seen)
     tensors = [_values(1000 + place) for place in range(50)]
-    with HashThreads() as threads:
+    with closing(HashThreads()) as threads:
         started = [TensorDigest(threads, value.dtype, value.shape) for value in tensors]
         for digest, value in zip(started, tensors, strict=True):
             for piece in value.split(400):

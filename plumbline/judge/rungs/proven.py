@@ -5,16 +5,20 @@ The check needs no reference: each step is compared with its definition from the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, Precision
 from plumbline.schema.tolerance import is_off, proof_limit
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
+PARTS = ("probe", "speed", "learn")
 _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
     "state": ("optimizer", "optimizer", "proof.state"), "forward": ("forward", "operator", "proof.forward"),
     "loss": ("loss", "loss", "proof.loss"), "gradient": ("gradient", "gradient", "proof.gradient"),
@@ -55,6 +59,30 @@ def other_draws(pair: Pair, part: str) -> Mismatch | None:
             at = Divergence(stage="rng", step=proof.step, at="dropout")
             return Mismatch("rng", at, (finding,), (Suspicion("rng", why),), basis="given")
     return None
+
+
+def proof_notes(pair: Pair) -> Iterator[Note]:
+    """Yield a note for each reason why a step's tensors were not compared with their definitions."""
+    for side, record in (("reference", pair.reference.record), ("candidate", pair.candidate.record)):
+        for part in PARTS:
+            lost = {proof.lost: proof.step for proof in reversed(proofs_of(record, part)) if proof.lost}
+            for why, step in lost.items():
+                yield Note(text=fact("proof.lost", part=part, side=side, step=step, why=why))
+
+
+def proof_findings(pair: Pair) -> Iterator[Finding]:
+    """Yield `inconclusive` for each part that proves nothing where bits may differ.
+
+    A reason that the reference shares is one of the model or its settings, and no machine's own.
+    """
+    for part in PARTS:
+        left, right = (proofs_of(side.record, part) for side in (pair.reference, pair.candidate))
+        if any(proof.tensors for proof in right) or not other_kernels(pair, part):
+            continue
+        shared = {proof.lost for proof in left}
+        if why := next((proof.lost for proof in right if proof.lost not in shared), ""):
+            detail = fact("proof.nothing", part=part, why=why)
+            yield Finding(check="proof.steps", outcome="inconclusive", metric=fact("gap.proven-steps"), detail=detail)
 
 
 def _calls(proof: Proof) -> dict[float, int]:

@@ -20,10 +20,10 @@ from plumbline.train.portable.arithmetic import make_portable, portable_arithmet
 from plumbline.train.portable.draw import answer
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
-from plumbline.train.portable.steps import digested, portable_step, short_digest, summarized
+from plumbline.train.portable.steps import digested, portable_step, short_digest
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
-from plumbline.train.taps import ModuleTaps, TapBook
+from plumbline.train.taps import ModuleTaps
 
 
 class _Pace:
@@ -84,8 +84,7 @@ class PortableLeg:
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
         make_portable(engine.optimizer)
-        outputs = ModuleTaps(engine, TapBook(digests="unsigned"), taps.union(late))
-        recorder = engine.observer = Recorder(engine, outputs, summarized)
+        recorder = engine.observer = Recorder(engine, ModuleTaps(engine, taps.union(late)))
         seed_generators(context.spec.seed)
         steps_done, drawn, unportable = list[PortableStep](), None, ""
         pace = _Pace(probe.portable_seconds)
@@ -95,7 +94,6 @@ class PortableLeg:
                 while engine.schedule.last_epoch < step:
                     engine.advance()
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
-                    outputs.starts(step, model)
                     engine.step(step, batch)
                     kept = {stage: digested(found) for stage, found in recorder.kept.items()}
                     steps_done.append(portable_step(step, kept, recorder.loss_value))

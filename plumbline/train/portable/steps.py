@@ -12,8 +12,8 @@ from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import PortableStep
 from plumbline.schema.sketch import reduced
 from plumbline.train.digests import finite
-from plumbline.train.recorder import Stage, Tensors
-from plumbline.train.summaries import Summary, summarize
+from plumbline.train.recorder import Stage
+from plumbline.train.summaries import Summary
 
 _DIGITS = 16
 
@@ -39,11 +39,6 @@ def joined(digests: Sequence[str | None]) -> str | None:
     if len(digests) == 1 or None in digests:
         return None if None in digests else digests[0]
     return digest_json(list(digests))[:_DIGITS]
-
-
-def summarized(_stage: Stage, tensors: Tensors) -> dict[str, Summary]:
-    """Return the summaries of whole tensors."""
-    return dict(zip(tensors, summarize(tensors.values(), "unsigned"), strict=True))
 
 
 def digested(summaries: Mapping[str, Summary]) -> dict[str, Digested]:

@@ -95,12 +95,6 @@ class Task(ABC):
         losses = self._losses(logits, labels)
         return float(losses.mean()) if losses.size else None
 
-    def autocast_loss(
-        self, logits: NDArray[np.floating], labels: NDArray[np.int64], dtype: torch.dtype, loss: float
-    ) -> float | None:
-        """Return the loss expected under autocast, from logits and labels."""
-        return _nearest_loss(self._losses(logits, labels), float(np.abs(logits).max(initial=0.0)), dtype, loss)
-
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return a differentiable loss from exp and log, in at least fp32."""
         scores, wanted = self._counted(logits if logits.dtype == torch.float64 else logits.float(), labels)

@@ -9,6 +9,7 @@ import pytest
 from plumbline.judge import compare, judge_round
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
+from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import codes, whole
@@ -102,6 +103,36 @@ def test_a_proof_that_lost_all_modules_is_no_pass_beside_a_reference_that_has_th
     found = compare(record(part, whole_proof), record(part, without), throughput=False)
     assert found.verdict == "inconclusive"
     assert compare(record(part, without), record(part, whole_proof), throughput=False).verdict == "pass"
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+def test_what_a_proof_could_not_compare_is_said_once_for_each_reason(part: str) -> None:
+    lost = {"lost": "head: RuntimeError: no form in fp64"}
+    own = record(part, proof(), proof(3) | lost, proof(5) | lost)
+    found = compare(record(part, proof(), proof(3), proof(5)), own, throughput=False)
+    assert found.verdict == "pass"
+    notes = [said(note.text) for note in found.notes if "head: RuntimeError" in said(note.text)]
+    assert notes == [f"{part} of the candidate has no proof of some tensors at step 3: {lost['lost']}"]
+    assert len([note for note in compare(own, own, throughput=False).notes if "proof of some" in said(note.text)]) == 2
+
+
+@pytest.mark.parametrize("part", ["probe", "speed", "learn"])
+def test_a_part_without_any_proven_tensor_is_no_pass_between_kernels_unless_the_reference_lost_as_much(
+    part: str,
+) -> None:
+    def without(why: str, **fingerprint: Any) -> LoadedRecord:
+        proofs = {"proofs": [{"step": 0, "errors": [], "tensors": 0, "lost": why}]}
+        changes = [checked_speed(), lambda content: content["evidence"][part].update(proofs)]
+        return whole(*changes, fingerprint=fingerprint)
+
+    shards, memory = "its weights are sharded", "model: MemoryError: no memory"
+    reference = without(shards)
+    assert compare(reference, without(shards, **other_kernel()), throughput=False).verdict == "pass"
+    assert compare(reference, without(memory), throughput=False).verdict == "pass"  # equal bits are due, and are there
+    found = compare(reference, without(memory, **other_kernel()), throughput=False)
+    assert found.verdict == "inconclusive"
+    (finding,) = [finding for finding in found.findings if finding.outcome == "inconclusive"]
+    assert memory in said(finding.detail)
 
 
 def test_a_reference_that_its_own_proof_shows_to_be_wrong_accuses_no_other_platform() -> None:
