@@ -228,7 +228,7 @@ class Confirmation:
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
-        # A portable leg that did not repeat itself is the same finding again.
+        # A portable window that did not repeat itself is the same finding again.
         rest = tuple(
             mismatch
             for mismatch in self.pending

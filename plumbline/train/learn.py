@@ -221,7 +221,7 @@ class LearnRun:
         """Create the runner that repeats single steps in portable arithmetic."""
         start = Start(self.context.weights)
         setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
-        return WindowRunner(self.context, setting, self._progress.legs)
+        return WindowRunner(self.context, setting, self._progress.portable)
 
     @cached_property
     def _places(self) -> frozenset[int]:
@@ -266,7 +266,7 @@ class LearnRun:
             **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
             "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
             "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
-            "legs": self._windows.evidence() if self._windows else None,
+            "portable": self._windows.evidence() if self._windows else None,
         })  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:

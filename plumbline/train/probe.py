@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from plumbline.schema.digest import digest_array
-from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, ProbeEvidence, StepEvidence
+from plumbline.schema.evidence import BATCH_FIELDS, ModelEvidence, PortableEvidence, ProbeEvidence, StepEvidence
 from plumbline.schema.portable_parts import proof_places
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import ProbeSpec, RunSpec
@@ -32,7 +32,7 @@ from plumbline.train.numerics import (
     seed_generators,
 )
 from plumbline.train.optimizers import describe_optimizer
-from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.proof import Prover
 from plumbline.train.taps import ModuleTaps, TapBook, named_gradients
 
@@ -147,7 +147,6 @@ class ProbeRun:
         self.observer: ProbeObserver | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
-        self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
         context, probe = self.context, self.probe
@@ -220,18 +219,17 @@ class ProbeRun:
         self._train()
         if not self.probe.portable_steps:
             return
-        leg = PortableLeg(self.context, self.probe)
-        with auxiliary("portable", self.context, self._lost):
-            leg.run()
-        if "portable" not in self._lost:
-            leg.compare_processes()
-            self._found["portable"] = leg.evidence
+        windows, found, lost = ProbeWindows(self.context, self.probe), None, dict[str, str]()
+        with auxiliary("lost", self.context, lost):
+            found = windows.run()
+        is_whole = found is not None and not lost
+        self._found["portable"] = windows.compared(found) if is_whole else PortableEvidence(windows=(), **lost)
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence recorded so far."""
         return ProbeEvidence(
             steps=tuple(self.observer.evidence) if self.observer else (), taps=tuple(self.book.taps),
-            lost_legs=dict(self._lost), **self._found,
+            **self._found,
         )  # fmt: skip
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:

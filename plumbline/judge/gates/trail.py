@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from plumbline.judge.gates.gate import GateResult
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
-from plumbline.judge.rungs.portable import other_software
+from plumbline.judge.rungs.order import other_software
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import BATCH_FIELDS
