@@ -95,8 +95,7 @@ def probe(place: Place, size: str, length: int, most: float) -> Found:
     began = time.perf_counter()
     record = place.train(workload, spec, f"probe-{size}").record
     seconds = time.perf_counter() - began
-    portable = record.evidence.probe.portable if record.evidence.probe else None
-    lost = portable.lost if portable else "the windows"
+    lost = record.evidence.probe.portable.lost if record.evidence.probe else "the probe"
     return {
         **ask(place, in_time=seconds <= most, nothing_lost=not lost), "seconds": seconds, "timings": record.timings,
         "lost": lost,

@@ -98,7 +98,7 @@ def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Itera
     due = window_places(record.spec, part, epoch)
     if not due or (found is not None and (found.lost or found.unportable)):
         return
-    if found is None or not found.windows:
+    if found is None or not found.windows or (part == "probe" and found.repeated is None):
         yield Gap(f"{part}.portable", fact("gap.windows"), fact("gap.no-windows", part=part))
         return
     held = tuple(window.step for window in found.windows)

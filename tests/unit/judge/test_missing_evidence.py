@@ -96,6 +96,10 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
         [],
     ),
     "all windows": ((in_spec("probe", portable_steps=2), first(2)), []),
+    "windows of which none was repeated": (
+        (in_spec("probe", portable_steps=2), first(2, repeated=None)),
+        [("probe.portable", "inconclusive", None, None)],
+    ),
     "half of the windows": (
         (in_spec("probe", portable_steps=2), first(1)), [("probe.portable", "invalid", 1, 2)],
     ),
