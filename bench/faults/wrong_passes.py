@@ -67,7 +67,7 @@ PLACES: dict[str, dict[str, str]] = {
 
 
 def _spec(world: World, setting: str) -> Path:
-    """Write the spec of a setting: a probe whose portable leg has late steps as by default, `speed`, and a curve."""
+    """Write the spec of a setting: a probe whose windows have late steps as by default, `speed`, and a curve."""
     precision = setting if setting in PRECISIONS else "bf16"
     plain = read_spec(spec_of(world, precision))
     if setting == "packed":

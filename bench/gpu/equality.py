@@ -107,7 +107,7 @@ def records(place: Place) -> Found:
 
 def _digests(record: LoadedRecord) -> Any:
     evidence = record.record.evidence.probe
-    return [step.replace(sketches=()).to_json() for step in evidence.portable.steps] if evidence.portable else None
+    return [step.replace(sketches=()).to_json() for step in evidence.portable.windows] if evidence.portable else None
 
 
 def parts(place: Place) -> Found:
@@ -134,7 +134,7 @@ def parts(place: Place) -> Found:
 
 def _worst(record: LoadedRecord) -> Found:
     speed = record.record.evidence.speed
-    checks, windows = speed.production, speed.legs
+    checks, windows = speed.production, speed.portable
     errors = [(math.inf if error is None else error, name) for name, error in checks.formula]
     return {
         "farthest_from_the_plain_model": max(errors, default=(0.0, "")), "repeated": checks.repeated,

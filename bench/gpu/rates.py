@@ -72,7 +72,7 @@ def choices(place: Place, size: str, batch: int, length: int, *names: str) -> Fo
             continue
         before, after = (found.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
         flops = found.mfu * before
-        untimed = ("samples", "trail", "legs", "production")
+        untimed = ("samples", "trail", "portable", "production")
         timed = {key: value for key, value in found.to_json().items() if key not in untimed}
         readings = {key: values for key, values in found.samples.items() if key.startswith("gpu_")}
         shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}
@@ -95,7 +95,7 @@ def probe(place: Place, size: str, length: int, most: float) -> Found:
     began = time.perf_counter()
     record = place.train(workload, spec, f"probe-{size}").record
     seconds = time.perf_counter() - began
-    lost = record.evidence.probe.to_json().get("lost_legs") if record.evidence.probe else "the probe"
+    lost = record.evidence.probe.portable.lost if record.evidence.probe else "the probe"
     return {
         **ask(place, in_time=seconds <= most, nothing_lost=not lost), "seconds": seconds, "timings": record.timings,
         "lost": lost,

@@ -122,12 +122,12 @@ def _digests(record: LoadedRecord) -> dict[str, Any]:
 
 
 def _portable(record: LoadedRecord) -> str:
-    """Return the digest of the portable leg's gradients, weights and losses."""
+    """Return the digest of the portable windows' gradients, weights and losses."""
     probe = record.record.evidence.probe
-    leg = probe.portable if probe else None
-    if leg is None or leg.unportable:
-        return f"none: {leg.unportable if leg else 'not run'}"
-    return digest_json([[step.loss, step.gradients, step.weights] for step in leg.steps])[:12]
+    found = probe.portable if probe else None
+    if found is None or found.unportable:
+        return f"none: {found.unportable if found else 'not run'}"
+    return digest_json([[each.loss, each.gradients, each.weights] for each in found.windows])[:12]
 
 
 def _native(record: LoadedRecord) -> str:

@@ -132,7 +132,7 @@ def _tables(definition: dict[str, Any], prefix: str) -> Iterator[tuple[str, str,
 
 
 def operations_page() -> str:
-    """Return the operations of the portable leg, by group."""
+    """Return the operations of portable arithmetic, by group."""
     from plumbline.train.portable.compositions import COMPOSITIONS
     from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS
 

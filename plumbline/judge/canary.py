@@ -123,9 +123,12 @@ def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
     yield "weights", record, _with(record, _probe(evidence, steps=_other_weights(probe))), None
     if len(probe.steps) > 1 and probe.steps[0].batch != probe.steps[1].batch:
         yield "batches", record, _swapped(record, evidence, probe), None
-    leg, norms = probe.portable, {tap.name for tap in probe.taps if tap.stage == "forward" and "LayerNorm" in tap.kind}
-    if leg is not None and not leg.unportable and any(name in norms for step in leg.steps for name, _ in step.outputs):
-        yield "layer-norm-eps", record, _other_eps(record, leg, norms), None
+    norms = {tap.name for tap in probe.taps if tap.stage == "forward" and "LayerNorm" in tap.kind}
+    found = probe.portable
+    if found is None or found.unportable:
+        return
+    if any(name in norms for window in found.windows for name, _ in window.outputs):
+        yield "layer-norm-eps", record, _other_eps(record, found, norms), None
 
 
 def _with(record: LoadedRecord, evidence: Evidence, **arrays: dict[str, np.ndarray]) -> LoadedRecord:
@@ -183,18 +186,20 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
     return _with(record, _probe(evidence, steps=steps), batches=batches)
 
 
-def _other_eps(record: LoadedRecord, leg: PortableEvidence, norms: set[str]) -> LoadedRecord:
+def _other_eps(record: LoadedRecord, found: PortableEvidence, norms: set[str]) -> LoadedRecord:
     """Imitate a different LayerNorm epsilon in the record's portable outputs."""
-    steps = []
-    for step in leg.steps:
-        outputs = [(name, digest_json(["canary", bits])[:16] if name in norms else bits) for name, bits in step.outputs]
+    windows = []
+    for window in found.windows:
+        outputs = [
+            (name, digest_json(["canary", bits])[:16] if name in norms else bits) for name, bits in window.outputs
+        ]
         keys, factor = {f"forward {name}" for name in norms}, 1 + limits.CANARY_EPS
         sketches = [
             (key, tuple(number * factor for number in numbers) if key in keys else numbers)
-            for key, numbers in step.sketches
+            for key, numbers in window.sketches
         ]
-        steps.append(step.model_copy(update={"outputs": tuple(outputs), "sketches": tuple(sketches)}))
-    portable = leg.model_copy(update={"steps": tuple(steps)})
+        windows.append(window.model_copy(update={"outputs": tuple(outputs), "sketches": tuple(sketches)}))
+    portable = found.model_copy(update={"windows": tuple(windows)})
     copy = _with(record, _probe(record.record.evidence, portable=portable))
     cpu = copy.record.fingerprint.cpu
     operations = {

@@ -11,9 +11,9 @@ from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.portable import draw_findings, excused, portable_findings, portable_legs
+from plumbline.judge.rungs.order import excused
 from plumbline.judge.rungs.production import production_findings, production_notes
-from plumbline.judge.rungs.proven import proof_findings, proof_notes
+from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
@@ -90,7 +90,7 @@ def _findings(compared: Compared, part: str, found: tuple[Mismatch, ...]) -> Ite
     pair, walk = compared.pair, compared.walk
     yield from (finding for mismatch in found for finding in mismatch.findings)
     if part == "probe" and walk is not None:
-        yield from () if found else (_equal_steps(pair), *portable_findings(pair), *draw_findings(pair))
+        yield from () if found else (_equal_steps(pair), *window_findings(pair, "probe"), *draw_findings(pair))
         yield from (*_lost_portable(pair, walk), *precision_findings(pair))
     elif part == "speed" and not found and pair.candidate.record.experiment is None:
         yield from (*window_findings(pair, "speed"), *production_findings(pair))
@@ -130,20 +130,19 @@ def _lost_curve(pair: Pair) -> list[Finding]:
     why = lost_windows(pair, "learn")
     if not why or pair.candidate.record.experiment is not None or not other_kernels(pair, "learn"):
         return []
-    detail = fact("curve-legs.lost", why=why)
+    detail = fact("windows.lost", why=why)
     return [Finding(check="learn.portable", outcome="inconclusive", metric="windows", detail=detail)]
 
 
 def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return `inconclusive` if bits differ without portable runs to compare."""
+    """Return `inconclusive` if bits differ without windows to compare."""
     is_experiment = pair.candidate.record.experiment is not None
-    if walk.equal or walk.mismatches or is_experiment or portable_legs(pair) is not None:
+    sides = [probe.portable for probe in pair.probes or ()]
+    lost = [side.lost for side in sides if side is not None and side.lost]
+    if walk.equal or walk.mismatches or is_experiment or not (lost or None in sides):
         return []
-    lost = [why for probe in pair.probes or () if (why := probe.lost_legs.get("portable"))]
-    detail = fact("comparison.lost-leg", why=lost[0]) if lost else fact("comparison.no-leg")
-    return [
-        Finding(check="probe.portable", outcome="inconclusive", metric=fact("comparison.portable-leg"), detail=detail)
-    ]
+    detail = fact("comparison.lost-windows", why=lost[0]) if lost else fact("comparison.no-windows")
+    return [Finding(check="probe.portable", outcome="inconclusive", metric=fact("gap.windows"), detail=detail)]
 
 
 def _notes(compared: Compared) -> Iterator[Note]:

@@ -111,10 +111,10 @@ class Confirmation:
             return None
         if self.state == "rerun":
             # A difference of portable bits shows in nothing else.
-            has_leg = any(mismatch.basis == "portable" for mismatch in self.pending)
+            has_windows = any(mismatch.basis == "portable" for mismatch in self.pending)
             of_curve = " of the learning curve" if self.curve else ""
             text = f"control experiment: unchanged rerun{of_curve}"
-            return self.request("candidate", text, self.num_steps, portable=has_leg)
+            return self.request("candidate", text, self.num_steps, portable=has_windows)
         if self.state == "reference":
             text = "control experiment: unchanged rerun of the reference's learning curve"
             return self.request("reference", text, self.num_steps)
@@ -229,7 +229,7 @@ class Confirmation:
 
     def _unsteady(self, record: LoadedRecord, parting: Mismatch) -> Confirmation:
         # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
-        # A portable leg that did not repeat itself is the same finding again.
+        # A portable window that did not repeat itself is the same finding again.
         rest = tuple(
             mismatch
             for mismatch in self.pending

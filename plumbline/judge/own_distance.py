@@ -1,4 +1,4 @@
-"""Distance of a run's tensors from its own portable run, to measure rounding.
+"""Distance of a run's tensors from its own portable windows, to measure rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """
@@ -20,7 +20,7 @@ from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 @dataclass(frozen=True)
 class OwnDistances:
-    """Relative errors of a run's tensors against its own portable run."""
+    """Relative errors of a run's tensors against its own portable windows."""
 
     loaded: LoadedRecord
 
@@ -49,22 +49,22 @@ class OwnDistances:
         return self.loaded.record.evidence.probe
 
     @cached_property
-    def _leg(self) -> dict[tuple[int, str], tuple[float, ...]]:
+    def _portable(self) -> dict[tuple[int, str], tuple[float, ...]]:
         """Return the tensor sketches of portable steps that summed all slices."""
-        leg = self._probe.portable if self._probe is not None else None
+        portable = self._probe.portable if self._probe is not None else None
         found: dict[tuple[int, str], tuple[float, ...]] = {}
-        for step in leg.steps if leg is not None and not leg.unportable else ():
-            if not step.outputs:
+        for window in portable.windows if portable is not None and not portable.unportable else ():
+            if not window.outputs:
                 break
-            found |= {(step.step, name): numbers for name, numbers in step.sketches}
+            found |= {(window.step, name): numbers for name, numbers in window.sketches}
         return found
 
     def distance(self, index: int) -> float | None:
-        """Return a tensor's distance from the portable run, or `None`."""
+        """Return a tensor's distance from the portable windows, or `None`."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
-        numbers = self._leg.get((tap.step, f"{tap.stage} {tap.name}"))
+        numbers = self._portable.get((tap.step, f"{tap.stage} {tap.name}"))
         if numbers is None:
             return None
         return relative_error(reduced(self.loaded.sketches["sketch"][index]), np.array(numbers))
@@ -75,7 +75,7 @@ def without_signal(
 ) -> frozenset[tuple[str, str]]:
     """Return (stage, name) of tensors with nothing but rounding in both runs.
 
-    Every run is far from its own portable run there, at some step and so at every step; experiments have none. A
+    Every run is far from its own portable windows there, at some step and so at every step; experiments have none. A
     gradient that no rerun shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only
     too, as AdamW divides a gradient by its own size.
     """

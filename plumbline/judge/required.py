@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ from plumbline.schema.evidence import (
     StepEvidence,
 )
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import probe_places, speed_places
+from plumbline.schema.portable_parts import proof_places, window_places
 from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, SpeedSpec
@@ -88,23 +89,32 @@ def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec
         yield Gap("probe.optimizer", "settings", fact("gap.optimizer"))
 
 
-def _probe_portable(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
-    """Yield a gap if the requested portable run is missing or incomplete.
-
-    If it was lost because memory ran out, equal bits may still decide: see `comparison`.
-    """
-    asked, leg = min(spec.portable_steps, spec.steps), probe.portable
-    if asked and leg is None and "portable" not in probe.lost_legs:
-        yield Gap("probe.portable", fact("gap.portable-leg"), fact("gap.none"))
-    if not asked or leg is None or leg.unportable:
+def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Iterator[Gap]:
+    """Yield a gap if the windows of a part are missing or incomplete, without a recorded reason."""
+    record, found = loaded.record, evidence.portable
+    data = record.evidence.data
+    num_rows = _num_training_rows(data) if data is not None else None
+    epoch = None if num_rows is None else -(-num_rows // record.spec.batch_size)
+    due = window_places(record.spec, part, epoch)
+    if not due or (found is not None and (found.lost or found.unportable)):
         return
-    # A limit of time may end the leg after any step.
-    least = asked if spec.portable_seconds is None else 1
-    steps = [step.step for step in leg.steps]
-    first, late = probe_places(spec, loaded.record.spec.seed)
-    planned = [[*range(first), *late][: len(steps)], list(range(len(steps)))]  # the second: kept records of GPUs
-    if steps not in planned or not least <= len(steps) <= asked:
-        yield counts("probe.portable", fact("gap.portable-steps"), len(steps), asked)
+    if found is None or not found.windows or (part == "probe" and found.repeated is None):
+        yield Gap(f"{part}.portable", fact("gap.windows"), fact("gap.no-windows", part=part))
+        return
+    held = tuple(window.step for window in found.windows)
+    if part == "learn" and epoch is None:  # the places between depend on the number of rows
+        due, held = ((due[0], due[-1]), (held[0], held[-1]))
+    # A limit of time may end the probe's windows after any step.
+    least = 1 if part == "probe" and spec.portable_seconds is not None else len(due)
+    if held != due[: len(held)] or len(held) < least:
+        yield counts(f"{part}.portable", fact("gap.windows"), len(held), len(due))
+
+
+def _proofs(part: str, loaded: LoadedRecord, evidence: Any, _spec: Any) -> Iterator[Gap]:
+    """Yield a gap if a part proves none of its steps; without memory for its checks, `speed` proves none."""
+    is_lost = part == "speed" and evidence.production is not None and evidence.production.lost
+    if not evidence.proofs and not is_lost and proof_places(loaded.record.spec, part, ""):
+        yield Gap("proof.steps", fact("gap.proven-steps"), fact("gap.no-proofs", part=part))
 
 
 def _probe_evaluation(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec) -> Iterator[Gap]:
@@ -160,11 +170,10 @@ def _data_evaluated(loaded: LoadedRecord, _data: DataEvidence, _spec: None) -> I
 
 def _rows_due(record: RunRecord, data: DataEvidence) -> int | None:
     """Return how many distinct rows a training reads; `None` if unknown."""
-    available = _num_evaluation_rows(data)
-    if available is None:
+    available, training = _num_evaluation_rows(data), _num_training_rows(data)
+    if available is None or training is None:
         return None
     spec = record.spec
-    training = sum(shard.num_rows for shard in data.shards) - available
     steps = max(part.steps for part in (spec.probe, spec.speed, spec.learn) if part)
     evaluated = max((part.evaluation_rows for part in (spec.probe, spec.learn) if part), default=0)
     return min(steps * spec.batch_size, training) + min(evaluated, available)
@@ -176,6 +185,12 @@ def _num_evaluation_rows(data: DataEvidence) -> int | None:
         return None
     sizes = [shard.num_rows for shard in data.shards if shard.key.startswith(_EVALUATION)]
     return sum(sizes) if sizes else None
+
+
+def _num_training_rows(data: DataEvidence) -> int | None:
+    """Return the number of rows to train on; `None` if unknown."""
+    available = _num_evaluation_rows(data)
+    return None if available is None else sum(shard.num_rows for shard in data.shards) - available
 
 
 def _evaluated_rows(
@@ -242,15 +257,11 @@ def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iter
         yield Gap("speed.trail", "trail", fact("gap.trail"))
 
 
-def _speed_checks(loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
+def _speed_checks(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
     if not spec.checks:
         return
     if speed.production is None or not (speed.production.lost or _is_checked(speed.production, spec)):
         yield Gap("production.evidence", "checks", fact("gap.production"))
-    has_ended = speed.legs is not None and (speed.legs.lost or speed.legs.unportable)
-    places = {window.at for window in speed.legs.legs} if speed.legs is not None else set()
-    if not has_ended and not {*speed_places(loaded.record.spec)} <= places:
-        yield Gap("speed.legs", fact("gap.legs"), fact("gap.no-legs", part="speed"))
 
 
 def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
@@ -278,23 +289,26 @@ def _selfcheck(loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterato
         yield Gap("selfcheck.evidence", "selfcheck", fact("gap.selfcheck"))
 
 
-When = Literal["always", "part", "leg", "training"]
-"""When a row is due: for every record; in a training alone; or also in an experiment on this part, or on its portable
-run."""
+When = Literal["always", "part", "windows", "training"]
+"""When a row is due: for every record; in a training alone; or also in an experiment on this part, or on its
+windows."""
 
 _TABLE: tuple[tuple[str, When, Callable[[LoadedRecord, Any, Any], Iterator[Gap]]], ...] = (
     ("probe", "always", _probe_steps),
     ("probe", "always", missing_taps),
     ("probe", "always", _probe_settings),
-    ("probe", "leg", _probe_portable),
+    ("probe", "windows", partial(_windows, "probe")),
     ("probe", "part", _probe_evaluation),
     ("", "always", _data),
     ("data", "always", _data_rows),
     ("data", "always", _data_evaluated),
     ("learn", "part", _curve),
+    ("learn", "training", partial(_windows, "learn")),
     ("speed", "training", _speed),
     ("speed", "training", _speed_checks),
+    ("speed", "training", partial(_windows, "speed")),
     ("", "always", _selfcheck),
+    *((part, "training", partial(_proofs, part)) for part in ("probe", "speed", "learn")),
 )
 """Part whose evidence is checked, if the record has it (empty: the whole record), when, and what yields the gaps."""
 
@@ -307,7 +321,7 @@ def _is_due(record: RunRecord, part: str, when: When) -> bool:
         return False
     if experiment is None:
         return True
-    return when != "training" and experiment.part == part and (when != "leg" or experiment.portable)
+    return when != "training" and experiment.part == part and (when != "windows" or experiment.portable)
 
 
 def gaps(loaded: LoadedRecord) -> Iterator[Gap]:

@@ -21,7 +21,7 @@ from plumbline.judge.mismatches import (
 )
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored
-from plumbline.judge.rungs.portable import portable
+from plumbline.judge.rungs.windows import window_mismatch
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
@@ -85,7 +85,7 @@ def _reproduced(state: Confirmation, rerun: LoadedRecord) -> bool:
     mismatch, pair = state.pending[0], Pair(state.reference, rerun, imposed=frozenset({"evaluation"}))
     if mismatch.basis == "proven":
         return True
-    again = (portable(pair),) if mismatch.basis == "portable" else walk(pair).mismatches
+    again = (window_mismatch(pair, "probe"),) if mismatch.basis == "portable" else walk(pair).mismatches
     return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
 
 

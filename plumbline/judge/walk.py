@@ -25,9 +25,9 @@ from plumbline.judge.rungs.gradient import clipping, frozen, gradient
 from plumbline.judge.rungs.loss import loss
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update
-from plumbline.judge.rungs.portable import device, portable, proven_steps
 from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.rng import rng
+from plumbline.judge.rungs.windows import proven_steps, side_mismatch, window_mismatch
 from plumbline.judge.spec_precision import other_format
 from plumbline.schema.fact import Statement
 
@@ -108,7 +108,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
     known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
     whole = {
         "architecture": architecture(pair), "weights": weights(pair), "frozen": frozen(pair),
-        "settings": settings(pair), "device": device(pair),
+        "settings": settings(pair), "device": side_mismatch(pair, "probe"),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
     if (shown := unproven(pair.candidate.record, "probe")) is not None and shown.rung not in pair.imposed:
@@ -135,7 +135,8 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
     Between kernels numbers have no limits: portable bits decide, and each run proves its own steps. An experiment asks
     what a change has left of a difference, and so for its size.
     """
-    formula = portable(pair)
+    formula = window_mismatch(pair, "probe")
+    formula = formula if formula is not None and formula.basis == "portable" else None
     if _rounds(pair):
         pair = replace(pair, scale=math.inf)
     for step in range(len(pair.common)):

@@ -15,7 +15,7 @@ from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import Evidence, LearnEvidence, SpeedEvidence
+from plumbline.schema.evidence import Evidence, SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Finding, Outcome
@@ -108,9 +108,7 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 
 
 def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
-    """Yield gaps for portable runs, checks and proofs that only `known` has."""
-    if known.learn and found.learn and _lacks_legs(known.learn, found.learn):
-        yield Gap("learn.legs", fact("gap.legs"), fact("gap.no-legs", part="learn"))
+    """Yield gaps for checks and proofs that only `known` has."""
     is_lost = found.speed is not None and found.speed.production is not None and bool(found.speed.production.lost)
     if found.speed and not is_lost and not _named_checks(known.speed) <= _named_checks(found.speed):
         yield Gap("production.evidence", "checks", fact("gap.checks"))
@@ -131,19 +129,6 @@ def _named_checks(speed: SpeedEvidence | None) -> set[str]:
         return set()
     names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}
     return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels}
-
-
-def _lacks_legs(left: LearnEvidence, right: LearnEvidence) -> bool:
-    """Return whether only the reference has portable repetitions, without a recorded reason."""
-    known, found = left.legs, right.legs
-    if known is None:
-        return False
-    if found is None:
-        return True
-    ended = found.unportable or found.lost
-    # The places between may depend on the number of rows, whose difference is a finding of its own.
-    ends = {0, left.steps - 1} & {leg.at for leg in known.legs}
-    return not ended and not ends <= {leg.at for leg in found.legs}
 
 
 def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:

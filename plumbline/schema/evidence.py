@@ -177,27 +177,40 @@ class NativeOperation(Model):
     """Shows whether different bits are the same numbers."""
 
 
-class PortableStep(Model):
-    """Digests of one step in portable arithmetic; `None` if not finite, which equals nothing."""
+class PortableWindow(Model):
+    """One training step in portable arithmetic; digests of 16 hex digits, `None` if not finite, which equals nothing.
 
-    step: ProbeStep
+    Each part keeps what it measures: those of `speed` and `learn` start from given weights and moments, those of the
+    probe from its last one.
+    """
+
+    step: Step
+    """The step that the window repeats; of the second one of `speed`, a step that no warm-up reaches."""
+    fed: NamedDigests = ()
+    """(field, digest) of the window's batch, by `BATCH_FIELDS`."""
     loss: Label | None
-    """The loss over the global batch, an fp64 number in hexadecimal."""
+    """The loss over the window's rows, an fp64 number in hexadecimal."""
     outputs: NamedDigests = ()
-    """At tap steps: (module, digest of its output), in the order of execution. Digests hold 16 hex digits."""
+    """(module, digest of its output), in the order of execution; in the probe, at tap steps only."""
     gradients: NamedDigests
     """(parameter, digest of its gradient before clipping), in the order of the model."""
     clipped: NamedDigests = ()
-    """The same after clipping; empty in windows."""
+    """The same after clipping; in `speed` and `learn` the last one alone, which shows the factor of all."""
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(`STAGE NAME`, fp64 sketch) of gradients and weights, and of outputs at tap steps, to detect a different order of
-    operations."""
+    """(`STAGE NAME`, fp64 sketch) of outputs, gradients and weights, to detect a different order of operations."""
+    evaluation: EvaluationEvidence | None = None
+    """The curve's evaluation of the first rows, with the weights after the step. Each row's logits are reduced by the
+    opposite row's."""
+    evaluated: NamedDigests = ()
+    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
+    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
+    """Number format of each output that is not in fp32, by name, in `speed` and `learn`."""
 
 
 class RankDifference(Model):
-    """First difference of one process's portable run from the majority's."""
+    """First difference of one process's windows from the majority's."""
 
     rank: int = Field(ge=0, le=100_000)
     at: Step
@@ -208,16 +221,19 @@ class RankDifference(Model):
 
 
 class PortableEvidence(Model):
-    """Evidence of the portable run: the probe's first steps in portable arithmetic."""
+    """Steps of a part in portable arithmetic ("windows")."""
 
-    slices: int = Field(ge=1, le=64)
-    steps: tuple[PortableStep, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
-    repeated: bool
-    """Whether the first step, repeated on each device of the run, gave the same bits."""
+    windows: tuple[PortableWindow, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
+    slices: int = Field(default=1, ge=1, le=64)
+    """Slices of a product at tap steps."""
+    repeated: bool | None = None
+    """Whether the first step, repeated on each device of the run, gave the same bits; `None` if it was not repeated."""
     unportable: Text = ""
-    """The operation without a portable form at which the portable leg stopped."""
+    """The operation without a portable form at which the windows ended."""
+    lost: Text = ""
+    """Reason why windows are missing, such as too little memory."""
     ranks: tuple[RankDifference, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """Processes whose portable leg differs from those of most others."""
+    """Processes whose windows differ from those of most others."""
     drawn: ShortDigest | None = None
     """Digest of the logits of a row that the round's name draws, by the weights after the first step; `None` without a
     round."""
@@ -235,40 +251,6 @@ class ProbeEvidence(Model):
     """Loss and accuracy of the evaluation."""
     portable: PortableEvidence | None = None
     proofs: Proofs = ()
-    lost_legs: dict[Label, Text] = Field(default={}, max_length=64)
-    """Reason of each auxiliary run that could not finish, by name."""
-
-
-class PortableWindow(Model):
-    """One training step repeated in portable arithmetic, from fixed weights and moments."""
-
-    at: Step
-    """The step before which the window ran; of the second one of `speed`, a step that no warm-up reaches."""
-    fed: NamedDigests = ()
-    """(field, digest) of the window's batch, by `BATCH_FIELDS`."""
-    training: PortableStep
-    """The training step, `step` 0; its loss is that of the window's rows."""
-    clipped: NamedDigests
-    """(parameter, digest) of the last clipped gradient, which shows the factor of all."""
-    evaluation: EvaluationEvidence | None
-    """The curve's evaluation of the first rows, with the weights after the window's step; `None` in `speed`.
-
-    Each row's logits are reduced by the opposite row's."""
-    evaluated: NamedDigests
-    """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
-    formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
-    """Number format of each output of the training step that is not in fp32, by name."""
-
-
-class PortableWindows(Model):
-    """All portable repetitions (windows) of a training's steps."""
-
-    legs: tuple[PortableWindow, ...] = Field(max_length=64, fail_fast=True)
-    unportable: Text = ""
-    """The operation without a portable form at which the windows ended."""
-    lost: Text = ""
-    """Reason why the windows ended early, such as too little memory."""
-    ranks: tuple[RankDifference, ...] = Field(default=(), max_length=1000, fail_fast=True)
 
 
 class SpeedEvidence(Model):
@@ -308,7 +290,7 @@ class SpeedEvidence(Model):
     proofs: Proofs = ()
     trail: SpeedTrail | None = None
     """What the part trained."""
-    legs: PortableWindows | None = None
+    portable: PortableEvidence | None = None
     """Windows before the first step and behind the last one; `None` if the spec asks for none."""
     production: ProductionEvidence | None = None
     """Checks behind the measured steps; `None` if the spec asks for none."""
@@ -357,7 +339,7 @@ class LearnEvidence(Model):
     recounted: tuple[Recounted, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Loss and accuracy of each evaluation."""
     proofs: Proofs = ()
-    legs: PortableWindows | None = None
+    portable: PortableEvidence | None = None
     """`None` in experiments."""
 
 

@@ -78,7 +78,7 @@ class Experiment(Model):
     precision: Precision | None = None
     attention: Attention | None = None
     portable: bool = False
-    """Whether the portable leg runs again too, without replays."""
+    """Whether the portable windows run again too, without replays."""
 
 
 class AbOrder(Model):

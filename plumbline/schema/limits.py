@@ -39,7 +39,7 @@ COARSE_UNITS = 4.0
 """In half precision the units are themselves as large as the harmful errors of fp32; their floors are these units."""
 
 ROUNDING_ONLY = 0.5
-"""A tensor at this relative distance from its own portable leg has less than one correct bit. The gradient of
+"""A tensor at this relative distance from its own portable windows has less than one correct bit. The gradient of
 attention's key bias is zero by mathematics: two kernels differ there by any factor. No number format in use rounds a
 real tensor by half of its size (bf16 rounds one operation by 2^-8)."""
 
@@ -89,7 +89,7 @@ MIN_EXPECTED = 4.0
 
 ORDER_OF_ONE_SLICE = 2.5e-6
 """Like `EXACT`, for a portable step whose products have a single slice of 21 bits at 768 columns: as for two slices,
-five times the last bit, 2^-21. The legs seldom differ by so much: a difference of 1e-16 must first move an operand
+five times the last bit, 2^-21. Windows seldom differ by so much: a difference of 1e-16 must first move an operand
 across a rounding limit of its slice. Seen: 8e-7."""
 
 ORDER_OF_UPDATE = 2e-15

@@ -1,11 +1,11 @@
-"""Steps that are repeated in portable arithmetic, and how repetitions differ. Pure."""
+"""Steps that are repeated in portable arithmetic ("windows"), and how windows differ. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow
+from plumbline.schema.evidence import PortableEvidence, PortableWindow
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.verdict import Stage
 
@@ -20,7 +20,7 @@ Digests = tuple[tuple[str, str | None], ...]
 MOST_BEHIND = 4
 _LATE, _LEAST_FOR_LATE = 2, 4
 """Of at least four portable steps of a probe, two are later ones, where a fault may be that comes only then."""
-_LEAST, _STEPS_PER_LEG, _MOST = 2, 250, 10
+_LEAST, _STEPS_PER_WINDOW, _MOST = 2, 250, 10
 """A curve has two windows, and one more for each 250 steps up to ten, so that their cost stays a small share."""
 
 
@@ -34,7 +34,7 @@ def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
     if learn is None:
         return ()
     evaluations = list(range(learn.evaluate_every, learn.steps, learn.evaluate_every))
-    room = min(_LEAST + learn.steps // _STEPS_PER_LEG, _MOST)
+    room = min(_LEAST + learn.steps // _STEPS_PER_WINDOW, _MOST)
     wanted = [0, learn.steps - 1, *([epoch] if epoch else []), spec.schedule.warmup_steps]
     spread = evaluations[:: max(1, -(-len(evaluations) // room))]
     places = dict.fromkeys(place for place in (*wanted, *spread) if 0 <= place < learn.steps)
@@ -60,7 +60,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
         length, num = (UNTIMED if speed is not None and speed.checks else 0), 1
     else:
         length = learn.steps if learn is not None else 0
-        num = min(_LEAST - 1 + length // _STEPS_PER_LEG, _MOST)
+        num = min(_LEAST - 1 + length // _STEPS_PER_WINDOW, _MOST)
     drawn = (1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1)
     return tuple(sorted({*range(min(length, 1)), *drawn}))
 
@@ -89,18 +89,34 @@ def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:
     return first, (drawn, last)
 
 
-def leg_parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
-    """Yield (stage, step, name) of each difference between two portable runs."""
-    known = {step.step: step for step in right.steps}
-    for ours in left.steps:
-        if (theirs := known.get(ours.step)) is not None:
-            is_known = ours.clipped and theirs.clipped
-            clipped = tuple(differing(ours.clipped, theirs.clipped)) if is_known else ()
-            yield from ((stage, ours.step, name) for stage, name in step_parts(ours, theirs, clipped))
+def window_places(spec: RunSpec, part: str, epoch: int | None) -> tuple[int, ...]:
+    """Return the steps of a part to repeat in portable arithmetic. `epoch` is the number of steps of an epoch."""
+    if part == "probe":
+        first, late = probe_places(spec.probe, spec.seed) if spec.probe is not None else (0, ())
+        return (*range(first), *late)
+    return speed_places(spec) if part == "speed" else curve_places(spec, epoch)
 
 
-def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...] = ()) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference in one step. `clipped` names clipped gradients that differ."""
+def first_steps(found: PortableEvidence) -> int:
+    """Return the number of consecutive windows from step 0."""
+    return next((place for place, window in enumerate(found.windows) if window.step != place), len(found.windows))
+
+
+def common(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[PortableWindow, PortableWindow]]:
+    """Yield the windows of the same step on both sides."""
+    theirs = {window.step: window for window in right.windows}
+    yield from ((window, theirs[window.step]) for window in left.windows if window.step in theirs)
+
+
+def parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Stage, int, str]]:
+    """Yield (stage, step, name) of each difference between the windows of two sides."""
+    for ours, theirs in common(left, right):
+        yield from ((stage, ours.step, name) for stage, name in window_parts(ours, theirs))
+
+
+def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple[Stage, str]]:
+    """Yield (stage, name) of each difference between two windows."""
+    yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
     yield from (("forward", name) for name in differing(ours.outputs, theirs.outputs))
     if ours.loss is None or ours.loss != theirs.loss:
         # Without outputs, a different loss may be the loss function's or the model's.
@@ -108,26 +124,18 @@ def step_parts(ours: PortableStep, theirs: PortableStep, clipped: tuple[str, ...
     # The backward pass starts at the model's end.
     gradients = [*differing(ours.gradients, theirs.gradients)]
     yield from (("gradient", name) for name in reversed(gradients))
-    yield from (("gradient", f"{CLIPPED}{name}") for name in clipped)
+    yield from (("gradient", f"{CLIPPED}{name}") for name in differing(ours.clipped, theirs.clipped))
     yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
-
-
-def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference between two repeated steps."""
-    if ours.fed and theirs.fed:
-        yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
-    clipped = tuple(differing(ours.clipped, theirs.clipped))
-    yield from step_parts(ours.training, theirs.training, clipped)
     yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
     if ours.evaluation != theirs.evaluation:
         yield "evaluation", "evaluation"
 
 
 def other_formats(ours: PortableWindow, theirs: PortableWindow, stage: Stage, name: str) -> tuple[str, str] | None:
-    """Return both dtypes of an output if two repeated steps differ there."""
-    if stage != "forward" or any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
+    """Return both dtypes of an output if two windows differ there."""
+    if stage != "forward" or any(name not in dict(window.outputs) for window in (ours, theirs)):
         return None
-    left, right = (leg.formats.get(name, "float32") for leg in (ours, theirs))
+    left, right = (window.formats.get(name, "float32") for window in (ours, theirs))
     return (left, right) if left != right else None
 
 

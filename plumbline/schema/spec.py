@@ -136,13 +136,13 @@ class ProbeSpec(Model):
     evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
     """Rows evaluated at the end."""
     portable_steps: int = Field(default=8, ge=0, le=200)
-    """Maximum number of steps of the portable leg, of which two are later ones if it has four; 0 switches it off."""
+    """Maximum number of portable windows, of which two are of later steps if there are four; 0 switches it off."""
     portable_slices: int = Field(default=2, ge=1, le=4)
-    """Precision of the portable leg's products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
+    """Precision of the portable windows' products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
     portable_seconds: int | None = Field(default=None, ge=1, le=86_400)
-    """Time after which the portable leg begins no further step; it has at least one, and the record says which."""
+    """Time after which the probe begins no further window; it has at least one, and the record says which."""
     micro_batch: int | None = Field(default=None, ge=1, le=65536)
-    """Maximum number of rows that a process computes at once, in the probe and its portable leg; without the key the
+    """Maximum number of rows that a process computes at once, in the probe and its windows; without the key the
     parts are those of `optimizer`. Each process adds up equal parts in order. Rounding depends on it, so that it is a
     part of the task."""
 

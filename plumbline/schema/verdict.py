@@ -71,8 +71,8 @@ class Finding(Model):
 
 NoteCode = Literal[
     "equal-bits",  # every bit of the probe is the same
-    "portable",  # the portable legs are bitwise equal
-    "portable-order",  # the portable legs differ by the order of operations alone
+    "portable",  # the portable windows are bitwise equal
+    "portable-order",  # the portable windows differ by the order of operations alone
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
     "tokenizer",  # the tokenizer files differ, the tokens do not

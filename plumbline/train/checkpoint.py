@@ -36,7 +36,7 @@ class Progress:
     labels: list[str] = field(default_factory=list)
     evaluated: list[tuple[str, str]] = field(default_factory=list)
     recounted: list[tuple[float | None, float | None]] = field(default_factory=list)
-    legs: list[dict[str, Any]] = field(default_factory=list)
+    portable: dict[str, Any] = field(default_factory=dict)
     proofs: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, str] = field(default_factory=dict)
     """Digests of the state at `step`, before it was saved."""

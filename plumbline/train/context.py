@@ -153,4 +153,4 @@ def auxiliary(
     reasons = [text for text in context.ranks.gather(reason) if text]
     if reasons:
         lost[name] = reasons[0]
-        context.release()  # Not earlier: the error's frames held the leg's tensors until now.
+        context.release()  # Not earlier: the error's frames held the check's tensors until now.

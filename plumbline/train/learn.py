@@ -217,7 +217,7 @@ class LearnRun:
         context, start = self.context, Start(self.context.weights)
         if context.is_checked:
             setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
-            self._windows = WindowRunner(context, setting, self._progress.legs)
+            self._windows = WindowRunner(context, setting, self._progress.portable)
             self._watch = StateWatch(engine, context.ranks, self._progress.inconsistent)
 
     @cached_property
@@ -259,7 +259,7 @@ class LearnRun:
             **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
             "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
             "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
-            "legs": self._windows.evidence() if self._windows else None,
+            "portable": self._windows.evidence() if self._windows else None,
         })  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:

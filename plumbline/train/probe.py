@@ -16,6 +16,7 @@ from plumbline.schema.evidence import (
     BATCH_FIELDS,
     SKETCH_SIZE,
     ModelEvidence,
+    PortableEvidence,
     ProbeEvidence,
     StepEvidence,
     Tap,
@@ -39,7 +40,7 @@ from plumbline.train.numerics import (
     seed_generators,
 )
 from plumbline.train.optimizers import describe_optimizer
-from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.proof import Prover
 from plumbline.train.recorder import Recorder, Stage, Tensors
 from plumbline.train.replay import Keeper
@@ -172,7 +173,6 @@ class ProbeRun:
         self.book: ProbeBook | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
-        self._lost: dict[str, str] = {}
 
     def _engine(self) -> Engine:
         context, probe = self.context, self.probe
@@ -241,17 +241,16 @@ class ProbeRun:
         self._train()
         if not self.probe.portable_steps:
             return
-        leg = PortableLeg(self.context, self.probe)
-        with auxiliary("portable", self.context, self._lost):
-            leg.run()
-        if "portable" not in self._lost:
-            leg.compare_processes()
-            self._found["portable"] = leg.evidence
+        windows, found, lost = ProbeWindows(self.context, self.probe), None, dict[str, str]()
+        with auxiliary("lost", self.context, lost):
+            found = windows.run()
+        is_whole = found is not None and not lost
+        self._found["portable"] = windows.compared(found) if is_whole else PortableEvidence(windows=(), **lost)
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence recorded so far."""
         steps, taps = (self.book.evidence, self.book.taps) if self.book else ((), ())
-        return ProbeEvidence(steps=tuple(steps), taps=tuple(taps), lost_legs=dict(self._lost), **self._found)
+        return ProbeEvidence(steps=tuple(steps), taps=tuple(taps), **self._found)
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the record's safetensors contents by file stem."""

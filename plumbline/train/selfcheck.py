@@ -23,14 +23,14 @@ from pydantic import TypeAdapter
 from plumbline.data.staging.order import random_keys
 from plumbline.environments.interpreter import is_tested, tested_range
 from plumbline.schema.errors import ExitCode, PlumblineError
-from plumbline.schema.evidence import PortableEvidence, PortableStep, SelfcheckEvidence
-from plumbline.schema.portable_parts import step_parts
+from plumbline.schema.evidence import PortableEvidence, PortableWindow, SelfcheckEvidence
+from plumbline.schema.portable_parts import window_parts
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
 from plumbline.train.batches import Batch
 from plumbline.train.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings
-from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.ranks import Ranks
 from plumbline.train.selfcheck_learn import learn_difference
 
@@ -102,26 +102,24 @@ class ShippedTraining:
         """Do nothing: the model is tiny."""
 
 
-def trained_leg(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
+def trained(task: Task, device: torch.device, attention: Attention, *, steps: int = _STEPS) -> PortableEvidence:
     """Train the bundled model's first steps in portable arithmetic."""
     spec = shipped_spec(task, attention)
     probe = ProbeSpec(steps=_STEPS, portable_steps=steps, attention=attention)
-    leg = PortableLeg(ShippedTraining(spec, Ranks(device=device), shipped_weights(spec)), probe)
-    leg.run(repeat=steps == _STEPS)
-    assert leg.evidence is not None  # noqa: S101 - just made
-    return leg.evidence
+    training = ShippedTraining(spec, Ranks(device=device), shipped_weights(spec))
+    return ProbeWindows(training, probe).run(repeat=steps == _STEPS)
 
 
-def golden_steps() -> dict[str, tuple[PortableStep, ...]]:
+def golden_windows() -> dict[str, tuple[PortableWindow, ...]]:
     """Return the expected digests of the bundled training, by task."""
     shipped = files("plumbline.train.portable").joinpath("golden.json")
-    return TypeAdapter(dict[str, tuple[PortableStep, ...]]).validate_json(shipped.read_bytes())
+    return TypeAdapter(dict[str, tuple[PortableWindow, ...]]).validate_json(shipped.read_bytes())
 
 
-def first_difference(right: tuple[PortableStep, ...], found: tuple[PortableStep, ...]) -> str:
+def first_difference(right: tuple[PortableWindow, ...], found: tuple[PortableWindow, ...]) -> str:
     """Return the first difference of `found` from the expected digests, or ""."""
     for expected, step in zip(right, found, strict=False):
-        for stage, name in step_parts(expected, step):
+        for stage, name in window_parts(expected, step):
             return f"{_KINDS[stage]} of step {expected.step}: {name}"
     return "" if len(right) == len(found) else "the number of steps"
 
@@ -134,14 +132,14 @@ def _formulas() -> str:
     return ", ".join(f"{name} {tested_range(name)}" for name in _versions())
 
 
-def judge_legs(legs: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
+def judge_windows(sides: dict[Task, PortableEvidence], steps: int = _STEPS) -> tuple[str, dict[str, str]]:
     """Compare with the expected digests; return verdict and first differences by task.
 
     Equal digests prove the formulas, whatever the versions. Different ones are a fault only of tested versions; others
     are `unknown`.
     """
-    golden = golden_steps()
-    found = {task: first_difference(golden[task][:steps], leg.steps) for task, leg in legs.items()}
+    golden = golden_windows()
+    found = {task: first_difference(golden[task][:steps], side.windows) for task, side in sides.items()}
     differences = {task: at for task, at in found.items() if at}
     known = all(is_tested(name, version) for name, version in _versions().items())
     return "pass" if not differences else "drift" if known else "unknown", differences
@@ -151,10 +149,10 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
     """Run the self-check; return the verdict, with each task's first wrong bits."""
     began = time.perf_counter()
     apply_settings("fp32", strict=True, part="probe")
-    legs = {task: trained_leg(task, device, attention) for task in _TASKS.values()}
-    judged, differences = judge_legs(legs)
-    unportable = sorted({leg.unportable for leg in legs.values() if leg.unportable})
-    repeated = all(leg.repeated for leg in legs.values())
+    sides = {task: trained(task, device, attention) for task in _TASKS.values()}
+    judged, differences = judge_windows(sides)
+    unportable = sorted({side.unportable for side in sides.values() if side.unportable})
+    repeated = all(side.repeated for side in sides.values())
     verdict = "drift" if not repeated else "inconclusive" if unportable else judged
     learned = learn_difference(device)
     cause = "device" if not repeated else "operator" if verdict == "drift" else "software" if learned else ""
@@ -167,7 +165,7 @@ def selfcheck(device: torch.device, attention: Attention = "eager") -> dict[str,
         **_versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "seconds": time.perf_counter() - began,
-        "steps": {task: [step.replace(sketches=()).to_json() for step in leg.steps] for task, leg in legs.items()},
+        "steps": {task: [each.replace(sketches=()).to_json() for each in side.windows] for task, side in sides.items()},
     }
 
 
@@ -175,10 +173,10 @@ def first_step(device: torch.device, task: Task) -> SelfcheckEvidence:
     """Train one step of the bundled model, and compare digests."""
     task = _TASKS["row" if has_row_labels(task) else "token"]
     apply_settings("fp32", strict=True, part="probe")
-    leg = trained_leg(task, device, "eager", steps=1)
-    if leg.unportable:
-        return SelfcheckEvidence(verdict="unknown", at=leg.unportable)
-    verdict, differences = judge_legs({task: leg}, steps=1)
+    found = trained(task, device, "eager", steps=1)
+    if found.unportable:
+        return SelfcheckEvidence(verdict="unknown", at=found.unportable)
+    verdict, differences = judge_windows({task: found}, steps=1)
     at = differences.get(task, "")
     if verdict == "unknown":
         at = f"{at}, compared with the nearest formulas: {_formulas()}"

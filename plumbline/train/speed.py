@@ -221,7 +221,7 @@ class SpeedRun:
             return 0
         if self._windows is None:
             setting = WindowSetting("speed", self._start(), lambda engine: without_dropout(engine.bare))
-            self._windows = WindowRunner(self.context, setting, [])
+            self._windows = WindowRunner(self.context, setting, {})
         self._windows.run(lambda: self._opened(engine, place), places[place], batch)
         self.context.release()
         return places[place]
@@ -277,7 +277,7 @@ class SpeedRun:
             samples=self._sampler.samples(),
             proofs=self._proofs,
             trail=self._trail,
-            legs=self._windows.evidence() if self._windows else None,
+            portable=self._windows.evidence() if self._windows else None,
             production=self._production,
         )
 

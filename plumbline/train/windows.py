@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.hooks import RemovableHandle
 
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import (
-    EvaluationEvidence,
-    PortableWindow,
-    PortableWindows,
-    RankDifference,
-)
-from plumbline.schema.portable_parts import other_formats, window_parts
+from plumbline.schema.evidence import EvaluationEvidence, PortableEvidence, PortableWindow
 from plumbline.train.batches import Batch
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.compat.transformers import attention_function
@@ -35,10 +29,9 @@ from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, borrowed
 from plumbline.train.mantissa import measure_attention
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
-from plumbline.train.portable.leg import unlike_most
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
-from plumbline.train.portable.steps import portable_step, short_digest
+from plumbline.train.portable.steps import parted_processes, portable_window, short_digest
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
 from plumbline.train.tasks import IGNORED
@@ -85,37 +78,29 @@ class WindowSetting:
 class WindowRunner:
     """Runner that repeats training steps in portable arithmetic, and stores the evidence."""
 
-    def __init__(self, context: Context, setting: WindowSetting, found: list[dict[str, Any]]) -> None:
+    def __init__(self, context: Context, setting: WindowSetting, found: dict[str, Any]) -> None:
+        """Create the runner; `found` is the evidence so far, to extend."""
         self._context, self._ranks, self._setting, self._found = context, context.ranks, setting, found
-        self._lost: dict[str, str] = {}
-        self._unportable = ""
-        self._differing: list[RankDifference] = []
+        for name in ("windows", "ranks"):
+            found.setdefault(name, [])
 
     def run(self, engine: Callable[[], Engine], at: int, batch: Batch) -> None:
         """Repeat step `at` in portable arithmetic, on a few rows."""
-        if self._lost or self._unportable:
+        found, window, unportable = self._found, None, ""
+        if found.get("lost") or found.get("unportable"):
             return
-        window = None
-        with auxiliary("window", self._context, self._lost):
+        with auxiliary("lost", self._context, found):
             try:
-                if not self._found:
+                if not found["windows"]:
                     check_products(self._ranks.device)
                 window = self._run(engine(), at, batch)
             except UnportableOperationError as error:
-                self._unportable = error.operation
-        self._unportable = next(filter(None, self._ranks.gather(self._unportable)), "")
-        if window is not None and not self._lost and not self._unportable:
-            self._compare_ranks(window)
-            self._found.append(window.to_json())
-
-    def _compare_ranks(self, window: PortableWindow) -> None:
-        """Record the first difference of each process from the majority."""
-        for rank, known, other in unlike_most(self._ranks, window):
-            place = next(window_parts(known, other), None)
-            if place is not None:
-                stage, name = place
-                formats = other_formats(known, other, stage, name)
-                self._differing.append(RankDifference(rank=rank, at=window.at, stage=stage, name=name, formats=formats))
+                unportable = error.operation
+        found["unportable"] = next(filter(None, self._ranks.gather(unportable)), "")
+        if window is not None and not found.get("lost") and not found["unportable"]:
+            differing = parted_processes(self._ranks, PortableEvidence(windows=(window,)))
+            found["ranks"] += [each.to_json() for each in differing]
+            found["windows"].append(window.to_json())
 
     def _run(self, engine: Engine, at: int, batch: Batch) -> PortableWindow:
         setting, alone = self._setting, Ranks(device=self._ranks.device)
@@ -140,19 +125,14 @@ class WindowRunner:
             if setting.evaluate is not None:
                 with evaluated.calls.hook(engine.bare), _mirrored(engine.bare):
                     evaluation, arrays = setting.evaluate(engine, at)
-        step = portable_step(0, recorder.kept, recorder.loss_value)
-        return PortableWindow(
-            at=at, fed=outputs.fed(), training=step.replace(clipped=()), clipped=step.clipped, evaluation=evaluation,
+        return portable_window(at, recorder.kept, recorder.loss_value).replace(
+            fed=outputs.fed(), evaluation=evaluation, formats=outputs.formats,
             evaluated=(*_fed(arrays), *((name, each.digest) for name, each in evaluated.end().items())),
-            formats=outputs.formats,
         )  # fmt: skip
 
-    def evidence(self) -> PortableWindows:
+    def evidence(self) -> PortableEvidence:
         """Return the evidence of all repeated steps (windows) so far."""
-        return PortableWindows(
-            legs=tuple(PortableWindow.model_validate(each) for each in self._found), unportable=self._unportable,
-            lost=self._lost.get("window", ""), ranks=tuple(self._differing),
-        )  # fmt: skip
+        return PortableEvidence.model_validate(self._found)
 
 
 def few_rows(engine: Engine, at: int, batch: Batch) -> Batch:

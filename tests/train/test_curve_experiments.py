@@ -69,7 +69,7 @@ def test_an_unchanged_rerun_has_the_bits_of_the_training(workshop: Workshop, who
     ends = (each.record.evidence.learn.weights_sha256 for each in (whole, again))
     assert len(set(ends)) == (1 if steps == STEPS else 2)
     assert again.record.evidence.probe is None
-    assert again.record.evidence.learn.legs is None
+    assert again.record.evidence.learn.portable is None
     assert not list(missing_evidence(load_record(again.folder), "experiment"))
 
 

@@ -74,7 +74,7 @@ def test_a_copy_of_the_references_numbers_of_last_week_is_invalid(workshop: Work
 
 def test_evidence_without_an_answer_does_not_pass(tonight: Trained, last: Trained) -> None:
     silent = last.probe.replace(portable=last.probe.portable.replace(drawn=None))
-    lost = last.probe.replace(portable=None, lost_legs={"portable": "not enough memory"})
+    lost = last.probe.replace(portable={"windows": [], "lost": "not enough memory"})
     for probe in (silent, lost):
         evidence = last.record.evidence.replace(probe=probe)
         judgement = judged(tonight, in_order(last, evidence=evidence))
@@ -107,7 +107,7 @@ def test_a_training_without_a_round_has_no_draw_and_is_judged_as_ever(workshop: 
 
 
 def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Trained) -> None:
-    """What differs in the legs explains a different answer, and says more."""
+    """What differs in the windows explains a different answer, and says more."""
     with pytest.MonkeyPatch.context() as patch:
         plain, wrong = torch.nn.functional.layer_norm, {"eps": 1e-5}
         patch.setattr(torch.nn.functional, "layer_norm", lambda *given, **named: plain(*given[:4], **(named | wrong)))

@@ -516,27 +516,25 @@ def test_another_machine_than_the_suite_names_is_found_before_anything_is_staged
     "error",
     [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), refused(lambda: torch.empty(1 << 58))],
 )
-def test_a_portable_leg_without_memory_costs_itself_and_not_the_record(
+def test_windows_without_memory_cost_themselves_and_not_the_record(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("plumbline.train.portable.leg.PortableLeg._train", full)
+    monkeypatch.setattr("plumbline.train.portable.probe_windows.ProbeWindows._train", full)
     trained = workshop.train(workshop.spec())
     assert trained.record.exit.status == "completed"
-    assert trained.probe.portable is None
-    assert list(trained.probe.lost_legs) == ["portable"]
+    assert trained.probe.portable.lost
+    assert trained.probe.portable.windows == ()
     assert trained.probe.steps == baseline.probe.steps
     assert trained.probe.evaluation == baseline.probe.evaluation
 
 
-def test_another_error_of_a_portable_leg_is_one_of_the_training(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_error_of_a_window_is_one_of_the_training(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise TrainingFailedError("the loss is nan", code="non-finite", part="probe")
 
-    monkeypatch.setattr("plumbline.train.portable.leg.PortableLeg._train", broken)
+    monkeypatch.setattr("plumbline.train.portable.probe_windows.ProbeWindows._train", broken)
     _, record = failed(workshop, workshop.spec())
     assert record.exit.code == "non-finite"

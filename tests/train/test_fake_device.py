@@ -30,7 +30,7 @@ from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.job import TrainJob, prepare_context
 from plumbline.train.learn import LearnRun
-from plumbline.train.portable import leg
+from plumbline.train.portable import probe_windows
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
@@ -135,7 +135,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
     # A generator's state has no memory here, and so cannot be set.
     patch.setattr(engine_state, "restore_states", lambda _: None)
     # Products have no values here, and so cannot be checked.
-    for module in (windows, leg):
+    for module in (windows, probe_windows):
         patch.setattr(module, "check_products", lambda *_: None)
     job = TrainJob(spec, workshop.out(), workshop.url, workshop.folder / "cache", "here", "r")
     with open_source(spec, workshop.url, job.cache) as source:

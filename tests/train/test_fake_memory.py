@@ -15,7 +15,7 @@ from plumbline.train import model as model_module
 from plumbline.train import probe, summaries
 from plumbline.train.engine import Observer
 from plumbline.train.model import build_on_meta, fit_activations
-from plumbline.train.portable import leg
+from plumbline.train.portable import probe_windows
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
 from tests.train.fake_memory import DEVICE, Counted, Drawn, sized
@@ -34,7 +34,7 @@ def _native(context: Any, spec: RunSpec) -> None:
 
 
 def _portable(context: Any, spec: RunSpec) -> None:
-    trained = leg.PortableLeg(context, spec.probe)
+    trained = probe_windows.ProbeWindows(context, spec.probe)
     assert trained._train(1, frozenset({0})).unportable == ""
 
 
@@ -44,7 +44,7 @@ def _counted(train: Any, layers: int, patch: pytest.MonkeyPatch) -> Counted:
     patch.setattr(nn.Module, "_apply", _apply)
     patch.setattr(model_module, "_MOST_BYTES", 0)
     patch.setattr(summaries, "_MOST_BLOCKS", 1)
-    for module in (leg, probe):
+    for module in (probe_windows, probe):
         patch.setattr(module, "load_weights", lambda *_: None)
     spec = sized("base", layers=layers, length=LENGTH, batch_size=ROWS, probe={"steps": 2})
     counted = Counted()
@@ -58,7 +58,7 @@ _LAYER = 4 * WIDTH * WIDTH + 8 * WIDTH * WIDTH + 13 * WIDTH
 """Parameters of one layer."""
 
 
-def test_a_layer_of_the_portable_leg_adds_its_weights_and_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_of_the_windows_adds_its_weights_and_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, gradients, one copy while clipping, and the input; outputs are hashed and leave no bytes on the host."""
     few, many = (_counted(_portable, layers, monkeypatch) for layers in (1, 2))
     assert many.peak - few.peak <= 8 * (3 * _LAYER + 2 * ROWS * LENGTH * WIDTH)

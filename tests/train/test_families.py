@@ -24,7 +24,7 @@ from plumbline.train import probe, speed
 from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.model import build_model
-from plumbline.train.portable import leg
+from plumbline.train.portable import probe_windows
 from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
@@ -99,7 +99,7 @@ def faulty(monkeypatch, name):
         return model
 
     with monkeypatch.context() as patch:
-        for module in (probe, leg):
+        for module in (probe, probe_windows):
             patch.setattr(module, "build_model", build)
         yield
 
@@ -144,7 +144,7 @@ def test_modernbert_at_production_settings_is_the_plain_model(family_of, tmp_pat
     root, spec = family_of("modernbert")
     asked = {"steps": 10, "precision": "bf16", "attention": attention, "padding": padding}
     found = read_record(train(root, spec.replace(probe=None, speed=asked), tmp_path / "r")).evidence.speed
-    assert (found.legs.lost, found.legs.unportable, found.production.lost) == ("", "", "")
+    assert (found.portable.lost, found.portable.unportable, found.production.lost) == ("", "", "")
     formula = dict(found.production.formula)
     assert {f"forward {ACTIVATIONS['modernbert']}", "forward logits", "loss loss"} <= formula.keys()
     assert {name: error for name, error in formula.items() if error is None or error > 1e-12} == {}

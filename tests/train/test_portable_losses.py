@@ -1,4 +1,4 @@
-"""Losses and further forms of the portable leg: the formulas of torch, and a refusal of all others."""
+"""Losses and further forms of portable windows: the formulas of torch, and a refusal of all others."""
 
 from __future__ import annotations
 

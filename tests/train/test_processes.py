@@ -24,7 +24,7 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.train import engine, speed
-from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.portable.probe_windows import ProbeWindows
 from tests.said import said
 from tests.train.conftest import Trained, Workshop, processes_below
 from tests.train.forked_ranks import run_ranks
@@ -121,7 +121,7 @@ def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Pa
     off, on = found
     for name in ("losses", "gradient_norms", "weights", "generators", "apart"):
         assert getattr(off.trail, name) == getattr(on.trail, name), name
-    assert (on.legs.lost, on.legs.unportable, len(on.legs.legs), on.legs.ranks) == ("", "", 2, ())
+    assert (on.portable.lost, on.portable.unportable, len(on.portable.windows), on.portable.ranks) == ("", "", 2, ())
     assert on.production.repeated
     assert max(error for _, error in on.production.formula) < 1e-12
 
@@ -212,8 +212,8 @@ def test_the_record_has_the_error_of_the_process_that_failed(
 
 
 @contextlib.contextmanager
-def without_memory_for_the_leg(rank: int, folder: Path) -> Iterator[None]:
-    """Let the second process have no memory for its portable leg, and none pickle an array for the others."""
+def without_memory_for_windows(rank: int, folder: Path) -> Iterator[None]:
+    """Let the second process have no memory for the windows of its probe, and none pickle an array for the others."""
     del folder
     pickled = torch.distributed.all_gather_object
 
@@ -227,15 +227,15 @@ def without_memory_for_the_leg(rank: int, folder: Path) -> Iterator[None]:
         raise MemoryError
 
     if rank == 1:
-        PortableLeg._train = full
+        ProbeWindows._train = full
     yield
 
 
-def test_a_leg_that_one_process_has_no_memory_for_costs_the_leg(workshop: Workshop, tmp_path: Path) -> None:
-    codes, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_the_leg)
+def test_windows_that_one_process_has_no_memory_for_cost_the_windows(workshop: Workshop, tmp_path: Path) -> None:
+    codes, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_windows)
     assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
-    assert list(trained.probe.lost_legs) == ["portable"]
-    assert trained.probe.portable is None
+    assert trained.probe.portable.lost
+    assert trained.probe.portable.windows == ()
 
 
 def test_a_training_that_fails_leaves_no_error_to_the_next(workshop: Workshop, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Worksho
     codes, trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
     assert codes == [0, 0]
     for part in (trained.record.evidence.speed, trained.record.evidence.learn):
-        found = part.legs.ranks[0]
+        found = part.portable.ranks[0]
         assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
     loaded = load_record(trained.folder)
     curve, speed = compare(loaded, loaded).causes

@@ -63,14 +63,14 @@ class Shop:
         compile_model(engine, speed)
         start = Start(context.weights, shown_rate(spec.optimizer))
         setting = WindowSetting("speed", start, lambda engine: without_dropout(engine.bare))
-        windows, prover = WindowRunner(context, setting, []), Prover(engine, (0,))
+        windows, prover = WindowRunner(context, setting, {}), Prover(engine, (0,))
         windows.run(lambda: engine, places[0], batch)
         prover.train(0, batch)
         windows.run(lambda: engine, places[1], batch)
         opened = engine if opened is None else make_engine(context, spec, opened, dropout=0.0, steps=10, ranks=Ranks())
         checks = OwnChecks(context, speed, start, prover.proofs).run(engine, lambda: opened, places[1], batch)
         proofs = tuple(map(Proof.model_validate, prover.proofs))
-        return self.trained.record.evidence.speed.replace(legs=windows.evidence(), production=checks, proofs=proofs)
+        return self.trained.record.evidence.speed.replace(portable=windows.evidence(), production=checks, proofs=proofs)
 
     def record(self, shown: SpeedEvidence, **fingerprint: Any) -> LoadedRecord:
         record = self.trained.record
@@ -124,8 +124,8 @@ def judged(left: LoadedRecord, right: LoadedRecord) -> Judgement:
 
 def test_an_honest_training_repeats_itself_and_is_the_plain_model(shop: Shop) -> None:
     speed = shop.trained.record.evidence.speed
-    assert (speed.legs.unportable, speed.legs.lost, speed.production.lost) == ("", "", "")
-    assert [window.at for window in speed.legs.legs] == list(speed_places(shop.trained.record.spec))
+    assert (speed.portable.unportable, speed.portable.lost, speed.production.lost) == ("", "", "")
+    assert [window.step for window in speed.portable.windows] == list(speed_places(shop.trained.record.spec))
     assert speed.production.repeated
     stages = [name.split()[0] for name, _ in speed.production.formula]
     assert list(dict.fromkeys(stages)) == ["forward", "loss", "gradient"]
@@ -201,7 +201,7 @@ def test_a_fault_of_production_kernels_is_named_on_any_machine_and_without_a_ref
 ])  # fmt: skip
 def test_other_settings_are_the_plain_model_too(shop: Shop, changes: dict[str, Any]) -> None:
     shown = shop.shown(**changes)
-    assert (shown.legs.unportable, shown.legs.lost, shown.production.lost) == ("", "", "")
+    assert (shown.portable.unportable, shown.portable.lost, shown.production.lost) == ("", "", "")
     assert max(error for _, error in shown.production.formula) < 1e-12
     assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 
@@ -296,7 +296,7 @@ def test_a_window_that_lacks_memory_leaves_the_loss_scale_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(ModuleDigests, "keep", full)
         shown = shop.shown(precision="fp16")
-    assert "no memory" in shown.legs.lost
+    assert "no memory" in shown.portable.lost
     assert shown.production.lost == ""
     assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 
@@ -316,8 +316,10 @@ def test_a_kernel_that_no_proof_opens_is_measured_beside_modules_that_prove_them
     with monkeypatch.context() as patch:
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", exchanged)
         wrong = shop.record(shop.shown(eager))
+    unopened = Proof(step=0, errors=(), tensors=0, lost="no module is open")
     for found, verdict in ((clean, "pass"), (wrong, "drift")):
-        own = found.record.evidence.speed.replace(legs=clean.record.evidence.speed.legs, proofs=())
+        windows = clean.record.evidence.speed.portable
+        own = found.record.evidence.speed.replace(portable=windows, proofs=(unopened,))
         assert judged(shop.record(own), shop.record(own)).verdict == verdict
 
 

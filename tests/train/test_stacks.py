@@ -35,7 +35,7 @@ from plumbline.train.compat.transformers import attention_of, use_attention_form
 from plumbline.train.families import build_family
 from plumbline.train.model import describe_model
 from plumbline.train.numerics import apply_settings
-from plumbline.train.selfcheck import judge_legs, trained_leg
+from plumbline.train.selfcheck import judge_windows, trained
 from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.session import UpgradeSettings, local_trials
 from tests.flows.small_suite import small_suite
@@ -237,16 +237,18 @@ def test_a_formula_decides_the_selfcheck_and_a_version_only_whether_a_difference
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     apply_settings("fp32", strict=True, part="probe")
-    leg = trained_leg("masked-lm", torch.device("cpu"), "eager", steps=1)
-    (output, digest), *outputs = leg.steps[0].outputs
-    additional = leg.replace(steps=(leg.steps[0].replace(outputs=((output, digest), *outputs, ("idle", digest))),))
-    wrong = leg.replace(steps=(leg.steps[0].replace(outputs=((output, "0" * 16), *outputs)),))
+    found = trained("masked-lm", torch.device("cpu"), "eager", steps=1)
+    (output, digest), *outputs = found.windows[0].outputs
+    additional = found.replace(
+        windows=(found.windows[0].replace(outputs=((output, digest), *outputs, ("idle", digest))),)
+    )
+    wrong = found.replace(windows=(found.windows[0].replace(outputs=((output, "0" * 16), *outputs)),))
     verdicts = {}
     for version in ("2.13.0+cpu", "2.99.0"):
         monkeypatch.setattr(torch, "__version__", version)
-        verdicts[version] = [judge_legs({"masked-lm": one}, steps=1)[0] for one in (leg, additional, wrong)]
+        verdicts[version] = [judge_windows({"masked-lm": one}, steps=1)[0] for one in (found, additional, wrong)]
     assert verdicts == {"2.13.0+cpu": ["pass", "pass", "drift"], "2.99.0": ["pass", "pass", "unknown"]}
-    assert output in judge_legs({"masked-lm": wrong}, steps=1)[1]["masked-lm"]
+    assert output in judge_windows({"masked-lm": wrong}, steps=1)[1]["masked-lm"]
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def class_weights(patch: Patch) -> None:
 
 
 def reversed_labels(patch: Patch) -> None:
-    """Reverse the labels of 16 evaluated rows, behind those of a leg."""
+    """Reverse the labels of 16 evaluated rows, behind those of a window."""
     plain = batches.EvaluationRows.__getitems__
 
     def reverse(self: Any, positions: list[int]) -> Any:
@@ -177,7 +177,7 @@ def margin(patch: Patch) -> None:
 
 
 def moments_lost(patch: Patch) -> None:
-    """Lose the second moments where a checkpoint is saved, between the legs."""
+    """Lose the second moments where a checkpoint is saved, between the windows."""
     plain = learn_module.save_checkpoint
 
     def save(folder: Any, made: Engine, *rest: Any) -> None:
@@ -303,13 +303,13 @@ def test_windows_leave_a_curve_as_it_was(workshop: Workshop, monkeypatch: Patch,
     with_windows = workshop.train(spec).record.evidence.learn
     monkeypatch.setattr(windows.WindowRunner, "run", lambda *_: None)
     without = workshop.train(spec).record.evidence.learn
-    assert [leg.at for leg in with_windows.legs.legs] == [0, 9]
-    assert (with_windows.legs.unportable, with_windows.legs.lost) == ("", "")
-    assert with_windows.replace(legs=None) == without.replace(legs=None)
+    assert [window.step for window in with_windows.portable.windows] == [0, 9]
+    assert (with_windows.portable.unportable, with_windows.portable.lost) == ("", "")
+    assert with_windows.replace(portable=None) == without.replace(portable=None)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
-def test_a_compiled_curve_has_the_masks_and_legs_of_a_plain_one(workshop: Workshop, reference: Trained) -> None:
+def test_a_compiled_curve_has_the_masks_and_windows_of_a_plain_one(workshop: Workshop, reference: Trained) -> None:
     """The compiler of this test keeps the operations as they are, so that bits show what it was given."""
     graphs: list[Any] = []
 
@@ -328,7 +328,7 @@ def test_a_compiled_curve_has_the_masks_and_legs_of_a_plain_one(workshop: Worksh
     assert ours.losses == theirs.losses
     assert ours.weights_sha256 == theirs.weights_sha256
     assert ours.evaluations == theirs.evaluations
-    assert ours.legs == theirs.legs
+    assert ours.portable == theirs.portable
     assert compiled.record.fingerprint.numerics["learn.compiler"] == "keep"
     # Ten steps with new masks need no graph of their own: a step that is a constant would be compiled ten times.
     assert 0 < len(graphs) < 5 * 10
@@ -341,6 +341,6 @@ def test_a_window_whose_gradients_are_not_finite_says_so(workshop: Workshop, mon
         return outputs.loss * (1.0 if len(labels) == RECIPE["batch_size"] else float("nan"))
 
     monkeypatch.setattr(engine.Observer, "loss", loss)
-    legs = workshop.train(spec_of(workshop)).record.evidence.learn.legs.legs
-    assert legs
-    assert {digest for leg in legs for _, digest in leg.training.gradients} == {None}
+    found = workshop.train(spec_of(workshop)).record.evidence.learn.portable.windows
+    assert found
+    assert {digest for window in found for _, digest in window.gradients} == {None}

@@ -87,7 +87,7 @@ def _reversed(batch: Any) -> Any:
 
 
 def learn_with_reversed_labels() -> None:
-    """Reverse four labels of the curve's evaluation, behind the rows of a leg."""
+    """Reverse four labels of the curve's evaluation, behind the rows of a window."""
     wrap_method(
         learn, "evaluate",
         lambda plain: lambda model, rows, **named: _fed(lambda: plain(model, rows, **named), _reversed),

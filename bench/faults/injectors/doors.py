@@ -354,7 +354,7 @@ KERNELS = _entries({
     "softmax_skips_its_tail": "operator", "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer",
     "linear_loses_gradients": "gradient", "one_layer_norm_with_other_eps": "operator",
 })  # fmt: skip
-"""Native kernels that compute wrongly beside equal portable legs, and a formula that shows behind its own module."""
+"""Native kernels that compute wrongly beside equal portable windows, and a formula that shows behind its own module."""
 LOST = (
     Entry(
         "checks-out-of-memory-beside-a-silu", "doors", "operator",

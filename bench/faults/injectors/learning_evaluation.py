@@ -19,7 +19,7 @@ _KEPT = 0.6
 
 
 def _reports(change: Callable[[Any, Any], dict[str, float]]) -> None:
-    """Let evaluations of the curve report what `change(evidence, arrays)` returns; those of legs are unchanged."""
+    """Let evaluations of the curve report what `change(evidence, arrays)` returns; those of windows are unchanged."""
 
     def wrap(evaluate: Any) -> Any:
         def reported(model: Any, rows: Any, **named: Any) -> Any:

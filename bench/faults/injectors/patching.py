@@ -8,7 +8,7 @@ from typing import Any
 
 TRAINER = (
     "batches", "context", "engine", "evaluation", "experiment", "job", "model", "numerics", "optimizers",
-    "portable.leg", "probe", "speed", "weights", "mantissa",
+    "portable.probe_windows", "probe", "speed", "weights", "mantissa",
 )  # fmt: skip
 
 
@@ -56,11 +56,11 @@ def after_build(change: Callable[[Any], None]) -> None:
 
         return loaded
 
-    replace_everywhere("load_weights", wrap, among=("probe", "portable.leg", "speed"))
+    replace_everywhere("load_weights", wrap, among=("probe", "portable.probe_windows", "speed"))
 
 
 def during(part: str, first: int = 0) -> Callable[[], bool]:
-    """Return a function that says whether a step of `part` is under way, from step `first` on; its legs count."""
+    """Return a function that says whether a step of `part` is under way, from step `first` on; its windows count."""
     now: list[Any] = ["", -1]
 
     def wrap(step: Any) -> Any:

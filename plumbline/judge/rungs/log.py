@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.portable import other_software
-from plumbline.judge.rungs.windows import Part
+from plumbline.judge.rungs.order import other_software
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence
@@ -28,6 +27,7 @@ from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
+Part = Literal["speed", "learn"]
 _WHOLE = "whole"
 """Name of the digest of a whole batch, where its other fields have none of their own."""
 

@@ -6,7 +6,7 @@ import math
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.portable import proven_steps
+from plumbline.judge.rungs.windows import proven_steps
 from plumbline.schema.fact import fact
 from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import Divergence, Finding

@@ -12,6 +12,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.portable_parts import parts
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, Precision
@@ -139,3 +140,25 @@ def _off_draws(part: str, proof: Proof, draws: Draws) -> Mismatch:
     )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
     return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")
+
+
+def draw_findings(pair: Pair) -> list[Finding]:
+    """Return a finding if the candidate failed the round's randomized check.
+
+    Equal windows imply equal answers of an honest training; unequal ones are findings of their own.
+    """
+    sides = [side.record for side in (pair.reference, pair.candidate)]
+    if pair.probes is None or not sides[0].round_id or any(side.experiment is not None for side in sides):
+        return []
+    left, right = (probe.portable for probe in pair.probes)
+    asked, given = (side.drawn if side is not None else None for side in (left, right))
+    is_apart = left is not None and right is not None and next(parts(left, right), None) is not None
+    is_explained = is_apart or (right is not None and left is not None and right.unportable)
+    if sides[0].round_id != sides[1].round_id or asked is None or asked == given or is_explained:
+        return []
+    finding = Finding(
+        check="record.draw", outcome="invalid", metric=fact("windows.draw"), observed=given, limit=asked,
+        detail=fact("windows.answered"),
+    )  # fmt: skip
+    missing = finding.replace(outcome="inconclusive", detail=fact("windows.unanswered"))
+    return [missing if given is None else finding]

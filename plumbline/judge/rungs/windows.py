@@ -1,25 +1,28 @@
-"""Compare training steps that both sides repeated in portable arithmetic ("windows").
+"""Compare training steps that both sides repeated in portable arithmetic ("windows"), of any part.
 
-Each window starts from the same weights and moments on both sides, so that a place does not inherit an earlier
-difference. Where torch or transformers differ in version, a different order of the same operations changes bits too:
-there, and only there, a difference within rounding proves nothing.
+Portable arithmetic has the same bits on every CPU and GPU: equal bits prove equal formulas, different bits a real
+difference. No tolerance is used here, but for a different order of the same operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from dataclasses import replace
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
-from plumbline.judge.rungs.portable import other_software, sizes
-from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import LearnEvidence, PortableWindow, PortableWindows
+from plumbline.judge.rungs.order import Part, common_windows, first_apart, other_software, sides_of
+from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import CLIPPED, DROPOUT_INPUT, DROPOUT_MASK, other_formats, window_parts
+from plumbline.schema.portable_parts import (
+    CLIPPED,
+    DROPOUT_INPUT,
+    DROPOUT_MASK,
+    first_steps,
+    other_formats,
+    window_parts,
+)
 from plumbline.schema.task import draws_labels
-from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[Stage, CauseCode] = {
@@ -28,12 +31,7 @@ _CODES: dict[Stage, CauseCode] = {
 _RESTORED: dict[str, CauseCode] = {
     "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
 }  # fmt: skip
-_COUNTED = ("inputs", "labels", "evaluation")
-"""Parts of an evaluation that no module computes: what it reads, and how it counts."""
 _INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
-
-
-Part = Literal["speed", "learn"]
 
 
 def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
@@ -41,120 +39,118 @@ def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
     return (left, right) if left is not None and right is not None else None
 
 
-def windows_of(side: LoadedRecord, part: Part) -> PortableWindows | None:
-    """Return a training part's portable repetitions, if the part trained."""
-    found = side.record.evidence.speed if part == "speed" else side.record.evidence.learn
-    return found.legs if found is not None else None
-
-
-def _sides(pair: Pair, part: Part) -> Iterator[tuple[str, PortableWindows]]:
-    for name, side in (("reference", pair.reference), ("candidate", pair.candidate)):
-        if (found := windows_of(side, part)) is not None:
-            yield name, found
-
-
-def _common(pair: Pair, part: Part) -> Iterator[tuple[PortableWindow, PortableWindow]]:
-    """Yield the portable repetitions of the same step on both sides."""
-    sides = [found for _, found in _sides(pair, part)]
-    if len(sides) == 2:
-        theirs = {window.at: window for window in sides[1].legs}
-        yield from ((window, theirs[window.at]) for window in sides[0].legs if window.at in theirs)
-
-
 def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
-    """Return the first difference in repeated steps, between processes or sides."""
-    if (differing := _rank(pair, part)) is not None:
-        return differing
-    for ours, theirs in _common(pair, part):
-        place = next(window_parts(ours, theirs), None)
-        if place is not None and not _is_order(pair, part, ours, theirs, place):
-            stage, name = place
-            types = other_formats(ours, theirs, stage, name)
-            fields = tuple(other for known, other in window_parts(ours, theirs) if known == "batch")
-            code, why = _of_batch(pair, fields) if fields else _named(stage, name, types)
-            if name.endswith(DROPOUT_INPUT) and any(name not in dict(leg.training.outputs) for leg in (ours, theirs)):
-                name = name.removesuffix(DROPOUT_INPUT)  # only one side calls it
-                code, why = "rng", fact("curve-legs.mask", name=name)
-            name = "clipping" if name.startswith(CLIPPED) else name
-            evidence = (fact("curve-legs.equal-up-to", stage=stage, step=ours.at),)
-            return _mismatch(part, Suspicion(code, why, evidence, (_place(name),), shown=True), ours.at, stage)
+    """Return the first difference in a part's windows: of a device, of processes, or of the sides."""
+    if (within := side_mismatch(pair, part)) is not None:
+        return within
+    windows = first_apart(pair, part)
+    if windows is None:
+        return None
+    places = list(window_parts(*windows))
+    stage, name = places[0]
+    fields = tuple(name for stage, name in places if stage == "batch")
+    code, why = _of_batch(pair, fields) if fields else _named(stage, name, other_formats(*windows, stage, name))
+    if name.endswith(DROPOUT_INPUT) and any(name not in dict(window.outputs) for window in windows):
+        name = name.removesuffix(DROPOUT_INPUT)  # only one side calls it
+        code, why = "rng", fact("windows.mask", name=name)
+    evidence = (fact("windows.equal-up-to", stage=stage, step=windows[0].step),)
+    return _mismatch(part, Suspicion(code, why, evidence, (name,), shown=True), windows[0].step, stage)
+
+
+def side_mismatch(pair: Pair, part: Part) -> Mismatch | None:
+    """Return a mismatch if a device does not repeat its bits, or a process differs from the others.
+
+    Processes with different batches cannot repeat each other: then only the different batch is reported. If the sides
+    differ at an earlier step, the others may be the ones that are right.
+    """
+    sides = sides_of(pair, part)
+    if part == "probe" and (len(sides) < 2 or any(left.batch != right.batch for left, right in pair.common[:1])):
+        return None
+    if unsteady := [name for name, found in sides if found.repeated is False]:
+        return _of_device(" and ".join(unsteady))
+    apart = first_apart(pair, part)
+    for side, found in ((side, rank) for side, windows in sides for rank in windows.ranks[:1]):
+        if apart is None or found.at <= apart[0].step:
+            stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
+            is_fed = stage == "batch"
+            code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
+            why = fact("windows.rank", rank=found.rank, side=side, part=reason)
+            return replace(
+                _mismatch(part, Suspicion(code, why, (), (found.name,), shown=True), found.at, stage), basis="given"
+            )
     return None
 
 
+def _of_device(side: str) -> Mismatch:
+    finding = Finding(
+        check="probe.device", outcome="drift", metric=fact("windows.repetitions"), observed=0, limit=1,
+        detail=fact("windows.on-device", side=side),
+    )  # fmt: skip
+    suspicion = Suspicion("device", fact("windows.device", side=side), (fact("windows.one-result"),), shown=True)
+    at = Divergence(stage="forward", step=0, at="device")
+    return Mismatch("forward", at, (finding,), (suspicion,), basis="given")
+
+
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
-    """Return cause and reason if a repeated step read a different batch."""
+    """Return cause and reason if a window read a different batch."""
     code = code_of_fields(fields, masked=draws_labels(pair.reference.record.spec.task))
-    return code, fact("curve-legs.batch", fields=", ".join(fields))
+    return code, fact("windows.batch", fields=", ".join(fields))
 
 
 def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[CauseCode, Statement]:
-    """Return cause and reason of a repeated step's first different tensor."""
+    """Return cause and reason of a window's first different tensor."""
     if formats is not None:
         return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
-    if stage == "forward" and name.endswith(DROPOUT_INPUT):
-        return "operator", fact("curve-legs.forward", name=_place(name))
     if stage == "forward" and name.endswith(DROPOUT_MASK):
-        return "rng", fact("curve-legs.mask", name=_place(name))
+        return "rng", fact("windows.mask", name=_place(name))
     if name.startswith(CLIPPED):
-        return "gradient", fact("curve-legs.clipping")
+        return "gradient", fact("windows.clipping")
     if stage == "evaluation" and name == "labels":
-        return "data.labels", fact("curve-legs.evaluated-labels")
-    return _CODES[stage], fact(f"curve-legs.{stage}", name=name)
+        return "data.labels", fact("windows.evaluated-labels")
+    return _CODES[stage], fact(f"windows.{stage}", name=_place(name))
 
 
 def _place(name: str) -> str:
     """Return the module that computes a tensor."""
+    if name.startswith(CLIPPED):
+        return "clipping"
     return name.rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name.removesuffix(DROPOUT_MASK)
 
 
 def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
+    name = _place(suspicion.names[0])
     finding = Finding(
-        check=f"{part}.portable", outcome="drift", metric=fact("curve-legs.bits", stage=stage, step=step, part=part),
-        observed=suspicion.names[0], limit="equal", detail=fact("portable.no-rounding"),
+        check=f"{part}.portable", outcome="drift", metric=fact("windows.bits", stage=stage, step=step, part=part),
+        observed=name, limit="equal", detail=fact("windows.no-rounding"),
     )  # fmt: skip
-    at = Divergence(stage="learn" if part == "learn" else stage, step=step, at=suspicion.names[0])
-    return Mismatch(part, at, (finding,), (suspicion,), basis="given")
+    at, suspicions = Divergence(stage=stage, step=step, at=name), (replace(suspicion, names=(name,)),)
+    if part == "probe":
+        rung = "clipped" if name == "clipping" else stage
+        return Mismatch(rung, at, (finding,), suspicions, basis="portable", is_certain=True)
+    at = at.replace(stage="learn") if part == "learn" else at
+    return Mismatch(part, at, (finding,), suspicions, basis="given")
 
 
-def _rank(pair: Pair, part: Part) -> Mismatch | None:
-    """Return a mismatch if one process's repeated steps differ from the others'."""
-    for side, windows in _sides(pair, part):
-        for found in windows.ranks[:1]:
-            stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
-            is_fed = stage == "batch"
-            code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
-            why = fact("curve-legs.rank", rank=found.rank, side=side, part=reason)
-            return _mismatch(part, Suspicion(code, why, (), (_place(found.name),), shown=True), found.at, stage)
-    return None
+def _num_equal(pair: Pair, part: Part) -> int:
+    """Return the number of windows with equal bits."""
+    return sum(next(window_parts(*windows), None) is None for windows in common_windows(pair, part))
 
 
-def _is_order(pair: Pair, part: Part, ours: PortableWindow, theirs: PortableWindow, place: tuple[Stage, str]) -> bool:
-    """Return whether package versions explain a different order of operations.
-
-    An evaluation may differ first: it runs with biases that the step updated, which initially are zero.
-    """
-    stage, name = place
-    if not other_software(pair) or stage == "batch" or (stage == "evaluation" and name in _COUNTED):
-        return False
-    spec = pair.reference.record.spec
-    setting, found = (spec.speed if part == "speed" else spec.learn), sizes(ours.training, theirs.training, stage)
-    if stage == "evaluation" and ours.evaluation is not None and theirs.evaluation is not None:
-        found = [relative(ours.evaluation.loss, theirs.evaluation.loss)]
-    kind = {"forward": "forward", "optimizer": "weight", "evaluation": "loss"}.get(stage, "gradient")
-    return bool(found) and all(size <= floor_of(kind, setting.precision if setting else "fp32") for size in found)
-
-
-def _proven(pair: Pair, part: Part) -> int:
-    """Return the number of repeated steps with equal bits."""
-    return sum(next(window_parts(ours, theirs), None) is None for ours, theirs in _common(pair, part))
+def proven_steps(pair: Pair) -> int:
+    """Return the number of the probe's first steps with formulas proven equal."""
+    sides, num = [found for _, found in sides_of(pair, "probe")], _num_equal(pair, "probe")
+    is_whole = num == len(common_windows(pair, "probe")) and not any(found.unportable for found in sides)
+    if len(sides) < 2 or not is_whole or side_mismatch(pair, "probe") is not None:
+        return 0
+    return min(map(first_steps, sides))
 
 
 def lost_windows(pair: Pair, part: Part) -> str:
-    """Return why a training part has no comparable portable repetitions, or "".
+    """Return why a part has no comparable windows, or "".
 
     An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason.
     """
-    found = [windows for _, windows in _sides(pair, part)]
+    found = [windows for _, windows in sides_of(pair, part)]
     why = next((windows.lost for windows in found if windows.lost), "")
     if not why and not all(windows.unportable for windows in found) and not other_software(pair):
         why = next((windows.unportable for windows in found if windows.unportable), "")
@@ -162,25 +158,33 @@ def lost_windows(pair: Pair, part: Part) -> str:
 
 
 def window_findings(pair: Pair, part: Part) -> list[Finding]:
-    """Return the proof that both sides compute equal formulas."""
-    num, places = _proven(pair, part), len(list(_common(pair, part)))
-    if not num:
-        return []
-    metric = fact("curve-legs.equal", part=part)
-    return [Finding(check=f"{part}.portable", outcome="pass", metric=metric, observed=num, limit=places)]
+    """Return the proof that both sides compute equal formulas, or what prevents it in the probe."""
+    check, findings = f"{part}.portable", list[Finding]()
+    if num := _num_equal(pair, part):
+        metric, places = fact("windows.equal", part=part), len(common_windows(pair, part))
+        findings.append(Finding(check=check, outcome="pass", metric=metric, observed=num, limit=places))
+    for side, found in sides_of(pair, part) if part == "probe" else ():
+        if found.unportable:
+            findings.append(
+                Finding(
+                    check=check, outcome="inconclusive", metric=fact("windows.operations-without-form"),
+                    observed=found.unportable,
+                    detail=fact("windows.no-form", side=side, operation=found.unportable),
+                )
+            )  # fmt: skip
+    return findings
 
 
 def window_notes(pair: Pair, part: Part) -> list[Note]:
-    """Describe what portable repetitions prove about a training part."""
-    spec, notes = pair.reference.record.spec, list[Note]()
-    setting = spec.speed if part == "speed" else spec.learn
-    if num := _proven(pair, part):
+    """Describe what windows prove about a part."""
+    setting, notes = getattr(pair.reference.record.spec, part), list[Note]()
+    if num := _num_equal(pair, part):
         precision = setting.precision if setting else ""
-        text = fact("curve-legs.proven", num=num, precision=precision, part=part)
+        text = fact("windows.proven", num=num, precision=precision, part=part)
         notes.append(Note(code="portable", text=text))
-    for side, windows in _sides(pair, part):
+    for side, windows in sides_of(pair, part):
         if why := windows.unportable or windows.lost:
-            notes.append(Note(text=fact("curve-legs.ended", side=side, why=why, part=part)))
+            notes.append(Note(text=fact("windows.ended", side=side, why=why, part=part)))
     return notes
 
 
@@ -192,19 +196,19 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
     for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
         for part in curve.resumed_wrongly[: 0 if parted else 1]:
             step = curve.resumed_at[-1] if curve.resumed_at else 0
-            why = fact("curve-legs.resumed", side=side, part=part, step=step)
+            why = fact("windows.resumed", side=side, part=part, step=step)
             return _of_state("learn.resume", _RESTORED.get(part, "unattributed"), why, step, part)
         wrong = [found for found in curve.inconsistent if (found.event == "processes") is parted]
         for found in sorted(wrong, key=lambda found: (found.step, found.rank))[:1]:
             is_evaluation = (found.part, found.event) == ("weights", "evaluation")
             code = "evaluation" if is_evaluation else _INCONSISTENT.get(found.part, "optimizer")
             code = "weights.init" if parted and found.step == 0 else code
-            why = fact(f"curve-legs.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
+            why = fact(f"windows.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
             return _of_state("learn.state", code, why, found.step, found.part)
     return None
 
 
 def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str) -> Mismatch:
-    finding = Finding(check=check, outcome="drift", metric=fact("curve-legs.own-state"), observed=part)
+    finding = Finding(check=check, outcome="drift", metric=fact("windows.own-state"), observed=part)
     at = Divergence(stage="learn", step=step, at=part)
     return Mismatch("learn", at, (finding,), (Suspicion(code, why, names=(part,), shown=True),), basis="given")

@@ -1,17 +1,19 @@
-"""Digests and sketches of a step computed in portable arithmetic."""
+"""Windows: digests and sketches of a step computed in portable arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import PortableStep
+from plumbline.schema.evidence import PortableEvidence, PortableWindow, RankDifference
+from plumbline.schema.portable_parts import common, other_formats, window_parts
 from plumbline.schema.sketch import reduced
 from plumbline.train.digests import finite
+from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Stage
 from plumbline.train.summaries import Summary
 
@@ -51,11 +53,11 @@ def digested(summaries: Mapping[str, Summary]) -> dict[str, Digested]:
     }
 
 
-def portable_step(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableStep:
-    """Return the digests and sketches of a recorded step."""
+def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableWindow:
+    """Return the window of a recorded step."""
     named = {stage: tuple((name, each.digest) for name, each in found.items()) for stage, found in kept.items()}
     stages: tuple[Stage, ...] = ("forward", "gradient", "weight")
-    return PortableStep(
+    return PortableWindow(
         step=step, loss=None if finite(loss) is None else loss.hex(), outputs=named["forward"],
         gradients=named["gradient"], clipped=named["clipped"], weights=named["weight"],
         sketches=tuple(
@@ -65,3 +67,27 @@ def portable_step(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss:
             if each.sketch is not None
         ),
     )  # fmt: skip
+
+
+def parted_processes(ranks: Ranks, own: PortableEvidence) -> Iterator[RankDifference]:
+    """Yield the first difference of each process from most others."""
+    digests = ranks.gather(digest_json(own.to_json()))
+    usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
+    if len(set(digests)) > 1:
+        sides = [PortableEvidence.model_validate(each) for each in ranks.gather(own.to_json())]
+        known = sides[digests.index(usual)]
+        for rank, (digest, other) in enumerate(zip(digests, sides, strict=True)):
+            if digest != usual and (found := _first_difference(rank, known, other)) is not None:
+                yield found
+
+
+def _first_difference(rank: int, known: PortableEvidence, other: PortableEvidence) -> RankDifference | None:
+    """Return where a process first differs; a limit of time may end its windows earlier."""
+    for windows in common(known, other):
+        for stage, name in window_parts(*windows):
+            formats = other_formats(*windows, stage, name)
+            return RankDifference(rank=rank, at=windows[0].step, stage=stage, name=name, formats=formats)
+    if known.unportable == other.unportable:
+        return None
+    stops = other.unportable or known.unportable
+    return RankDifference(rank=rank, at=len(other.windows), stage="forward", name=stops)

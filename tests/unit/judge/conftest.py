@@ -21,6 +21,7 @@ from plumbline.schema.spec import RunSpec
 
 STEPS, BATCH, LENGTH, WIDTH, LABELS = 6, 4, 8, 16, 2
 ROWS, EVALUATION_ROWS, SHARD = 24, 6, 8
+PROOFS = ({"step": 0, "errors": (), "tensors": 1},)
 MODULES = (("embed", "Embedding"), ("layer.linear", "Linear"), ("layer.norm", "LayerNorm"), ("head", "Linear"))
 GENERATORS = {"python": "1" * 64, "numpy": "2" * 64}
 SETTINGS = {"class": "AdamW", "betas.0": 0.9, "betas.1": 0.999, "eps": 1e-8}
@@ -57,8 +58,8 @@ class Plan:
     evaluation_mode: bool = False
     evaluation_rows: int = EVALUATION_ROWS
     tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
-    leg: bool = True
-    """Whether the probe has a portable leg."""
+    has_windows: bool = True
+    """Whether the probe has portable windows."""
     portable: dict[str, str | None] = field(default_factory=dict)
     """Portable digests by `step/kind/name` that are not the reference's."""
     portable_sketches: dict[str, float] = field(default_factory=dict)
@@ -92,7 +93,7 @@ def spec() -> RunSpec:
 
 
 def _portable(plan: Plan) -> dict[str, Any]:
-    """Return two steps of a portable leg, changed by the plan."""
+    """Return two windows of a probe, changed by the plan."""
 
     def digests(step: int, kind: str, names: list[str]) -> list[tuple[str, str | None]]:
         return [
@@ -109,17 +110,18 @@ def _portable(plan: Plan) -> dict[str, Any]:
             if plan.has_portable_sketches
         ]
 
-    steps = [
+    windows = [
         {
             "step": step, "sketches": sketches(step),
             "loss": plan.portable.get(f"{step}/loss", "0x1.8p-1" if plan.loss_factor == 1 else plan.loss_factor.hex()),
             "outputs": digests(step, "outputs", [name for name, _ in MODULES]) if step == 0 else [],
             "gradients": digests(step, "gradients", list(PARAMETERS)),
+            "clipped": digests(step, "clipped", list(PARAMETERS)),
             "weights": digests(step, "weights", list(PARAMETERS)),
         }
         for step in range(2)
     ]  # fmt: skip
-    return {"slices": 2, "steps": steps, "repeated": plan.repeated, "unportable": plan.unportable}
+    return {"slices": 2, "windows": windows, "repeated": plan.repeated, "unportable": plan.unportable}
 
 
 def _product(left: Any, right: Any) -> Any:
@@ -266,7 +268,7 @@ def _trained(plan: Plan) -> LoadedRecord:
             "weights_sha256": digest_json([p["sha256"] for p in parameters]),
         },
         "probe": {
-            "steps": training.steps, "taps": training.taps, "portable": _portable(plan) if plan.leg else None,
+            "steps": training.steps, "taps": training.taps, "portable": _portable(plan) if plan.has_windows else None,
             "optimizer": [{
                 "settings": SETTINGS | {"lr": plan.rates[0], "weight_decay": plan.decay},
                 "parameters": list(PARAMETERS),
@@ -276,7 +278,7 @@ def _trained(plan: Plan) -> LoadedRecord:
                 "training_mode": plan.evaluation_mode, "predictions_sha256": digest_array(logits.argmax(1)),
                 "logits_sha256": digest_array(logits), "loss": float(np.abs(logits).mean()), "accuracy": 0.5,
             },
-            "recounted": (float(np.abs(logits).mean()), 0.5),
+            "recounted": (float(np.abs(logits).mean()), 0.5), "proofs": PROOFS,
         },
     }  # fmt: skip
     fingerprint = {

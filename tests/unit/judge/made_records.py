@@ -14,7 +14,7 @@ from plumbline.schema.sketch import marks_of
 from plumbline.schema.verdict import Judgement
 from tests.kept_results import kept
 
-from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
+from .conftest import EVALUATION_ROWS, PROOFS, STEPS, make_record, other_kernel
 
 compare = kept(compare)
 
@@ -42,19 +42,28 @@ def evaluation(step: int, num_rows: int = EVALUATION_ROWS) -> Content:
     }  # fmt: skip
 
 
+def windows(*steps: int, **changes: Any) -> Content:
+    """Return the windows of a part at these steps, each with these changes."""
+    window = {
+        "loss": "0x1p-1", "outputs": [["embed", "a" * 16], ["head", "b" * 16]],
+        "gradients": [["head.weight", "c" * 16]], "weights": [["head.weight", "d" * 16]],
+    }  # fmt: skip
+    return {"windows": [{**window, "step": step, **changes} for step in steps]}
+
+
 def _of_all_parts(content: Content) -> None:
     spec = make_record().record.spec.replace(learn=LEARN, speed=SPEED)
     content.update(spec=spec.model_dump(), spec_sha256=spec.digest)
     content["evidence"]["learn"] = {
         "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
         "learning_rates": [1e-3] * 8, "batches": LOG, "rows": LOG, "labels": LOG, "start_sha256": "e" * 64,
-        "dropout": [0.1],
+        "dropout": [0.1], "portable": windows(0, 7), "proofs": PROOFS,
     }  # fmt: skip
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
-        "trail": speed_trail(content),
-        "legs": {"legs": [], "lost": "out of memory"}, "production": {"lost": "out of memory"},
+        "trail": speed_trail(content), "proofs": PROOFS,
+        "portable": {"windows": [], "lost": "out of memory"}, "production": {"lost": "out of memory"},
     }  # fmt: skip
 
 

@@ -86,9 +86,11 @@ def test_numbers_have_no_limit_between_kernels_and_none_may_differ_on_equal_mach
     assert judgement.verdict == "pass"
     assert [note.code for note in judgement.notes] == ["portable", "rounding"]
     assert compare(reference, make_record(**changes)).verdict == "drift"
-    # Nothing exact is left to compare without a leg.
-    bare = make_record(leg=False)
-    assert compare(bare, make_record(**changes, leg=False, fingerprint=other_kernel())).verdict == "inconclusive"
+    # Nothing exact is left to compare without windows.
+    bare = make_record(has_windows=False)
+    assert (
+        compare(bare, make_record(**changes, has_windows=False, fingerprint=other_kernel())).verdict == "inconclusive"
+    )
 
 
 def tap(error: float, limit: float = 1e-6) -> TapError:

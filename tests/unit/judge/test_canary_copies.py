@@ -69,7 +69,7 @@ def test_each_copy_of_a_probe_has_one_fault() -> None:
         assert (copy.batches["row_ids"] == original.batches["row_ids"][list(order)]).all()
         assert other.taps == probe.taps
         assert other.portable is not None
-        for step, known in zip(other.portable.steps, probe.portable.steps, strict=True):
+        for step, known in zip(other.portable.windows, probe.portable.windows, strict=True):
             off = [name for name, bits in step.outputs if bits != dict(known.outputs)[name]]
             assert off == ["layer.norm"] * (copy is eps and step.step == 0)
             for key, numbers in step.sketches:

@@ -71,11 +71,11 @@ FAULTS = {
 @pytest.fixture
 def reference() -> LoadedRecord:
     """Return a record that has measured the bits that its products keep."""
-    return make_record(leg=False, fingerprint={"mantissa_bits": {"linear": 23}})
+    return make_record(has_windows=False, fingerprint={"mantissa_bits": {"linear": 23}})
 
 
 def plan_of(*faults: Fault) -> Plan:
-    plan = Plan(leg=False)
+    plan = Plan(has_windows=False)
     for each in faults:
         for name, value in each.changes.items():
             old = getattr(plan, name)
@@ -217,9 +217,12 @@ def test_a_run_that_varies_keeps_only_the_causes_before_it_varies(
     assert set(named(state)) == codes
 
 
-def test_a_portable_leg_that_does_not_repeat_is_no_cause_beside_a_run_that_varies() -> None:
-    reference, plan = make_record(leg=True), Plan(leg=True, repeated=False, labels=FAULTS["labels"].changes["labels"])
-    again = replace(plan, leg=False, gradient_factor_at=4)
+def test_windows_that_do_not_repeat_are_no_cause_beside_a_run_that_varies() -> None:
+    reference, plan = (
+        make_record(has_windows=True),
+        Plan(has_windows=True, repeated=False, labels=FAULTS["labels"].changes["labels"]),
+    )
+    again = replace(plan, has_windows=False, gradient_factor_at=4)
     state, _ = run(reference, plan, lambda request: experiment_record(again, request), budget=1)
     assert set(named(state)) == {"nondeterminism", "data.labels"}
 

@@ -72,14 +72,16 @@ def test_a_rerun_in_another_number_of_processes_shows_no_nondeterminism(referenc
     assert "different machine: num_processes: 2 → 1" in said(cause.tried)[-1]
 
 
-def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run_does_not_either() -> None:
-    left = make_record(leg=True)
-    plan = Plan(leg=True, repeated=False, gradient_factor=1.001)
-    again = replace(plan, gradient_factor=1.002, leg=False)  # experiments have no portable leg
+def test_windows_that_do_not_repeat_themselves_add_no_device_where_the_run_does_not_either() -> None:
+    left = make_record(has_windows=True)
+    plan = Plan(has_windows=True, repeated=False, gradient_factor=1.001)
+    again = replace(plan, gradient_factor=1.002, has_windows=False)  # experiments have no windows
     state, _ = confirm(left, plan, lambda request: experiment_record(again, request))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("nondeterminism", "confirmed")]
     steady, _ = confirm(
-        left, Plan(leg=True, repeated=False), lambda request: experiment_record(Plan(leg=False), request)
+        left,
+        Plan(has_windows=True, repeated=False),
+        lambda request: experiment_record(Plan(has_windows=False), request),
     )
     assert [cause.code for cause in steady.judgement.causes] == ["device"]
 
@@ -89,27 +91,27 @@ def test_a_portable_leg_that_does_not_repeat_itself_adds_no_device_where_the_run
     [
         ("0/outputs/layer.norm", "same", ("operator", "confirmed")),
         ("0/gradients/layer.linear.weight", "same", ("gradient", "confirmed")),
-        ("0/weights/head.weight", "same", ("optimizer", "likely")),  # or clipping, which no portable bit shows
+        ("0/weights/head.weight", "same", ("optimizer", "confirmed")),
         ("0/outputs/layer.norm", "none", ("operator", "likely")),
         ("0/outputs/layer.norm", "reference", ("nondeterminism", "confirmed")),
     ],
 )
-def test_a_difference_of_portable_bits_alone_is_looked_for_in_the_leg_of_the_rerun(
+def test_a_difference_of_portable_bits_alone_is_looked_for_in_the_windows_of_the_rerun(
     place: str, in_rerun: str, cause: tuple[str, str]
 ) -> None:
-    plan = Plan(leg=True, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
-    again = {"same": plan, "none": replace(plan, leg=False), "reference": replace(plan, portable={})}[in_rerun]
+    plan = Plan(has_windows=True, portable={place: "f" * 16}, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
+    again = {"same": plan, "none": replace(plan, has_windows=False), "reference": replace(plan, portable={})}[in_rerun]
 
     def run(request: Request) -> LoadedRecord:
-        return experiment_record(again if request.experiment.portable else replace(plan, leg=False), request)
+        return experiment_record(again if request.experiment.portable else replace(plan, has_windows=False), request)
 
-    state, asked = confirm(make_record(leg=True), plan, run)
+    state, asked = confirm(make_record(has_windows=True), plan, run)
     assert [(each.code, each.sure) for each in state.judgement.causes] == [cause]
     assert asked[0].experiment.portable
     assert not any(request.experiment.portable for request in asked[1:])
 
 
-def test_a_native_difference_is_tested_without_a_leg(reference: LoadedRecord) -> None:
+def test_a_native_difference_is_tested_without_windows(reference: LoadedRecord) -> None:
     plan = Plan(noise={"layer.norm": 1e-3})
     _, asked = confirm(reference, plan, snapping(plan, noise={}))
     assert not any(request.experiment.portable for request in asked)

@@ -17,7 +17,7 @@ from tests.kept_results import keep, kept
 from tests.said import failures_of, said
 
 from .conftest import make_record, other_kernel
-from .made_records import learned
+from .made_records import learned, windows
 from .rung_records import END
 from .test_causes import failed
 
@@ -27,13 +27,6 @@ CURVE = 8
 LOSSES = tuple(0.7 - 0.01 * step for step in range(CURVE))
 LOG = [f"{step:016x}" for step in range(CURVE)]
 OTHER_LOG = [*LOG[:3], "f" * 16, *LOG[4:]]
-LEG: dict[str, Any] = {
-    "at": 5, "clipped": [], "evaluated": [], "evaluation": END | {"step": 5},
-    "training": {
-        "step": 0, "loss": "0x1p-1", "outputs": [["embed", "a" * 16]], "gradients": [["embed.weight", "b" * 16]],
-        "weights": [["embed.weight", "c" * 16]],
-    },
-}  # fmt: skip
 
 
 def curve(parted: int | None = None, **changes: Any) -> LoadedRecord:
@@ -48,13 +41,17 @@ def curve(parted: int | None = None, **changes: Any) -> LoadedRecord:
     return learned(0.85, losses, "a" if parted is None else "b", **given)
 
 
-def legs(**changes: Any) -> dict[str, Any]:
-    """Return the evidence of one window whose training has these changes."""
-    return {"legs": {"legs": [LEG | {"training": LEG["training"] | changes}]}}
+def at_five(**changes: Any) -> dict[str, Any]:
+    """Return the evidence of one window with these changes."""
+    plain = {
+        "outputs": [["embed", "a" * 16]], "gradients": [["embed.weight", "b" * 16]],
+        "weights": [["embed.weight", "c" * 16]], "evaluation": END | {"step": 5},
+    }  # fmt: skip
+    return {"portable": windows(5, **(plain | changes))}
 
 
-REFERENCE = curve(**legs())
-SHOWN = curve(5, **legs(outputs=[["embed", "f" * 16]]))
+REFERENCE = curve(**at_five())
+SHOWN = curve(5, **at_five(outputs=[["embed", "f" * 16]]))
 """A window shows an operator that computes something else."""
 
 
@@ -62,7 +59,7 @@ def rerun(side: LoadedRecord, request: Request, **plan: Any) -> LoadedRecord:
     """Return what the trainer leaves for an experiment on a learning curve."""
     experiment, learn, made = request.experiment, side.record.evidence.learn, make_record(**plan)
     assert learn is not None
-    again = learn.replace(steps=experiment.steps, losses=learn.losses[: experiment.steps], legs=None)
+    again = learn.replace(steps=experiment.steps, losses=learn.losses[: experiment.steps], portable=None)
     evidence = made.record.evidence.replace(probe=None, learn=again.to_json())
     record = made.record.replace(experiment=experiment.to_json(), evidence=evidence)
     return LoadedRecord(record, made.folder, made.arrays)
@@ -105,10 +102,10 @@ BOTH = (
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        (legs(outputs=[["embed", "f" * 16]]), "operator"),
-        (legs(loss="0x1p-2"), "loss"),
-        (legs(gradients=[["embed.weight", "f" * 16]]), "gradient"),
-        (legs(weights=[["embed.weight", "f" * 16]]), "optimizer"),
+        (at_five(outputs=[["embed", "f" * 16]]), "operator"),
+        (at_five(loss="0x1p-2"), "loss"),
+        (at_five(gradients=[["embed.weight", "f" * 16]]), "gradient"),
+        (at_five(weights=[["embed.weight", "f" * 16]]), "optimizer"),
         ({"start_sha256": "f" * 64}, "weights.init"),
         ({"batches": OTHER_LOG, "rows": OTHER_LOG}, "data.order"),
         ({"batches": OTHER_LOG, "labels": OTHER_LOG}, "data.labels"),
@@ -118,7 +115,7 @@ BOTH = (
 def test_a_difference_that_the_records_show_is_confirmed_if_both_sides_repeat_their_bits(
     changes: dict[str, Any], code: str
 ) -> None:
-    plain = legs() | {"start_sha256": "e" * 64, "rows": LOG, "labels": LOG}
+    plain = at_five() | {"start_sha256": "e" * 64, "rows": LOG, "labels": LOG}
     reference, candidate = curve(**plain), curve(5, **(plain | changes))
     assert [(cause.code, cause.sure) for cause in compare(reference, candidate).causes] == [(code, "likely")]
     state, asked = confirm(reference, candidate, repeating(reference, candidate))
@@ -244,9 +241,9 @@ def evaluation(record: LoadedRecord, step: int, **changes: Any) -> Any:
 def test_an_evaluation_that_differs_by_itself_is_a_second_cause(
     changes: dict[str, Any], at: int, is_named: bool
 ) -> None:
-    reference = curve(evaluations=[evaluation(curve(), at)], **legs())
+    reference = curve(evaluations=[evaluation(curve(), at)], **at_five())
     wrong = evaluation(curve(), at, **changes)
-    candidate = curve(5, evaluations=[wrong], **legs(outputs=[["embed", "f" * 16]]))
+    candidate = curve(5, evaluations=[wrong], **at_five(outputs=[["embed", "f" * 16]]))
     state, _ = confirm(reference, candidate, repeating(reference, candidate), budget=10)
     assert named(state) == [("operator", "confirmed"), *([("evaluation", "confirmed")] if is_named else [])]
 

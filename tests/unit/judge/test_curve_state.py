@@ -1,4 +1,4 @@
-"""What a learning curve shows by itself: state that changed between steps, processes apart, formats of its legs."""
+"""What a learning curve shows by itself: state that changed between steps, processes apart, formats of its windows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from plumbline.schema.verdict import Judgement
 from tests.said import said
 
 from .conftest import other_kernel
-from .made_records import Content, rounded, whole
+from .made_records import Content, rounded, whole, windows
 from .rung_records import END
 
-LEG: Content = {
-    "at": 3,
-    "training": {
-        "step": 0, "loss": "0x1p-1", "outputs": [["embed", "a" * 16], ["head", "b" * 16]], "gradients": [],
-        "weights": [],
-    },
-    "clipped": [], "evaluated": [],
-    "evaluation": END | {"step": 3},
-    "formats": {"embed": "bfloat16", "head": "bfloat16"},
-}  # fmt: skip
+FORMATS = {"embed": "bfloat16", "head": "bfloat16"}
+
+
+def two(**changes: Any) -> Content:
+    """Return the evidence of a curve's two windows, each with these changes."""
+    return {"portable": windows(0, 7, **({"evaluation": END, "formats": FORMATS} | changes))}
 
 
 def judged(changes: dict[str, Any], before: dict[str, Any] | None = None, *, other: bool) -> Judgement:
@@ -80,9 +76,9 @@ def test_an_evaluation_that_its_own_logits_contradict_is_a_drift_on_any_machine(
 
 
 def test_a_loss_function_that_differs_explains_the_loss_of_an_evaluation_and_no_count_of_answers() -> None:
-    legs = [{"legs": {"legs": [LEG | {"training": LEG["training"] | {"loss": loss}}]}} for loss in ("0x1p-1", "0x1p-2")]
+    sides = [two(loss=loss) for loss in ("0x1p-1", "0x1p-2")]
     for share, codes in ((0.5, ["loss"]), (0.625, ["loss", "evaluation"])):
-        judgement = judged(counted((0.5, 0.5), (0.7, share)) | legs[1], counted() | legs[0], other=True)
+        judgement = judged(counted((0.5, 0.5), (0.7, share)) | sides[1], counted() | sides[0], other=True)
         assert [cause.code for cause in judgement.causes] == codes
 
 
@@ -96,14 +92,14 @@ def test_a_loss_function_that_differs_explains_the_loss_of_an_evaluation_and_no_
 def test_only_another_release_explains_a_module_whose_evaluation_rounds_differently(
     release: str, part: str, loss: float, verdict: str
 ) -> None:
-    """Shipped biases are zero, so that a bias that is added apart shows behind the leg's update alone."""
+    """Shipped biases are zero, so that a bias that is added apart shows behind the window's update alone."""
     parts = {"inputs": "1" * 16, "labels": "2" * 16, "head": "3" * 16}
     before, after = parts, parts | ({part: "4" * 16} if part else {})
-    legs = [
-        LEG | {"evaluated": list(each.items()), "evaluation": LEG["evaluation"] | {"loss": number}}
+    found = [
+        two(evaluated=list(each.items()), evaluation=END | {"loss": number})
         for each, number in ((before, 0.5), (after, loss))
     ]
-    sides = [lambda content, leg=leg: content["evidence"]["learn"].update({"legs": {"legs": [leg]}}) for leg in legs]
+    sides = [lambda content, each=each: content["evidence"]["learn"].update(each) for each in found]
     packages = other_kernel() | ({"packages": {"torch": release}} if release else {})
     judgement = compare(whole(sides[0]), rounded(sides[1], fingerprint=packages), throughput=False)
     assert judgement.verdict == verdict
@@ -117,15 +113,14 @@ def test_a_process_that_starts_from_weights_of_its_own_is_named_by_them(*, other
 
 
 @pytest.mark.parametrize("other", [False, True])
-def test_a_module_of_a_leg_in_another_format_is_a_precision(*, other: bool) -> None:
+def test_a_module_of_a_window_in_another_format_is_a_precision(*, other: bool) -> None:
     """Its bits differ, too: a module that leaves autocast does not compute something else."""
     outputs = [["embed", "a" * 16], ["head", "c" * 16]]
     narrow = {"embed": "bfloat16"}
     for formats, given, code in (
-        (LEG["formats"], outputs, "operator"), (narrow, outputs, "precision"), (narrow, outputs[:1], "operator"),
+        (FORMATS, outputs, "operator"), (narrow, outputs, "precision"), (narrow, outputs[:1], "operator"),
     ):  # fmt: skip
-        leg = LEG | {"training": LEG["training"] | {"outputs": given}, "formats": formats}
-        judgement = judged({"legs": {"legs": [leg]}}, {"legs": {"legs": [LEG]}}, other=other)
+        judgement = judged(two(outputs=given, formats=formats), two(), other=other)
         assert [cause.code for cause in judgement.causes] == [code]
 
 
@@ -133,14 +128,14 @@ def test_a_process_in_another_format_is_a_precision() -> None:
     rank = {"rank": 1, "at": 3, "stage": "forward", "name": "head"}
     parted = [{"step": 4, "rank": 1, "part": "weights", "event": "processes"}]  # a consequence
     for formats, code in ((None, "operator"), (["bfloat16", "float32"], "precision")):
-        legs = {"legs": [LEG], "ranks": [rank | {"formats": formats}]}
-        judgement = judged({"legs": legs, "inconsistent": parted}, {"legs": {"legs": [LEG]}}, other=True)
+        found = two()["portable"] | {"ranks": [rank | {"formats": formats}]}
+        judgement = judged({"portable": found, "inconsistent": parted}, two(), other=True)
         assert [cause.code for cause in judgement.causes] == [code]
 
 
 @pytest.mark.parametrize("ended", [{"lost": "out of memory"}, {"unportable": "aten.sinh"}])
 def test_a_curve_without_windows_proves_nothing_behind_other_kernels(ended: dict[str, str]) -> None:
-    whole_one, lost = {"legs": {"legs": [LEG]}}, {"legs": {"legs": [], **ended}}
+    whole_one, lost = two(), {"portable": windows() | ended}
     for left, right in ((whole_one, lost), (lost, whole_one)):
         assert judged(right, left, other=True).verdict == "inconclusive"
         assert judged(right, left, other=False).verdict == "pass"  # equal bits

@@ -124,11 +124,11 @@ LATE = {0: 1 + 5e-7, 1: 1 + 2e-5}
 @pytest.mark.parametrize(
     ("factors", "changes", "code"),
     [
-        (LATE, {"leg": True}, "precision"),
-        (LATE, {"leg": False}, "loss"),
-        ({0: 1 + 5e-7, 4: 1 + 2e-5}, {"leg": True}, "loss"),  # beyond the steps of the portable leg
-        ({0: 1 + 5e-7}, {"leg": True}, "kernel"),
-        ({0: 1.1}, {"leg": True}, "loss"),  # more than the rounding of any format
+        (LATE, {"has_windows": True}, "precision"),
+        (LATE, {"has_windows": False}, "loss"),
+        ({0: 1 + 5e-7, 4: 1 + 2e-5}, {"has_windows": True}, "loss"),  # beyond the portable windows
+        ({0: 1 + 5e-7}, {"has_windows": True}, "kernel"),
+        ({0: 1.1}, {"has_windows": True}, "loss"),  # more than the rounding of any format
     ],
 )
 def test_a_loss_that_is_off_at_a_later_step_is_one_cause(
@@ -141,7 +141,7 @@ def test_a_loss_that_is_off_at_a_later_step_is_one_cause(
 
 @pytest.mark.parametrize(("in_fp64", "code"), [({}, "precision"), (LATE, "loss")])
 def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: dict[int, float], code: str) -> None:
-    reference, candidate = make_record(leg=True), with_losses(LATE, leg=True)
+    reference, candidate = make_record(has_windows=True), with_losses(LATE, has_windows=True)
 
     def record(factors: dict[int, float], request: Any) -> LoadedRecord:
         short = experiment_record(Plan(), request)

@@ -18,7 +18,7 @@ from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import make_record, other_kernel
-from .test_curve_reruns import CURVE, confirm, curve, legs, named, repeating, rerun, tried
+from .test_curve_reruns import CURVE, at_five, confirm, curve, named, repeating, rerun, tried
 from .test_curves import EVALUATION, with_evidence
 from .test_wrong_reference import make_round
 
@@ -139,7 +139,7 @@ def test_a_definition_that_changes_nothing_is_followed_by_a_rerun_of_the_referen
 def test_an_evaluation_that_a_rerun_repeats_is_confirmed_beside_a_training(repeats: bool, sure: str) -> None:
     def sides(**changes: Any) -> tuple[LoadedRecord, LoadedRecord]:
         end = [EVALUATION.replace(step=4, **changes).to_json()]
-        return curve(evaluations=end, **legs()), curve(3, evaluations=end, **legs(loss="0x1p-2"))
+        return curve(evaluations=end, **at_five()), curve(3, evaluations=end, **at_five(loss="0x1p-2"))
 
     (reference, plain), (_, candidate) = sides(), sides(training_mode=True)
     state, _ = confirm(reference, candidate, repeating(reference, candidate if repeats else plain))

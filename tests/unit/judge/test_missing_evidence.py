@@ -13,6 +13,7 @@ from plumbline.judge.whole import missing_evidence, stands_alone, unequal_eviden
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_array
 from plumbline.schema.fact import Fact
+from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.verdict import Finding
 from tests.kept_results import keep, kept
 from tests.said import said
@@ -30,6 +31,7 @@ from .made_records import (
     probe,
     taps_where,
     whole,
+    windows,
     without,
 )
 
@@ -49,12 +51,13 @@ def problems(reference: LoadedRecord, candidate: LoadedRecord) -> list[Finding]:
     return list(Comparisons().of(reference, candidate).problems)
 
 
-def leg(steps: int, **fields: Any) -> Change:
-    made = make_record(leg=True).record.model_dump()["evidence"]["probe"]["portable"]
-    return lambda content: probe(content).update(portable={**made, "steps": made["steps"][:steps], **fields})
+def first(num: int, **fields: Any) -> Change:
+    """Keep the first windows of the probe."""
+    made = make_record(has_windows=True).record.model_dump()["evidence"]["probe"]["portable"]
+    return lambda content: probe(content).update(portable={**made, "windows": made["windows"][:num], **fields})
 
 
-def no_leg(content: Content) -> None:
+def no_windows(content: Content) -> None:
     probe(content)["portable"] = None
 
 
@@ -84,32 +87,34 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "speed of too many steps": (
         (lambda c: c["evidence"]["speed"].update(steps=11),), [("speed.steps", "invalid", 11, 10)],
     ),
-    "a portable leg that was not asked for": ((leg(1),), []),
-    "a portable leg": (
-        (in_spec("probe", portable_steps=2), no_leg), [("probe.portable", "inconclusive", None, None)],
+    "a window that was not asked for": ((first(1),), []),
+    "windows": (
+        (in_spec("probe", portable_steps=2), no_windows), [("probe.portable", "inconclusive", None, None)],
     ),
-    "a lost portable leg": (
-        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(lost_legs={"portable": "memory"})), [],
+    "lost windows": (
+        (in_spec("probe", portable_steps=2), lambda c: probe(c).update(portable={"windows": [], "lost": "memory"})),
+        [],
     ),
-    "another lost leg": (
-        (in_spec("probe", portable_steps=2), no_leg, lambda c: probe(c).update(lost_legs={"other": "memory"})),
+    "all windows": ((in_spec("probe", portable_steps=2), first(2)), []),
+    "windows of which none was repeated": (
+        (in_spec("probe", portable_steps=2), first(2, repeated=None)),
         [("probe.portable", "inconclusive", None, None)],
     ),
-    "a whole portable leg": ((in_spec("probe", portable_steps=2), leg(2)), []),
-    "half of a portable leg": (
-        (in_spec("probe", portable_steps=2), leg(1)), [("probe.portable", "invalid", 1, 2)],
+    "half of the windows": (
+        (in_spec("probe", portable_steps=2), first(1)), [("probe.portable", "invalid", 1, 2)],
     ),
-    "a portable leg that a limit of time has ended": (
-        (in_spec("probe", portable_steps=2, portable_seconds=60), leg(1)), [],
+    "windows that a limit of time has ended": (
+        (in_spec("probe", portable_steps=2, portable_seconds=60), first(1)), [],
     ),
-    "no step of a portable leg within its time": (
-        (in_spec("probe", portable_steps=2, portable_seconds=60), leg(0)), [("probe.portable", "invalid", 0, 2)],
+    "no window within its time": (
+        (in_spec("probe", portable_steps=2, portable_seconds=60), first(0)),
+        [("probe.portable", "inconclusive", None, None)],
     ),
-    "more of a portable leg": ((in_spec("probe", portable_steps=1), leg(2)), [("probe.portable", "invalid", 2, 1)]),
-    "a portable leg shorter than the probe": (
-        (in_spec("probe", portable_steps=99), leg(2)), [("probe.portable", "invalid", 2, STEPS)],
+    "more windows": ((in_spec("probe", portable_steps=1), first(2)), [("probe.portable", "invalid", 2, 1)]),
+    "fewer windows than steps of the probe": (
+        (in_spec("probe", portable_steps=99), first(2)), [("probe.portable", "invalid", 2, STEPS)],
     ),
-    "a model without portable form": ((in_spec("probe", portable_steps=2), leg(0, unportable="a kernel")), []),
+    "a model without portable form": ((in_spec("probe", portable_steps=2), first(0, unportable="a kernel")), []),
     "a gradient norm, as loss scaling skipped the step": (
         (in_spec("probe", precision="fp16"), at_step(3, gradient_norm=None, loss_scale=2.0)), [],
     ),
@@ -248,6 +253,29 @@ def test_only_a_record_that_may_name_its_first_shards_alone_may_name_none_to_eva
     assert ("data.shards" in checks) == is_unnamed
 
 
+def test_windows_of_a_curve_are_due_where_its_epochs_begin_and_at_its_ends_where_nothing_shows_that() -> None:
+    """The 24 rows to train on are six steps; a record that names its first shards alone does not say so."""
+    long = edit(whole(), in_spec("learn", steps=500))
+    due = curve_places(long.record.spec, 6)
+    assert {0, 6, 499} < {*due} != {*curve_places(long.record.spec, None)}
+
+    def lacking(*steps: int, more: Change = lambda _: None) -> bool:
+        found: Change = lambda content: content["evidence"]["learn"].update(portable=windows(*steps))  # noqa: E731
+        return "learn.portable" in {check for check, *_ in lacks(edit(long, found, more))}
+
+    def unnamed(content: Content) -> None:
+        first, *_ = content["evidence"]["data"]["shards"]
+        content["evidence"]["data"].update(
+            shards=[first | {"key": f"train/{place}.parquet"} for place in range(10_000)]
+        )
+
+    assert not lacking(*due)
+    assert lacking(0, 7, *due[2:])
+    assert lacking(0, 499)
+    assert not lacking(0, 499, more=unnamed)
+    assert lacking(0, 498, more=unnamed)
+
+
 def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     bare = (without("learn", "speed"),)
     assert lacks(edit(whole(), experiment(), *bare)) == []
@@ -260,8 +288,8 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
     assert lacks(edit(whole(), experiment(part="learn"), without("learn"))) == [
         ("learn.evidence", "inconclusive", None, None),
     ]
-    # An experiment records a portable leg and an evaluation where it is asked for them.
-    gone = (in_spec("probe", portable_steps=2), no_leg)
+    # An experiment records windows and an evaluation where it is asked for them.
+    gone = (in_spec("probe", portable_steps=2), no_windows)
     assert lacks(edit(whole(), experiment(), *gone)) == []
     assert lacks(edit(whole(), experiment(portable=True), *gone)) == [("probe.portable", "inconclusive", None, None)]
     unevaluated: Change = lambda content: probe(content).update(evaluation=None)  # noqa: E731

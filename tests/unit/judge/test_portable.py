@@ -1,4 +1,4 @@
-"""Rung of the portable legs: proofs by equal bits, findings by different bits."""
+"""Windows of the probe: proofs by equal bits, findings by different bits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ compare = kept(compare)
 
 @pytest.fixture(scope="module")
 def reference() -> LoadedRecord:
-    return make_record(leg=True)
+    return make_record(has_windows=True)
 
 
 def judge(reference: LoadedRecord, **changes: Any) -> Judgement:
-    return compare(reference, make_record(leg=True, **changes))
+    return compare(reference, make_record(has_windows=True, **changes))
 
 
-def test_equal_legs_on_other_kernels_pass_and_say_what_is_proven(reference: LoadedRecord) -> None:
+def test_equal_windows_on_other_kernels_pass_and_say_what_is_proven(reference: LoadedRecord) -> None:
     judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
     assert judgement.verdict == "pass"
     assert any(note.code == "portable" and "over 2 steps" in said(note.text) for note in judgement.notes)
@@ -58,8 +58,8 @@ def test_one_other_portable_bit_is_drift_whatever_the_kernels(
     assert judgement.first_divergence.step == int(place[0])
 
 
-def test_a_first_bit_within_rounding_is_no_kernel_where_the_legs_differ_too(reference: LoadedRecord) -> None:
-    """Equal machines, an untapped step: only the legs show that a formula differs."""
+def test_a_first_bit_within_rounding_is_no_kernel_where_the_windows_differ_too(reference: LoadedRecord) -> None:
+    """Equal machines, an untapped step: only the windows show that a formula differs."""
     noise = {"layer.norm@1": 3e-7}
     assert [cause.code for cause in judge(reference, noise=noise).causes] == ["kernel"]
     judgement = judge(reference, noise=noise, portable={"1/loss": "0x1.9p-1"})
@@ -71,9 +71,9 @@ def test_a_first_bit_within_rounding_is_no_kernel_where_the_legs_differ_too(refe
 def test_a_gradient_that_differs_only_after_clipping_is_no_fault_of_the_optimizer() -> None:
     def clipped(digest: str, weight: str) -> LoadedRecord:
         changes = {"0/weights/head.weight": weight, "1/weights/head.weight": weight}
-        made = make_record(leg=True, portable=changes, fingerprint=other_kernel() if weight[0] == "f" else {})
+        made = make_record(has_windows=True, portable=changes, fingerprint=other_kernel() if weight[0] == "f" else {})
         content = made.record.model_dump()
-        for step in content["evidence"]["probe"]["portable"]["steps"]:
+        for step in content["evidence"]["probe"]["portable"]["windows"]:
             step["clipped"] = [["embed.weight", "a" * 16], ["head.weight", digest]] if digest else []
         return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
@@ -85,7 +85,10 @@ def test_a_gradient_that_differs_only_after_clipping_is_no_fault_of_the_optimize
 
 def test_a_value_that_is_not_finite_is_equal_to_nothing() -> None:
     place = {"1/gradients/head.weight": None}
-    both = make_record(leg=True, portable=place), make_record(leg=True, portable=place, fingerprint=other_kernel())
+    both = (
+        make_record(has_windows=True, portable=place),
+        make_record(has_windows=True, portable=place, fingerprint=other_kernel()),
+    )
     assert compare(*both).verdict == "drift"
 
 
@@ -104,15 +107,15 @@ def test_a_process_that_differs_from_the_others_is_named_with_its_rung(stage: st
     """Unless the first process differs from the reference's: then the others may be those that are right."""
 
     def in_second(**plan: Any) -> LoadedRecord:
-        made = make_record(leg=True, **plan)
+        made = make_record(has_windows=True, **plan)
         content = made.record.model_dump()
         content["evidence"]["probe"]["portable"]["ranks"] = [{"rank": 1, "at": 1, "stage": stage, "name": name}]
         return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
-    cause, *others = compare(make_record(leg=True), in_second()).causes
+    cause, *others = compare(make_record(has_windows=True), in_second()).causes
     assert (cause.code, others) == (code, [])
     assert said(cause.why).startswith("process 1 of the candidate differs from its other processes: ")
-    first = compare(make_record(leg=True), in_second(portable={"0/gradients/head.weight": "f" * 16})).causes[0]
+    first = compare(make_record(has_windows=True), in_second(portable={"0/gradients/head.weight": "f" * 16})).causes[0]
     assert (first.code, "process" in said(first.why)) == ("gradient", False)
 
 
@@ -123,13 +126,13 @@ def test_an_operation_without_a_portable_form_is_named_and_never_a_pass(referenc
     assert not any(note.code == "portable" for note in judgement.notes)
 
 
-def test_a_missing_leg_is_never_a_pass(reference: LoadedRecord) -> None:
+def test_missing_windows_are_never_a_pass(reference: LoadedRecord) -> None:
     asked = reference.record.spec.probe
     assert asked is not None
     probe = asked.replace(portable_steps=2)
     sides = []
-    for leg in (True, False):
-        record = make_record(leg=leg)
+    for has_windows in (True, False):
+        record = make_record(has_windows=has_windows)
         spec = record.record.spec.replace(probe=probe)
         content = record.record.replace(spec=spec, spec_sha256=spec.digest)
         sides.append(LoadedRecord(content, record.folder, record.arrays))
@@ -141,9 +144,9 @@ def test_a_module_that_is_called_again_adds_no_bits_but_differs_where_both_call_
     """Activation checkpointing runs each module once more in the backward pass."""
 
     def again(digest: str, *, repeated: bool = True) -> LoadedRecord:
-        made = make_record(leg=True, fingerprint=other_kernel())
+        made = make_record(has_windows=True, fingerprint=other_kernel())
         content = made.record.model_dump()
-        step = content["evidence"]["probe"]["portable"]["steps"][0]
+        step = content["evidence"]["probe"]["portable"]["windows"][0]
         step["outputs"] = [*step["outputs"], ["embed#1", digest]] if repeated else step["outputs"]
         return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
@@ -174,7 +177,7 @@ def test_another_order_of_operations_passes_with_a_note_and_just_more_is_drift(c
 
     def judged(error: float, **changes: Any) -> Judgement:
         sides = [
-            make_record(leg=True, has_portable_sketches=True, **more)
+            make_record(has_windows=True, has_portable_sketches=True, **more)
             for more in (
                 {},
                 {
@@ -200,8 +203,8 @@ def other_software() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", ["0/outputs/embed", "1/weights/embed.weight", "1/gradients/embed.weight"])
-def test_legs_that_part_where_nothing_was_sketched_are_drift(place: str) -> None:
+def test_windows_that_part_where_nothing_was_sketched_are_drift(place: str) -> None:
     changes: dict[str, Any] = {"noise": {"layer.linear": 3e-7}, "fingerprint": other_kernel()}
-    sketched, bare = (make_record(leg=True, has_portable_sketches=has) for has in (True, False))
-    assert compare(sketched, make_record(leg=True, portable={place: "f" * 16}, **changes)).verdict == "drift"
-    assert compare(bare, make_record(leg=True, portable={place: "f" * 16}, **changes)).verdict == "drift"
+    sketched, bare = (make_record(has_windows=True, has_portable_sketches=has) for has in (True, False))
+    assert compare(sketched, make_record(has_windows=True, portable={place: "f" * 16}, **changes)).verdict == "drift"
+    assert compare(bare, make_record(has_windows=True, portable={place: "f" * 16}, **changes)).verdict == "drift"

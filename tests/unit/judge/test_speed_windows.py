@@ -12,18 +12,11 @@ from plumbline.schema.verdict import Judgement
 from tests.said import said
 
 from .conftest import other_kernel
-from .made_records import Content, edit, in_spec, rounded, whole
+from .made_records import Content, edit, in_spec, rounded, whole, windows
 from .test_withheld import trail
 
 Change = Callable[[Content], Any]
 
-WINDOW: Content = {
-    "training": {
-        "step": 0, "loss": "0x1p-1", "outputs": [["embed", "a" * 16], ["head", "b" * 16]],
-        "gradients": [["head.weight", "c" * 16]], "weights": [],
-    },
-    "clipped": [], "evaluation": None, "evaluated": [],
-}  # fmt: skip
 FORMULA = [["forward embed", 1e-15], ["forward logits", 2e-15], ["loss loss", 0.0], ["gradient head.weight", 1e-15]]
 
 
@@ -33,9 +26,9 @@ def checked_speed(*training: Content, ranks: Sequence[Content] = (), **changes: 
     def change(content: Content) -> None:
         steps = content["spec"]["speed"]["steps"]
         places = zip((0, 204 + steps), training or ({}, {}), strict=True)
-        legs = [WINDOW | {"at": at, "training": WINDOW["training"] | each} for at, each in places]
+        found = [window for step, each in places for window in windows(step, **each)["windows"]]
         checks = {"formula": FORMULA, "repeated": True} | changes
-        content["evidence"]["speed"].update(legs={"legs": legs, "ranks": list(ranks)}, production=checks)
+        content["evidence"]["speed"].update(portable={"windows": found, "ranks": list(ranks)}, production=checks)
 
     return change
 
@@ -115,7 +108,7 @@ def test_kernels_that_do_not_repeat_themselves_are_named_where_the_references_do
 
 
 def test_a_spec_that_switches_the_windows_of_speed_off_is_noted() -> None:
-    lacking: Change = lambda content: content["evidence"]["speed"].update(legs=None, production=None)  # noqa: E731
+    lacking: Change = lambda content: content["evidence"]["speed"].update(portable=None, production=None)  # noqa: E731
     off = edit(whole(), in_spec("speed", checks=False), lacking)
     judgement = compare(off, off)
     assert judgement.verdict == "pass"
@@ -139,7 +132,7 @@ def test_a_module_of_a_window_in_another_format_is_a_precision(isa: bool) -> Non
     def in_format(dtype: str, digest: str) -> Change:
         def change(content: Content) -> None:
             checked_speed(*([{"outputs": [["embed", "a" * 16], ["head", digest * 16]]}] * 2))(content)
-            for window in content["evidence"]["speed"]["legs"]["legs"]:
+            for window in content["evidence"]["speed"]["portable"]["windows"]:
                 window["formats"] = {"head": dtype}
 
         return change
@@ -149,13 +142,6 @@ def test_a_module_of_a_window_in_another_format_is_a_precision(isa: bool) -> Non
     assert of_speed(judgement) == (["precision"], "head")
 
 
-PROOF: Content = {"step": 0, "errors": [], "tensors": 1}
-
-
-def proven(content: Content) -> None:
-    content["evidence"]["speed"]["proofs"] = [PROOF]
-
-
 def apart(content: Content) -> None:
     """Train with other losses, as behind other kernels."""
     trail(content).update(losses=[0.25] * 14)
@@ -163,18 +149,24 @@ def apart(content: Content) -> None:
 
 def ended(**ending: str) -> Change:
     """End the windows of the speed part before the first one."""
-    return lambda content: content["evidence"]["speed"].update(legs={"legs": [], **ending})
+    return lambda content: content["evidence"]["speed"].update(portable={"windows": [], **ending})
 
 
 def test_lost_checks_do_not_hide_what_the_windows_show() -> None:
     """A candidate without memory for its checks has no proofs of speed, either."""
 
     def lost(content: Content) -> None:
-        content["evidence"]["speed"]["production"] = {"lost": "out of memory"}
+        content["evidence"]["speed"].update(production={"lost": "out of memory"}, proofs=[])
 
-    left, wrong = whole(checked_speed(), proven), checked_speed(*([{"loss": "0x1p-2"}] * 2))
+    def unproven(content: Content) -> None:
+        content["evidence"]["speed"].update(proofs=[])
+
+    left, wrong = whole(checked_speed()), checked_speed(*([{"loss": "0x1p-2"}] * 2))
     assert of_speed(compare(left, rounded(wrong, lost))) == (["loss"], "loss")
-    for judgement in (compare(left, rounded(checked_speed(), lost, apart)), compare(left, whole(checked_speed()))):
+    for judgement in (
+        compare(left, rounded(checked_speed(), lost, apart)), compare(left, whole(checked_speed(), unproven)),
+        compare(whole(checked_speed(), unproven), whole(checked_speed(), unproven)),
+    ):  # fmt: skip
         assert judgement.verdict == "inconclusive"
     assert compare(left, whole(checked_speed(), lost)).verdict == "pass"
 
@@ -232,7 +224,7 @@ def test_no_version_of_a_package_excuses_a_different_batch() -> None:
     def fed(digest: str) -> Change:
         def change(content: Content) -> None:
             checked_speed(*([{"sketches": sketches}] * 2))(content)
-            for window in content["evidence"]["speed"]["legs"]["legs"]:
+            for window in content["evidence"]["speed"]["portable"]["windows"]:
                 window["fed"] = [["input_ids", digest * 16]]
 
         return change

@@ -197,16 +197,17 @@ def test_fewer_rows_in_both_evaluations_are_a_drift_of_the_evaluation() -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_lost_portable_leg_costs_no_verdict_where_bits_are_equal_and_the_proof_where_they_differ(who: int) -> None:
+def test_lost_windows_cost_no_verdict_where_bits_are_equal_and_the_proof_where_they_differ(
+    who: int,
+) -> None:
     def pair(**changes: Any) -> list[LoadedRecord]:
         sides = []
-        for place, made in enumerate((make_record(leg=True), make_record(leg=True, **changes))):
+        for place, made in enumerate((make_record(has_windows=True), make_record(has_windows=True, **changes))):
             content = made.record.model_dump()
             content["spec"] = {**content["spec"], "probe": {**content["spec"]["probe"], "portable_steps": 2}}
             content["spec_sha256"] = made.record.spec.replace(**content["spec"]).digest
             if place == who:
-                probe(content)["portable"] = None
-                probe(content)["lost_legs"] = {"portable": "out of memory"}
+                probe(content)["portable"] = {"windows": [], "lost": "out of memory"}
             sides.append(LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays))
         return sides
 

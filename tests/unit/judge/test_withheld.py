@@ -16,7 +16,7 @@ from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
 
 from .conftest import GENERATORS, make_record
-from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole
+from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole, windows
 from .test_wrong_reference import NAMES, make_round
 
 Change = Callable[[Content], Any]
@@ -137,13 +137,13 @@ def checked(verdict_: str) -> Change:
 
 
 def test_a_rounds_training_without_its_selfcheck_is_inconclusive() -> None:
-    leg = in_spec("probe", portable_steps=2)
-    lost: Change = lambda content: probe(content).update(lost_legs={"portable": "out of memory"})  # noqa: E731
-    plain = edit(whole(), leg, lost)
-    assert compare(plain, edit(whole(), leg, lost, ordered)).verdict == "inconclusive"
-    assert compare(plain, edit(whole(), leg, lost, ordered, checked("pass"))).verdict == "pass"
-    assert compare(plain, edit(whole(), leg, lost, ordered, checked("unknown"))).verdict == "pass"
-    # The trainer checks none without a portable leg, and none without an order.
+    asked = in_spec("probe", portable_steps=2)
+    lost: Change = lambda content: probe(content).update(portable={"windows": [], "lost": "out of memory"})  # noqa: E731
+    plain = edit(whole(), asked, lost)
+    assert compare(plain, edit(whole(), asked, lost, ordered)).verdict == "inconclusive"
+    assert compare(plain, edit(whole(), asked, lost, ordered, checked("pass"))).verdict == "pass"
+    assert compare(plain, edit(whole(), asked, lost, ordered, checked("unknown"))).verdict == "pass"
+    # The trainer checks none without windows, and none without an order.
     assert compare(whole(), edit(whole(), ordered)).verdict == "pass"
     assert compare(plain, plain).verdict == "pass"
     assert compare(edit(plain, ordered), plain).verdict == "inconclusive"
@@ -206,8 +206,15 @@ BOTH: dict[str, tuple[Change, str]] = {
     "labels of the first steps": (lambda c: trail(c)["marks"].update(labels=["0" * 16] * 5), "invalid"),
     "no checks of speed": (lambda c: c["evidence"]["speed"].update(production=None), "inconclusive"),
     "empty checks of speed": (lambda c: c["evidence"]["speed"].update(production={}), "inconclusive"),
-    "no windows of speed": (lambda c: c["evidence"]["speed"].update(legs=None), "inconclusive"),
-    "not all windows of speed": (lambda c: c["evidence"]["speed"].update(legs={"legs": []}), "inconclusive"),
+    "no proofs of the probe": (lambda c: probe(c).update(proofs=[]), "inconclusive"),
+    "no proofs of learn": (lambda c: c["evidence"]["learn"].update(proofs=[]), "inconclusive"),
+    "no windows of speed": (lambda c: c["evidence"]["speed"].update(portable=None), "inconclusive"),
+    "no step in the windows of speed": (lambda c: c["evidence"]["speed"].update(portable=windows()), "inconclusive"),
+    "not all windows of speed": (lambda c: c["evidence"]["speed"].update(portable=windows(0)), "invalid"),
+    "no windows of learn": (lambda c: c["evidence"]["learn"].update(portable=None), "inconclusive"),
+    "no step in the windows of learn": (lambda c: c["evidence"]["learn"].update(portable=windows()), "inconclusive"),
+    "not all windows of learn": (lambda c: c["evidence"]["learn"].update(portable=windows(7)), "invalid"),
+    "windows of learn at another step": (lambda c: c["evidence"]["learn"].update(portable=windows(0, 3)), "invalid"),
 }  # fmt: skip
 
 

@@ -23,8 +23,8 @@ from .made_records import probe as probe_of
 compare = kept(compare)
 
 
-def zero_gradient(size: float, *, leg: Change | None = None, **changes: Any) -> LoadedRecord:
-    """Return a record whose gradient of `embed.weight` is noise of `size`, with a leg that shows it or another."""
+def zero_gradient(size: float, *, window: Change | None = None, **changes: Any) -> LoadedRecord:
+    """Return a record whose gradient of `embed.weight` is noise of `size`, with a window that shows it or another."""
     made = make_record(**changes)
 
     def small(content: Content) -> None:
@@ -34,11 +34,11 @@ def zero_gradient(size: float, *, leg: Change | None = None, **changes: Any) -> 
                 content["arrays"]["sketches"]["sketch"][place] = noise
                 tap.update({"norm": size, "sha256": digest_json([size, place])})
 
-    return edit(made, small, leg or with_leg(2))
+    return edit(made, small, window or with_window(2))
 
 
-def with_leg(slices: int, *, is_zero: bool = True) -> Change:
-    """Add the first step of a portable leg: the run itself, without its rounding in a gradient of zero."""
+def with_window(slices: int, *, is_zero: bool = True) -> Change:
+    """Add the first window: the run itself, without its rounding in a gradient of zero."""
 
     def change(content: Content) -> None:
         sketches = []
@@ -48,15 +48,15 @@ def with_leg(slices: int, *, is_zero: bool = True) -> Change:
             small = noise if is_noise else numbers.reshape(8, -1).sum(axis=1)
             if tap["step"] == 0:
                 sketches.append((f"{tap['stage']} {tap['name']}", tuple(map(float, small))))
-        leg = make_record(leg=True).record.evidence.probe.portable  # type: ignore[union-attr]
-        steps = [{**leg.steps[0].to_json(), "sketches": sketches}]  # type: ignore[union-attr]
-        probe_of(content)["portable"] = {"slices": slices, "steps": steps, "repeated": True}
+        found = make_record(has_windows=True).record.evidence.probe.portable  # type: ignore[union-attr]
+        windows = [{**found.windows[0].to_json(), "sketches": sketches}]  # type: ignore[union-attr]
+        probe_of(content)["portable"] = {"slices": slices, "windows": windows, "repeated": True}
 
     return change
 
 
-REAL = with_leg(2, is_zero=False)
-"""A leg that has the gradient, too."""
+REAL = with_window(2, is_zero=False)
+"""A window that has the gradient, too."""
 
 
 def over(*sides: LoadedRecord) -> set[str]:
@@ -72,13 +72,13 @@ def test_a_gradient_that_is_zero_by_construction_has_no_limit() -> None:
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_gradient_that_is_real_in_one_of_both_runs_still_counts(side: int) -> None:
-    legs = (REAL, None) if side else (None, REAL)
-    candidate = zero_gradient(1e-3, leg=legs[1], fingerprint=other_kernel())
-    assert "gradient" in over(zero_gradient(1e-5, leg=legs[0]), candidate)
+    windows = (REAL, None) if side else (None, REAL)
+    candidate = zero_gradient(1e-3, window=windows[1], fingerprint=other_kernel())
+    assert "gradient" in over(zero_gradient(1e-5, window=windows[0]), candidate)
 
 
-def test_a_tiny_gradient_that_the_leg_shows_to_be_real_counts() -> None:
-    sides = zero_gradient(1e-9, leg=REAL), zero_gradient(2e-9, leg=REAL, fingerprint=other_kernel())
+def test_a_tiny_gradient_that_the_window_shows_to_be_real_counts() -> None:
+    sides = zero_gradient(1e-9, window=REAL), zero_gradient(2e-9, window=REAL, fingerprint=other_kernel())
     assert over(*sides) == {"gradient"}
 
 
@@ -93,14 +93,19 @@ def test_a_gradient_of_zero_that_is_not_finite_never_passes() -> None:
     assert compare(zero_gradient(1e-12), candidate).verdict == "drift"
 
 
-def lost_leg(content: Content) -> None:
+def lost_windows(content: Content) -> None:
     probe_of(content)["portable"] = None
 
 
-@pytest.mark.parametrize("changes", [(), (with_leg(1),), (lost_leg,)], ids=["leg", "one slice", "lost leg"])
-def test_a_gradient_of_zero_says_nothing_without_a_leg(changes: tuple[Change, ...]) -> None:
-    def judged(size: float, leg: Change | None = None, **more: Any) -> set[str]:
-        reference, candidate = zero_gradient(1e-12), zero_gradient(size, leg=leg, fingerprint=other_kernel(), **more)
+@pytest.mark.parametrize(
+    "changes", [(), (with_window(1),), (lost_windows,)], ids=["window", "one slice", "lost windows"]
+)
+def test_a_gradient_of_zero_says_nothing_without_windows(changes: tuple[Change, ...]) -> None:
+    def judged(size: float, window: Change | None = None, **more: Any) -> set[str]:
+        reference, candidate = (
+            zero_gradient(1e-12),
+            zero_gradient(size, window=window, fingerprint=other_kernel(), **more),
+        )
         return over(edit(reference, *changes), edit(candidate, *changes))
 
     assert judged(5e-12) == judged(1e-10) == set()
@@ -119,25 +124,25 @@ def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
 
     candidate = edit(zero_gradient(1e-10, fingerprint=other_kernel()), moved)
     assert over(zero_gradient(1e-12), candidate) == {"weight"}
-    assert over(*(edit(each, lost_leg) for each in (zero_gradient(1e-12), candidate))) == set()
+    assert over(*(edit(each, lost_windows) for each in (zero_gradient(1e-12), candidate))) == set()
 
 
-def test_a_leg_measures_up_to_its_first_step_with_one_slice() -> None:
+def test_a_window_measure_up_to_its_first_step_with_one_slice() -> None:
     def no_outputs(content: Content) -> None:
-        (step,) = probe_of(content)["portable"]["steps"]
-        step["outputs"] = []
+        (window,) = probe_of(content)["portable"]["windows"]
+        window["outputs"] = []
 
     def unportable(content: Content) -> None:
         probe_of(content)["portable"]["unportable"] = "aten.cdist"
 
     def distances(*changes: Change) -> list[float | None]:
-        own = OwnDistances(edit(make_record(), with_leg(2), *changes))
+        own = OwnDistances(edit(make_record(), with_window(2), *changes))
         taps = own.loaded.record.evidence.probe.taps  # type: ignore[union-attr]
         return [own.distance(place) for place, tap in enumerate(taps) if (tap.step, tap.stage) == (0, "forward")]
 
     assert set(distances()) == {0.0}
     assert set(distances(no_outputs)) == set(distances(unportable)) == {None}
-    own = OwnDistances(edit(make_record(), with_leg(2)))
+    own = OwnDistances(edit(make_record(), with_window(2)))
     assert [own.distance(place) for place in (-1, 99)] == [None, None]
 
 
@@ -150,7 +155,7 @@ def test_half_precision_has_the_least_gradient_of_fp32() -> None:
 def test_a_gradient_is_small_beside_the_largest_of_its_step(share: float, over: bool) -> None:
     largest = max(tap.norm or 0.0 for tap in make_record().record.evidence.probe.taps  # type: ignore[union-attr]
                   if (tap.step, tap.stage) == (0, "gradient"))  # fmt: skip
-    sides = [edit(zero_gradient(share * largest * factor), lost_leg) for factor in (0.5, 1.0)]
+    sides = [edit(zero_gradient(share * largest * factor), lost_windows) for factor in (0.5, 1.0)]
     for pair in (Pair(*sides), Pair(*reversed(sides))):
         found = [error.over for error in pair.errors(0, "gradient") if error.reference.name == "embed.weight"]
         assert found == [over]

@@ -54,8 +54,8 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),
         *(f"sure.{sure}" for sure in get_args(Sure)),
         *(f"proof.{stage}" for stage in get_args(ProofStage)),
-        *(f"curve-legs.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
-        *(f"curve-legs.state-{event}" for event in ("checkpoint", "evaluation", "processes", "step")),
+        *(f"windows.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
+        *(f"windows.state-{event}" for event in ("checkpoint", "evaluation", "processes", "step")),
     }  # made for the code in a variable
     assert sorted(templates().keys() - made_facts().keys() - by_name) == []
     assert by_name <= templates().keys()

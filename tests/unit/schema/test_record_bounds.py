@@ -83,7 +83,7 @@ def errors_of(content: dict[str, Any], path: tuple[Any, ...], value: Any) -> int
 
 def test_the_first_wrong_element_of_a_list_ends_its_reading() -> None:
     """Pydantic keeps an error of a kilobyte for each element: 300,000 wrong losses took 316 MiB."""
-    for made in (whole(), make_record(leg=True, has_portable_sketches=True)):
+    for made in (whole(), make_record(has_windows=True, has_portable_sketches=True)):
         content = json.loads(made.record.model_dump_json())
         for path in lists(content):
             assert errors_of(content, path, [[]] * 9) <= errors_of(content, path, [[]]), path

@@ -30,16 +30,16 @@ Tensors = dict[str, Any]
 
 def completed(content: Content) -> None:
     """Add the parts of a record that the judge's tests leave out."""
-    leg = make_record(leg=True, has_portable_sketches=True).record.evidence.probe
-    assert leg is not None
-    assert leg.portable is not None
-    probe, portable = content["evidence"]["probe"], leg.portable.model_dump()
+    made = make_record(has_windows=True, has_portable_sketches=True).record.evidence.probe
+    assert made is not None
+    assert made.portable is not None
+    probe, portable = content["evidence"]["probe"], made.portable.model_dump()
     own = {
         (tap["step"], f"{tap['stage']} {tap['name']}"): tuple(map(float, reduced(numbers)))
         for tap, numbers in zip(probe["taps"], content["arrays"]["sketches"]["sketch"], strict=True)
     }
-    for step in portable["steps"]:
-        step["sketches"] = [(name, own.get((step["step"], name), known)) for name, known in step["sketches"]]
+    for window in portable["windows"]:
+        window["sketches"] = [(name, own.get((window["step"], name), known)) for name, known in window["sketches"]]
     probe["portable"] = portable
     content["evidence"]["learn"] |= {"learning_rates": [1e-3] * 8, "batches": ["a" * 16] * 8, "dropout": [0.1]}
     content["evidence"]["learn"]["evaluations"] = [evaluation(4), evaluation(8)]

@@ -1,16 +1,15 @@
-"""Portable run: repeat the probe's first steps in portable arithmetic."""
+"""Windows of the probe: repeat its first steps in portable arithmetic."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 
-from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableStep, PortableWindow, RankDifference
-from plumbline.schema.portable_parts import leg_parts, probe_places
+from plumbline.schema.evidence import PortableEvidence, PortableWindow
+from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.engine import Engine, Observer
@@ -20,7 +19,7 @@ from plumbline.train.portable.arithmetic import make_portable, portable_arithmet
 from plumbline.train.portable.draw import answer
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
-from plumbline.train.portable.steps import digested, portable_step, short_digest
+from plumbline.train.portable.steps import digested, parted_processes, portable_window, short_digest
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
 from plumbline.train.taps import ModuleTaps
@@ -58,8 +57,8 @@ class _Run(Protocol):
     def release(self) -> None: ...
 
 
-class PortableLeg:
-    """Portable run of the probe's first steps, and of two later steps.
+class ProbeWindows:
+    """Windows of the probe's first steps, and of two later steps.
 
     Products have full precision at tap steps of the first, and a single slice elsewhere. Every process trains on the
     whole global batch, so that the number of processes does not change the bits.
@@ -68,7 +67,6 @@ class PortableLeg:
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
         self._context, self._probe = context, probe
         self._steps, self._late = probe_places(probe, context.spec.seed)
-        self.evidence: PortableEvidence | None = None
 
     def _train(self, steps: int, taps: frozenset[int], late: tuple[int, ...] = ()) -> PortableEvidence:
         """Train `steps` steps, then the steps `late`."""
@@ -86,7 +84,7 @@ class PortableLeg:
         make_portable(engine.optimizer)
         recorder = engine.observer = Recorder(engine, ModuleTaps(engine, taps.union(late)))
         seed_generators(context.spec.seed)
-        steps_done, drawn, unportable = list[PortableStep](), None, ""
+        windows, drawn, unportable = list[PortableWindow](), None, ""
         pace = _Pace(probe.portable_seconds)
         try:
             for step in (*range(steps), *late):
@@ -96,8 +94,8 @@ class PortableLeg:
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
                     engine.step(step, batch)
                     kept = {stage: digested(found) for stage, found in recorder.kept.items()}
-                    steps_done.append(portable_step(step, kept, recorder.loss_value))
-                    # The one step that every leg has, however short its time is.
+                    windows.append(portable_window(step, kept, recorder.loss_value))
+                    # The one step that every run has, however short its time is.
                     if step == 0 and context.draw:
                         drawn = short_digest(answer(engine, batch, context.draw))
                 if pace.is_over:
@@ -108,41 +106,19 @@ class PortableLeg:
             # Break the cycle with the recorder, which would keep the model alive.
             engine.observer = Observer()
         return PortableEvidence(
-            slices=probe.portable_slices, steps=tuple(steps_done), repeated=True, unportable=unportable, drawn=drawn
+            slices=probe.portable_slices, windows=tuple(windows), unportable=unportable, drawn=drawn
         )
 
-    def run(self, *, repeat: bool = True) -> None:
+    def run(self, *, repeat: bool = True) -> PortableEvidence:
         """Train, then repeat the first step, to detect a faulty device."""
         check_products(self._context.ranks.device, training_products(of_probe(self._context.spec)))
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found = self._train(self._steps, taps, self._late)
         again = self._train(1, taps & {0}) if repeat else found
-        self.evidence = found.replace(repeated=(found.steps[:1], found.drawn) == (again.steps[:1], again.drawn))
+        return found.replace(repeated=(found.windows[:1], found.drawn) == (again.windows[:1], again.drawn))
 
-    def compare_processes(self) -> None:
-        """Record each process with portable bits that differ from the majority."""
-        assert self.evidence is not None  # noqa: S101 - the leg has run
-        ranks, found = self._context.ranks, list[RankDifference]()
-        for rank, known, other in unlike_most(ranks, self.evidence):
-            stops = (other.unportable or known.unportable) if other.unportable != known.unportable else ""
-            place = next(leg_parts(known, other), ("forward", len(other.steps), stops) if stops else None)
-            # A limit of time may end one process's leg earlier.
-            if place is not None:
-                stage, step, name = place
-                found.append(RankDifference(rank=rank, at=step, stage=stage, name=name))
-        repeats = not ranks.anyone(not self.evidence.repeated)
-        self.evidence = self.evidence.replace(repeated=repeats, ranks=tuple(found))
-
-
-_Leg = TypeVar("_Leg", PortableEvidence, PortableWindow)
-
-
-def unlike_most(ranks: Ranks, leg: _Leg) -> Iterator[tuple[int, _Leg, _Leg]]:
-    """Yield (rank, majority's evidence, own evidence) of each process that differs."""
-    digests = ranks.gather(digest_json(leg.to_json()))
-    usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
-    if len(set(digests)) > 1:
-        legs = [type(leg).model_validate(each) for each in ranks.gather(leg.to_json())]
-        known = legs[digests.index(usual)]
-        places = enumerate(zip(digests, legs, strict=True))
-        yield from ((rank, known, other) for rank, (digest, other) in places if digest != usual)
+    def compared(self, found: PortableEvidence) -> PortableEvidence:
+        """Return the windows with the processes whose portable bits differ from the majority's."""
+        ranks = self._context.ranks
+        repeats = not ranks.anyone(not found.repeated)
+        return found.replace(repeated=repeats, ranks=tuple(parted_processes(ranks, found)))

@@ -1,4 +1,4 @@
-"""The portable leg: equal bits for equal formulas, other bits for the smallest change."""
+"""Windows of the probe: equal bits for equal formulas, other bits for the smallest change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.models.bert import modeling_bert
 
 from plumbline.judge import compare
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.portable import reordered
+from plumbline.judge.rungs.order import excused
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import PortableEvidence
@@ -28,15 +28,15 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.engine import Engine
 from plumbline.train.model import build_model, load_weights
-from plumbline.train.portable import leg
-from plumbline.train.portable.leg import PortableLeg
+from plumbline.train.portable import probe_windows
 from plumbline.train.portable.operations import FORMS
+from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.ranks import Ranks
 from plumbline.train.selfcheck import (
     ShippedTraining,
     first_difference,
     first_step,
-    golden_steps,
+    golden_windows,
     shipped_spec,
     shipped_weights,
 )
@@ -44,27 +44,25 @@ from tests.said import said
 from tests.train.conftest import Workshop
 
 
-def _leg(task: Any = "sequence-classification", attention: Any = "eager", **changes: Any) -> PortableEvidence:
+def _trained(task: Any = "sequence-classification", attention: Any = "eager", **changes: Any) -> PortableEvidence:
     spec = shipped_spec(task, attention)
     weights = changes.pop("weights", None) or shipped_weights(spec)
     spec = spec.replace(**changes)
-    trained = PortableLeg(ShippedTraining(spec, Ranks(), weights), ProbeSpec.model_validate(spec.probe))
-    trained.run()
-    assert trained.evidence is not None
-    assert trained.evidence.unportable == ""
-    return trained.evidence
+    found = ProbeWindows(ShippedTraining(spec, Ranks(), weights), ProbeSpec.model_validate(spec.probe)).run()
+    assert found.unportable == ""
+    return found
 
 
 @pytest.fixture(scope="module")
 def right() -> PortableEvidence:
-    return _leg()
+    return _trained()
 
 
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
 def test_eager_and_fused_attention_train_the_shipped_bits(task: Any) -> None:
     for attention in ("eager", "sdpa"):
-        steps = _leg(task, attention).steps
-        assert first_difference(golden_steps()[task], steps) == ""
+        steps = _trained(task, attention).windows
+        assert first_difference(golden_windows()[task], steps) == ""
 
 
 def test_a_different_instruction_set_passes_the_shipped_digests() -> None:
@@ -84,7 +82,7 @@ def _built(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> No
         load_weights(model, weights)
         change(model)
 
-    monkeypatch.setattr(leg, "load_weights", loaded)
+    monkeypatch.setattr(probe_windows, "load_weights", loaded)
 
 
 def _checkpointed(model: Any) -> None:
@@ -95,10 +93,10 @@ def _checkpointed(model: Any) -> None:
 def test_modules_called_again_in_the_backward_pass_train_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, task: Any
 ) -> None:
-    plain = _leg(task)
+    plain = _trained(task)
     _built(monkeypatch, _checkpointed)
-    checkpointed = _leg(task)
-    for ours, theirs in zip(plain.steps, checkpointed.steps, strict=True):
+    checkpointed = _trained(task)
+    for ours, theirs in zip(plain.windows, checkpointed.windows, strict=True):
         assert (ours.loss, ours.gradients, ours.weights) == (theirs.loss, theirs.gradients, theirs.weights)
 
 
@@ -123,13 +121,20 @@ def test_the_smallest_change_of_a_formula_changes_the_bits_at_its_module(
     right: PortableEvidence, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], place: str
 ) -> None:
     _built(monkeypatch, change)
-    changed = _leg()
-    assert first_difference(right.steps, changed.steps) == place
-    assert reordered(_pair(right, changed)) is None
+    changed = _trained()
+    assert first_difference(right.windows, changed.windows) == place
+    assert excused(_pair(right, changed)) is None
 
 
 def _pair(left: PortableEvidence, right: PortableEvidence) -> Any:
-    return SimpleNamespace(probes=tuple(SimpleNamespace(portable=leg) for leg in (left, right)))
+    """Return two runs under different versions of torch."""
+
+    def side(portable: PortableEvidence, version: str) -> Any:
+        evidence = SimpleNamespace(probe=SimpleNamespace(portable=portable))
+        fingerprint = SimpleNamespace(packages={"torch": version})
+        return SimpleNamespace(record=SimpleNamespace(evidence=evidence, fingerprint=fingerprint))
+
+    return SimpleNamespace(reference=side(left, "2.13.0"), candidate=side(right, "2.12.0"))
 
 
 def test_a_product_in_two_halves_is_another_order_of_operations(
@@ -142,9 +147,9 @@ def test_a_product_in_two_halves_is_another_order_of_operations(
         return linear(x[..., :half], w[..., :half], b) + linear(x[..., half:], w[..., half:])
 
     monkeypatch.setattr(functional, "linear", in_halves)
-    changed = _leg()
-    assert first_difference(right.steps, changed.steps).startswith("outputs of step 0")
-    result = reordered(_pair(right, changed))
+    changed = _trained()
+    assert first_difference(right.windows, changed.windows).startswith("outputs of step 0")
+    result = excused(_pair(right, changed))
     assert result is not None
     assert result[1] < 1e-13
 
@@ -161,8 +166,8 @@ def test_another_order_that_only_a_later_step_shows_is_recognised(
         return result
 
     monkeypatch.setattr(modeling_bert.BertEmbeddings, "forward", forward)
-    changed = _leg()
-    result = reordered(_pair(right, changed))
+    changed = _trained()
+    result = excused(_pair(right, changed))
     assert result is not None
     assert "of step 1" in said(result[0])
     assert result[1] < 1e-14
@@ -172,7 +177,7 @@ def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: Portab
     weights = shipped_weights(shipped_spec("sequence-classification"))
     name = "bert.encoder.layer.1.output.dense.weight"
     weights[name].view(-1)[5] = torch.nextafter(weights[name].view(-1)[5], torch.tensor(1.0))
-    assert "layer.1" in first_difference(right.steps, _leg(weights=weights).steps)
+    assert "layer.1" in first_difference(right.windows, _trained(weights=weights).windows)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +186,7 @@ def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: Portab
 )
 def test_a_slightly_different_update_changes_the_weights(right: PortableEvidence, change: dict[str, Any]) -> None:
     optimizer = shipped_spec("sequence-classification").optimizer.replace(**change)
-    assert first_difference(right.steps, _leg(optimizer=optimizer).steps).startswith("weights of step 0")
+    assert first_difference(right.windows, _trained(optimizer=optimizer).windows).startswith("weights of step 0")
 
 
 def test_a_device_that_computes_wrongly_disagrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,40 +202,37 @@ def test_a_device_that_computes_wrongly_disagrees_with_itself(monkeypatch: pytes
         return result
 
     monkeypatch.setitem(FORMS, "tanh", flipped)
-    assert not _leg().repeated
+    assert not _trained().repeated
 
 
-def test_a_leg_that_meets_an_unportable_operation_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_meet_an_unportable_operation_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(spec: RunSpec, **given: Any) -> Any:
         model = build_model(spec, **given)
         model.bert.pooler.activation.forward = torch.sinh
         return model
 
-    monkeypatch.setattr(leg, "build_model", build)
+    monkeypatch.setattr(probe_windows, "build_model", build)
     spec = shipped_spec("sequence-classification")
-    trained = PortableLeg(ShippedTraining(spec, Ranks(), shipped_weights(spec)), ProbeSpec.model_validate(spec.probe))
-    trained.run()
-    assert trained.evidence is not None
-    assert trained.evidence.unportable == "aten.sinh.default"
+    training = ShippedTraining(spec, Ranks(), shipped_weights(spec))
+    found = ProbeWindows(training, ProbeSpec.model_validate(spec.probe)).run()
+    assert found.unportable == "aten.sinh.default"
 
 
-def test_a_limit_of_time_ends_the_leg_with_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_time_ends_the_windows_with_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes 10 s here; the first one's repetition counts too."""
     spec = shipped_spec("sequence-classification")
     for limit, num_steps in ((40, 3), (39, 2), (1, 1)):
         clock = itertools.count(step=10)
-        monkeypatch.setattr(leg.time, "monotonic", lambda clock=clock: next(clock))
+        monkeypatch.setattr(probe_windows.time, "monotonic", lambda clock=clock: next(clock))
         probe = ProbeSpec(steps=3, portable_steps=3, portable_seconds=limit)
-        trained = PortableLeg(ShippedTraining(spec, Ranks(), shipped_weights(spec)), probe)
-        trained.run(repeat=False)
-        assert trained.evidence is not None
-        assert len(trained.evidence.steps) == num_steps
+        found = ProbeWindows(ShippedTraining(spec, Ranks(), shipped_weights(spec)), probe).run(repeat=False)
+        assert len(found.windows) == num_steps
 
 
 def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> None:
     """Each of two trains the whole batch; one that disagrees is named by the first part that differs."""
     spec = shipped_spec("sequence-classification")
-    later = right.steps[1].replace(loss="0x1p+0")
+    later = right.windows[1].replace(loss="0x1p+0")
 
     class Two(Ranks):
         other: PortableEvidence
@@ -243,19 +245,17 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
             return flag
 
     two = Two(0, 2)
-    trained = PortableLeg(ShippedTraining(spec, two, shipped_weights(spec)), ProbeSpec.model_validate(spec.probe))
-    trained.run()
-    assert trained.evidence is not None
-    assert trained.evidence.steps == right.steps
+    trained = ProbeWindows(ShippedTraining(spec, two, shipped_weights(spec)), ProbeSpec.model_validate(spec.probe))
+    own = trained.run()
+    assert own.windows == right.windows
     for changes, found in (
-        ({}, []), ({"steps": (right.steps[0], later)}, [(1, 1, "forward", "logits")]),
-        ({"steps": right.steps[:1]}, []), ({"unportable": "aten.sin"}, [(1, 3, "forward", "aten.sin")]),
+        ({}, []), ({"windows": (right.windows[0], later)}, [(1, 1, "forward", "logits")]),
+        ({"windows": right.windows[:1]}, []), ({"unportable": "aten.sin"}, [(1, 3, "forward", "aten.sin")]),
     ):  # fmt: skip
-        two.other = trained.evidence.replace(ranks=(), **changes)
-        trained.compare_processes()
-        assert trained.evidence.repeated
-        assert [(each.rank, each.at, each.stage, each.name) for each in trained.evidence.ranks] == found
-        trained.evidence = trained.evidence.replace(ranks=())
+        two.other = own.replace(**changes)
+        compared = trained.compared(own)
+        assert compared.repeated
+        assert [(each.rank, each.at, each.stage, each.name) for each in compared.ranks] == found
 
 
 @pytest.mark.parametrize("fault", [False, True])
@@ -284,9 +284,9 @@ def test_versions_that_the_release_does_not_know_are_unknown_if_their_bits_diffe
 
 
 @pytest.mark.parametrize("slices", [1, 2])
-def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_leg(workshop: Workshop, slices: int) -> None:
-    leg = {"portable_steps": 1, "portable_slices": slices}
-    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, **leg})
+def test_a_gradient_of_pure_rounding_is_known_at_any_precision_of_the_windows(workshop: Workshop, slices: int) -> None:
+    asked = {"portable_steps": 1, "portable_slices": slices}
+    spec = workshop.spec(probe={"steps": 1, "evaluation_rows": 8, **asked})
     trained = workshop.train(spec)
     record = load_record(trained.folder)
     found = {name for stage, name in Pair(record, record).rounding_only if stage == "gradient"}
@@ -333,7 +333,7 @@ def test_a_fault_below_rounding_that_comes_late_is_named_on_a_different_machine(
 ) -> None:
     spec = workshop.spec(probe={"steps": 8, "evaluation_rows": 8, "portable_steps": 4})
     reference = load_record(workshop.train(spec).folder)
-    assert [step.step for step in reference.record.evidence.probe.portable.steps] == [0, 1, 2, 7]
+    assert [step.step for step in reference.record.evidence.probe.portable.windows] == [0, 1, 2, 7]
     with monkeypatch.context() as patch:
         plant(patch, first)
         trained = load_record(workshop.train(spec).folder)
