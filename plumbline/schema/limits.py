@@ -160,6 +160,9 @@ many are an anchor, show an open loss, have the software of a reference without 
 MOST_NIGHTS = 60
 """Maximum number of nights of a reference: later ones, which may creep, never change it."""
 
+GAIN_NIGHTS = (10, 15, 20, 30, 40, 60)
+"""Numbers of nights of a gain on which it asks for an A/B: soon, then seldom, as a season would ask every night."""
+
 REACH_NIGHTS = 90
 """Number of newest nights that detectors and dates look at."""
 
