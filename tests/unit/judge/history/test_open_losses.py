@@ -319,6 +319,16 @@ def test_nights_on_both_sides_show_a_gain_after_nights_that_seem_correlated_by_c
     assert sum(shown) >= 7  # by the first thirty nights alone two
 
 
+def test_a_machine_that_becomes_noisier_is_known_to_be() -> None:
+    values = np.random.default_rng(4).normal(0, 0.01, 180)
+    values[60:] *= 2
+    before, after = (reference_of(values[:num], floor=1e-3) for num in (67, 180))
+    assert before is not None
+    assert after is not None
+    assert after.centre == before.centre
+    assert 1.4 < after.spread / before.spread < 1.8
+
+
 def test_the_deadline_is_a_key_of_the_suite() -> None:
     assert Gates().open_nights == ALLOWED.open_nights == 7
 
