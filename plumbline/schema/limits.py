@@ -158,7 +158,11 @@ ENOUGH_NIGHTS = 20
 many are an anchor, show an open loss, have the software of a reference without a baseline, and an accuracy."""
 
 MOST_NIGHTS = 60
-"""Maximum number of nights of a reference: later ones, which may creep, never change it."""
+"""Maximum number of nights of a reference: later ones, which may creep, never change its centre. So many of the newest
+count for its spread, which a creep hardly changes."""
+
+GAIN_NIGHTS = (10, 15, 20, 30, 40, 60)
+"""Numbers of nights of a gain on which it asks for an A/B: soon, then seldom, as a season would ask every night."""
 
 REACH_NIGHTS = 90
 """Number of newest nights that detectors and dates look at."""

@@ -95,7 +95,9 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
         size = float(np.median(newest)) - reference.centre
         if len(here) < before + num or math.comb(before + num, num) * alpha < 1 or size <= 0:
             continue
-        pooled = reference.pooled(newest)
+        # Few nights seem correlated by chance: those on both sides know better.
+        both = autocorrelation_within(np.append(here[:before], newest), [before]) if reference.rho else 0.0
+        pooled = replace(reference.pooled(newest), rho=min(reference.rho, both))
         if is_shown(newest, pooled, _careful(pooled), alpha):
             above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
             if rank_sum_chance(int(above), num, before) <= alpha:

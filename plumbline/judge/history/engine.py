@@ -67,11 +67,16 @@ class _Night:
         self.reference, over_anchor = self._before(begin) or self.reference, self._over_anchor()
         found, size = (*detections, *over_anchor), self._size()
         asked = Decision("inconclusive", "open-loss", found, reference=self.reference, size=size)
+        worst = max(size, self._size(limits.LEAST_NIGHTS))
+        is_within = self.allowed.margin is not None and worst <= self.allowed.least_change
         if not self.allowed.num_reruns:
-            return self._unaided(asked)
-        if detections and not over_anchor and self._is_within_margin():
+            return self._unaided(asked, is_within=is_within)
+        if detections and not over_anchor and is_within:
             return replace(asked, verdict="pass", reason="too-small", onset=onset(self.here, self.reference))
-        return self._asked(asked) if found or self._can_be_answered() else self._passed()
+        has_ab = self.software == "can-differ" and self.allowed.num_blocks > 0
+        open_loss = question.size if (question := self.past.question) and not question.is_cleared else None
+        is_open = open_loss is not None and not is_ruled_out(open_loss, self.here[-1:], self.reference)
+        return self._asked(asked, open_loss) if found or (is_open and has_ab) else self._passed()
 
     def _size(self, num: int = 1) -> float:
         """Return how far the newest nights' median is from the reference."""
@@ -86,7 +91,7 @@ class _Night:
         lost = lasting(self.here, reference, self.allowed.lasting_alpha)
         return lost if lost > (self.allowed.drop if is_cleared else self.allowed.least_change) else 0.0
 
-    def _unaided(self, asked: Decision) -> Decision:
+    def _unaided(self, asked: Decision, *, is_within: bool) -> Decision:
         """Decide without experiments: compare nights after a change with those before."""
         # A steady creep has no reference but its first nights.
         for first in (onset(self.here, self.reference).index, limits.FIRST_NIGHTS):
@@ -94,13 +99,8 @@ class _Night:
             if lost := self._lasts(before):
                 return self._called(asked, "lasting", lost, before)
         # A creep asks for an experiment alone: nights show it, or the changes of level.
-        is_open = any(detection.kind != "creep" for detection in asked.detections) and not self._is_within_margin()
+        is_open = any(detection.kind != "creep" for detection in asked.detections) and not is_within
         return asked if is_open else self._passed()
-
-    def _is_within_margin(self) -> bool:
-        """Return whether tonight's change and the recent median's are within the margin."""
-        worst = max(self._size(), self._size(limits.LEAST_NIGHTS))
-        return self.allowed.margin is not None and worst <= self.allowed.least_change
 
     def _over_anchor(self) -> tuple[Detection, ...]:
         """Detect a cumulative regression against the first accepted baseline."""
@@ -112,21 +112,13 @@ class _Night:
         is_over = lost > limit and is_shown(newest, anchor, anchor, self.allowed.software_alpha)
         return (Detection("anchor", lost, limit),) if is_over else ()
 
-    def _can_be_answered(self) -> bool:
-        """Return whether an experiment can still resolve an open suspected regression."""
-        question = self.past.question
-        if question is None or question.is_cleared or self.software != "can-differ" or not self.allowed.num_blocks:
-            return False
-        return not is_ruled_out(question.size, self.here[-1:], self.reference)
-
-    def _asked(self, asked: Decision) -> Decision:
+    def _asked(self, asked: Decision, open_loss: float | None) -> Decision:
         """Decide on a suspected regression by its experiments."""
-        anchor, question = self.past.anchor, self.past.question
+        anchor = self.past.anchor
         if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
             against = judge_reruns(self.answers.reruns or (), anchor)
             if against.holds:
                 return self._called(replace(asked, rerun=against), "lasting", against.mean - anchor.centre, anchor)
-        open_loss = question.size if question is not None and not question.is_cleared else None
         asked = ask(asked, self.reference, self.answers, self.allowed, self.software, self.past.lead, open_loss)
         if asked.reason != "software":
             return asked
@@ -148,21 +140,24 @@ class _Night:
         )  # fmt: skip
 
     def _passed(self) -> Decision:
-        """Pass the night; a lasting improvement moves the reference."""
+        """Pass the night; an improvement that an A/B or the nights prove moves the reference."""
         quiet = Decision("pass", "quiet", reference=self.reference, size=self._size())
-        if self.past.question is not None or self.past.call is not None:
-            return quiet
         fitted = onset(-self.here, self.reference.mirrored())
+        num, least = len(self.here) - fitted.index, self.allowed.least_change
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
+        is_gain = fitted.size > least and num >= limits.OWN_NIGHTS and not (self.past.question or self.past.call)
         # A growing reference has taken the gain in.
-        is_gain = fitted.size > 0 and len(self.here) - fitted.index >= limits.OWN_NIGHTS
         before = self._before(fitted.index) if is_gain else None
-        gained = 0.0 if before is None else lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha)
-        if before is None or gained <= self.allowed.least_change:
+        if before is None:
+            return quiet
+        lasts = lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha) > least
+        asks = num in limits.GAIN_NIGHTS and self.software == "can-differ" and self.allowed.num_blocks > 0
+        if not lasts and not (asks and detect(-self.here, fitted.index, before.mirrored(), self.allowed)):
             return quiet
         dated = replace(fitted, size=-fitted.size)
-        proven = Decision("pass", "improved", (), "", before, dated, size=-gained, new=True, lead=self.past.lead)
-        return prove(proven, before, self.answers, self.allowed, self.software)
+        gain = Decision("pass", "improved", (), "", before, dated, size=dated.size, new=lasts, lead=self.past.lead)
+        proven = prove(gain, before, self.answers, self.allowed, self.software)
+        return proven if lasts or proven.new or proven.needs else quiet
 
     def by_nights(self, decision: Decision) -> Decision:
         """Decide an unresolved regression by the nights since: drift once significant."""

@@ -70,7 +70,8 @@ def prove(gain: Decision, before: Reference, answers: Answers, allowed: Allowed,
     answer = ask(gain, before.mirrored(), answers.mirrored(), allowed, software, -lead)
     gain = replace(gain, needs=answer.needs, rerun=answer.rerun)
     if answer.reason == "software" and answer.difference is not None:
-        return replace(gain, lead=lead + answer.difference.size, difference=answer.difference)
+        # A larger lead than is shown would make the next A/B find a loss.
+        return replace(gain, new=True, lead=lead + answer.difference.low, difference=answer.difference)
     if answer.reason == "machine":
         return replace(gain, is_cleared=True, difference=answer.difference)
     return replace(gain, new=False)

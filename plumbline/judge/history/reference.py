@@ -52,8 +52,9 @@ class Reference:
         """Return the reference with its spread pooled with these newer nights."""
         if len(later) < limits.LEAST_NIGHTS:
             return self
-        squares = (self.count * self.spread**2 + len(later) * _spread(later) ** 2) / (self.count + len(later))
-        return replace(self, spread=math.sqrt(squares), later=len(later))
+        num, num_later = self.count + self.later, len(later)
+        squares = (num * self.spread**2 + num_later * _spread(later) ** 2) / (num + num_later)
+        return replace(self, spread=math.sqrt(squares), later=self.later + num_later)
 
 
 def reference_of(
@@ -70,12 +71,13 @@ def reference_of(
     if len(kept) < limits.LEAST_NIGHTS:
         return None
     settled = len(kept) if is_whole else max(len(kept) - limits.LAG_NIGHTS, limits.FIRST_NIGHTS)
-    kept = kept[: min(limits.MOST_NIGHTS, settled)]
+    # A machine may become noisier: its spread, unlike its centre, hides no creep.
+    kept, later = kept[: min(limits.MOST_NIGHTS, settled)], kept[limits.MOST_NIGHTS : settled][-limits.MOST_NIGHTS :]
     level = kept
     if len(kept) >= limits.ENOUGH_NIGHTS:  # a creep, which a line takes out, is neither noise nor autocorrelation
         time = np.arange(len(kept)) - (len(kept) - 1) / 2
         level = kept - time * float(time @ kept) / float(time @ time)
-    return Reference(quantile(kept), max(_spread(level), floor), len(kept), autocorrelation(level))
+    return Reference(quantile(kept), max(_spread(level), floor), len(kept), autocorrelation(level)).pooled(later)
 
 
 def _spread(values: Values) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from plumbline.cli.main import main
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers, Decision, Past, Software
-from plumbline.judge.history.detection import is_ruled_out
+from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS
 from plumbline.judge.history.reference import Reference, reference_of
@@ -249,28 +250,83 @@ def test_history_of_a_file_calls_a_loss_that_no_round_has_judged(
         assert num_lost == 1 or "since 2026-" in line["sentence"]
 
 
+def undone(
+    generator: np.random.Generator, size: float, span: int, *, rho: float = 0.0, has_ab: bool = True
+) -> list[Decision]:
+    """Judge forty nights, `span` nights of a gain, and forty without it."""
+    gains = np.where((np.arange(80 + span) >= 40) & (np.arange(80 + span) < 40 + span), size, 0.0)
+    past, chance, decisions = Past(np.zeros(0)), 0.0, []
+    software: Software = "can-differ" if has_ab else "unavailable"
+    for gain in gains.tolist():
+        chance = rho * chance + generator.normal(0, 0.01 * math.sqrt(1 - rho**2))
+        tonight, answers = chance - gain, Answers()
+        decision = decide(past, tonight, ALLOWED, answers, software=software)
+        if decision.needs:
+            answers = Answers(tuple((tonight + generator.normal(0, 0.003, 4)).tolist()))
+            decision = decide(past, tonight, ALLOWED, answers, software=software)
+        if decision.needs == "ab":
+            runs = generator.normal(0, 0.003, (2, 12, 2))
+            decision = decide(past, tonight, ALLOWED, Answers(answers.reruns, runs[0] - gain, runs[1]))
+        decisions.append(decision)
+        past = advance(past, tonight, decision)
+    return decisions
+
+
 @pytest.mark.parametrize("has_ab", [True, False])
 @pytest.mark.parametrize(("size", "span"), [(0.03, 60), (0.05, 20), (0.05, 60)])
 def test_a_loss_that_undoes_a_gain_is_called(size: float, span: int, has_ab: bool) -> None:
     called = 0
     for seed in range(6):
         generator = np.random.Generator(np.random.Philox(key=[seed, span]))
-        gains = np.where((np.arange(80 + span) >= 40) & (np.arange(80 + span) < 40 + span), size, 0.0)
-        past, is_called = Past(np.zeros(0)), False
-        software: Software = "can-differ" if has_ab else "unavailable"
-        for index, gain in enumerate(gains.tolist()):
-            tonight, answers = generator.normal(-gain, 0.01), Answers()
-            decision = decide(past, tonight, ALLOWED, answers, software=software)
-            if decision.needs:
-                answers = Answers(tuple((tonight + generator.normal(0, 0.003, 4)).tolist()))
-                decision = decide(past, tonight, ALLOWED, answers, software=software)
-            if decision.needs == "ab":
-                runs = generator.normal(0, 0.003, (2, 12, 2))
-                decision = decide(past, tonight, ALLOWED, Answers(answers.reruns, runs[0] - gain, runs[1]))
-            is_called = is_called or (index >= 40 + span and decision.new and decision.verdict == "drift")
-            past = advance(past, tonight, decision)
-        called += is_called
+        decisions = undone(generator, size, span, has_ab=has_ab)
+        called += any(decision.new and decision.verdict == "drift" for decision in decisions[40 + span :])
     assert called >= 5
+
+
+@pytest.mark.parametrize(("size", "span"), [(0.03, 60), (0.05, 20)])
+def test_an_ab_proves_a_gain_of_nights_that_correlate(size: float, span: int) -> None:
+    """Few such nights show no gain by themselves: what undoes it passed."""
+    called = 0
+    for seed in range(12):
+        generator = np.random.Generator(np.random.Philox(key=[seed, 200 + span]))
+        decisions = undone(generator, size, span, rho=0.6)
+        called += any(decision.new and decision.verdict == "drift" for decision in decisions[40 + span :])
+    assert called >= 11
+
+
+def test_the_lead_of_a_gain_is_what_its_ab_shows_at_least() -> None:
+    """Half of the measured sizes are too large: against such a lead the next A/B would find a loss."""
+    leads = []
+    for seed in range(30):
+        generator = np.random.Generator(np.random.Philox(key=[seed, 300]))
+        proven = (one for one in undone(generator, 0.04, 20) if one.reason == "improved" and one.new)
+        leads += [one.lead for one in proven][:1]
+    assert len(leads) >= 28
+    assert sum(lead > 0.04 for lead in leads) <= 3
+    assert min(leads) > 0.03
+
+
+def test_nights_on_both_sides_show_a_gain_after_nights_that_seem_correlated_by_chance() -> None:
+    shown = []
+    for seed in range(150):
+        values = np.random.default_rng(seed).normal(0, 0.01, 50)
+        values[30:] += 0.03
+        reference = reference_of(values[:30], floor=1e-3, is_whole=True)
+        assert reference is not None
+        if reference.rho > 0.3:
+            shown.append(lasting(values, reference, ALLOWED.lasting_alpha) > 0)
+    assert len(shown) >= 15
+    assert sum(shown) >= 7  # by the first thirty nights alone two
+
+
+def test_a_machine_that_becomes_noisier_is_known_to_be() -> None:
+    values = np.random.default_rng(4).normal(0, 0.01, 180)
+    values[60:] *= 2
+    before, after = (reference_of(values[:num], floor=1e-3) for num in (67, 180))
+    assert before is not None
+    assert after is not None
+    assert after.centre == before.centre
+    assert 1.4 < after.spread / before.spread < 1.8
 
 
 def test_the_deadline_is_a_key_of_the_suite() -> None:
