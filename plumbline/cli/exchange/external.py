@@ -10,11 +10,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from plumbline.cli.exchange.directions import metric_of, worse_by_name
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_columns import TableChoice
 from plumbline.cli.exchange.external_formats import ExternalRow, SeriesKey, dates_of_revisions, holds_rows, read_rows
 from plumbline.cli.exchange.external_values import TIME_HINT
-from plumbline.judge.history.metrics import Metric, Worse
+from plumbline.judge.history.metrics import BY_NAME, Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
@@ -176,7 +176,7 @@ def _metric(direction: Direction, values: Sequence[float | None]) -> Metric:
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """
-    metric = replace(metric_of(direction.metric), worse=direction.worse)
+    metric = replace(BY_NAME.get(direction.metric, Metric(direction.metric, "", "lower")), worse=direction.worse)
     if metric.scale == "absolute" and any(abs(value) > 1 for value in values if value is not None):
         metric = replace(metric, scale="relative")  # in percent, or a score: no share of one
     if not direction.has_sign or metric.scale != "relative":
@@ -194,15 +194,14 @@ def _directions(
         if name not in names:
             hint = suggest_or_list(name, names)
             raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
-    return {name: _direction(name, worse.get(name), by_tool.get(name), has_sign=name in signed) for name in names}
-
-
-def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sign: bool) -> Direction:
-    metric = metric_of(name)
-    by_name = metric.worse if metric.unit or metric.scale == "absolute" else worse_by_name(name)
-    ways = {"option": named, "name": by_name, "tool": by_tool, "assumed": metric.worse}
-    source, way = next((source, way) for source, way in ways.items() if way)
-    return Direction.model_validate({"metric": name, "worse": way, "source": source, "has_sign": has_sign})
+    directions = {}
+    for name in names:
+        by_name = BY_NAME[name].worse if name in BY_NAME else worse_by_name(name)
+        ways = {"option": worse.get(name), "name": by_name, "tool": by_tool.get(name), "assumed": "lower"}
+        source, way = next((source, way) for source, way in ways.items() if way)
+        fields = {"metric": name, "worse": way, "source": source, "has_sign": name in signed}
+        directions[name] = Direction.model_validate(fields)
+    return directions
 
 
 def _last_of_each_time(rows: Sequence[ExternalRow]) -> list[ExternalRow]:

@@ -10,10 +10,10 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_columns import TableChoice, check_apart, columns_of, metrics_of
@@ -163,10 +163,7 @@ def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableC
 
 def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Content]]:
     table = _COMMENTS.sub(lambda comments: re.sub(r"#.*", "", comments[0]), text)
-
-    def opened() -> AbstractContextManager[TextIO]:
-        return io.StringIO(table, newline="")
-
+    opened = partial(io.StringIO, table, newline="")
     dialect = dialect_of(opened, choice.layout, where)
     with opened() as file:
         for place, content in Records(file, dialect, choice.layout, where):
