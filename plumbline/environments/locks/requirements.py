@@ -45,6 +45,22 @@ class _Line(NamedTuple):
     """A path for the first three kinds, an option's name, or a requirement."""
 
 
+class _Use(NamedTuple):
+    """Requirement of a line, or its constraint."""
+
+    line: _Line
+    is_bound: bool
+    requirement: Requirement
+    pin: Pin | None
+    """`None` for a range of versions."""
+
+    def accepts(self, pin: Pin) -> bool:
+        """Return whether the line allows this pin; a repository's version is unknown, and no range excludes it."""
+        if self.pin and (self.requirement.url or not pin.version):
+            return self.pin.identity == pin.identity
+        return not pin.version or self.requirement.specifier.contains(pin.version, prereleases=True)
+
+
 def _lines(file: str, text: str) -> Iterator[_Line]:
     """Yield each logical line. Continuation lines are joined; comments and blank lines are removed."""
     pending, start = "", 0
@@ -120,27 +136,24 @@ def requirement_pins(files: LockFiles, selection: Selection) -> dict[str, Pin]:
     `ConfigurationError` names the line that does not pin a version.
     """
     pins: dict[str, Pin] = {}
-    bounds: dict[str, Pin] = {}
-    unpinned: dict[str, _Line] = {}
+    by_package: dict[str, list[_Use]] = {}
     for line, is_bound in _packages(files, files.name):
         requirement, hashes = _requirement(line)
-        if not selection.holds(requirement.marker):
-            continue
-        package = canonicalize_name(requirement.name)
-        pin = _pin(requirement, hashes, line.file)
+        if selection.holds(requirement.marker):
+            use = _Use(line, is_bound, requirement, _pin(requirement, hashes, line.file))
+            by_package.setdefault(canonicalize_name(requirement.name), []).append(use)
+    for package, uses in by_package.items():
+        needed = [use for use in uses if not use.is_bound]
+        if not needed:
+            continue  # a constraint alone installs nothing
+        pin = next((use.pin for use in (*reversed(needed), *uses) if use.pin), None)
         if pin is None:
-            unpinned |= {} if is_bound else {package: line}
-            continue
-        target = bounds if is_bound else pins
-        known = target.get(package)
-        if known is not None and known.identity != pin.identity:
-            what = f"line {line.number} pins {package} {pin.shown}, and {known.shown} is pinned before"
-            raise ConfigurationError(what, where=line.file, hint="keep one of them")
-        target[package] = pin
-    for name, line in unpinned.items():
-        if name not in bounds:
-            raise ConfigurationError(f"line {line.number} pins no version", where=line.file, hint=_HINT)
-        pins.setdefault(name, bounds[name])
+            where = needed[-1].line
+            raise ConfigurationError(f"line {where.number} pins no version", where=where.file, hint=_HINT)
+        if excluding := next((use.line for use in uses if not use.accepts(pin)), None):
+            what = f"line {excluding.number} excludes {package} {pin.shown}, which another line pins"
+            raise ConfigurationError(what, where=excluding.file, hint="keep one of them")
+        pins[package] = pin
     return pins
 
 

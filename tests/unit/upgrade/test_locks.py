@@ -229,7 +229,7 @@ BAD = {
     "branch of two words": ("lock.txt", "a @ git+ssh://git@host/a@team/x\n", "a: 'team/x' is a moving reference"),
     "short commit": ("lock.txt", "a @ git+https://host/a@0123abc\n", "'0123abc' is a moving reference"),
     "no commit": ("lock.txt", "a @ git+https://host/a\n", "a: names no commit"),
-    "twice": ("lock.txt", "a==1\na==2\n", "is pinned before"),
+    "twice": ("lock.txt", "a==1\na==2\n", "line 1 excludes a 2, which another line pins"),
     "no requirement": ("lock.txt", "a==1\n!!!\n", "is not a requirement"),
     "wildcard": ("lock.txt", "a==1.*\n", "pins no version"),
     "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
@@ -476,6 +476,33 @@ def test_a_repository_of_a_conda_lock_stays_one():
        url: 'git+https://host/acme.git@{COMMIT}', hash: {{sha256: {COMMIT}}}}}
     """
     assert lock_of("conda-lock.yml", text).pins["acme"].requirement == f"acme @ git+https://host/acme.git@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("lock", "bounds", "pinned"),
+    [
+        ("-c bounds.txt\nkern==2.0\n", "kern==1.0\n", ""),
+        ("-c bounds.txt\nkern==2.0\n", "kern<2\n", ""),
+        ("-c bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+        ("-c bounds.txt\nkern==2.0\n", "kern==1.0 ; python_version < '3'\n", "2.0"),
+        ("-c bounds.txt\nkern==2.0+cpu\n", "kern==2.0\n", "2.0+cpu"),
+        ("-c bounds.txt\nkern>=2\n", "kern==1.0\n", ""),
+        ("-c bounds.txt\nkern>=2\n", "kern==2.0\n", "2.0"),
+        ("-c bounds.txt\nkern\n", "kern==1.0\nkern<1\n", ""),
+        ("-r bounds.txt\nkern==2.0\n", "kern<2\n", ""),
+        ("-r bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+    ],
+)
+def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, pinned):
+    """`pip install --dry-run -r lock.txt` of pip 26 installs the same version, or exits with 1."""
+    files = LockFiles(name="lock.txt", files={"lock.txt": lock, "bounds.txt": bounds})
+    if pinned:
+        assert versions(parse_lock(files)) == {"kern": pinned}
+        return
+    with pytest.raises(
+        ConfigurationError, match=r"(lock|bounds)\.txt: line \d excludes kern \d\.0, which another line pins"
+    ):
+        parse_lock(files)
 
 
 def test_a_freeze_in_conda_pins_versions_instead_of_conda_s_folders():
