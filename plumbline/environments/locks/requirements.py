@@ -9,9 +9,9 @@ again: a line that was split wrongly is refused there.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -84,7 +84,9 @@ def _parsed(file: str, number: int, line: str) -> _Line:
         raise ConfigurationError("lists URLs of conda's packages", where=file, hint=hint)
     if include := _INCLUDE.match(line):
         is_constraint = (include["short"] or include["long"]).startswith("c")
-        path = _beside(file, include["path"].strip().strip("'\""))
+        path = include["path"].strip().strip("'\"")
+        if "://" not in path:
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), path))
         return _Line(file, number, "constraint" if is_constraint else "include", path)
     if editable := _EDITABLE.match(line):
         target = editable["target"].strip()
@@ -103,17 +105,6 @@ def _parsed(file: str, number: int, line: str) -> _Line:
     # uv exports an archive by its address alone; pip takes the name from the file's.
     name = archive_of(line.split(maxsplit=1)[0])[0] if _ADDRESS.match(line) else ""
     return _Line(file, number, "package", f"{name} @ {line}" if name else line)
-
-
-def _beside(name: str, path: str) -> str:
-    """Return an included path, relative to the first file's folder."""
-    parts: list[str] = []
-    for part in (PurePosixPath(name).parent / path).parts:
-        if part == ".." and parts and parts[-1] not in ("..", "/"):
-            parts.pop()
-        elif part != ".":
-            parts.append(part)
-    return str(PurePosixPath(*parts))
 
 
 def included_files(name: str, text: str) -> tuple[str, ...]:
@@ -137,11 +128,9 @@ def requirement_pins(files: LockFiles, selection: Selection) -> dict[str, Pin]:
     """
     pins: dict[str, Pin] = {}
     by_package: dict[str, list[_Use]] = {}
-    for line, is_bound in _packages(files, files.name):
-        requirement, hashes = _requirement(line)
-        if selection.holds(requirement.marker):
-            use = _Use(line, is_bound, requirement, _pin(requirement, hashes, line.file))
-            by_package.setdefault(canonicalize_name(requirement.name), []).append(use)
+    for use in _uses(files, files.name):
+        if selection.holds(use.requirement.marker):
+            by_package.setdefault(canonicalize_name(use.requirement.name), []).append(use)
     for package, uses in by_package.items():
         needed = [use for use in uses if not use.is_bound]
         if not needed:
@@ -157,10 +146,8 @@ def requirement_pins(files: LockFiles, selection: Selection) -> dict[str, Pin]:
     return pins
 
 
-def _packages(
-    files: LockFiles, name: str, *, is_bound: bool = False, seen: tuple[str, ...] = ()
-) -> Iterator[tuple[_Line, bool]]:
-    """Yield the requirements of a file and of those that it includes, and whether each is a constraint."""
+def _uses(files: LockFiles, name: str, *, is_bound: bool = False, seen: tuple[str, ...] = ()) -> Iterator[_Use]:
+    """Yield the requirements and constraints of a file and of those that it includes."""
     if name in seen:
         raise ConfigurationError("includes itself", where=name, hint="remove the -r or -c line that leads back")
     if name not in files.files:
@@ -168,18 +155,16 @@ def _packages(
     for line in _lines(name, files.files[name]):
         if line.kind in ("include", "constraint"):
             is_constraint = is_bound or line.kind == "constraint"
-            yield from _packages(files, line.text, is_bound=is_constraint, seen=(*seen, name))
+            yield from _uses(files, line.text, is_bound=is_constraint, seen=(*seen, name))
         elif line.kind == "package":
-            yield line, is_bound
-
-
-def _requirement(line: _Line) -> tuple[Requirement, tuple[str, ...]]:
-    hashes = tuple(match["value"].lower() for match in _HASH.finditer(f" {line.text}"))
-    text = _OPTION.sub("", _HASH.sub("", f" {line.text}")).strip()
-    try:
-        return Requirement(text), hashes
-    except InvalidRequirement as error:
-        raise ConfigurationError(f"line {line.number} is not a requirement", where=line.file, hint=_HINT) from error
+            hashes = tuple(match["value"].lower() for match in _HASH.finditer(f" {line.text}"))
+            text = _OPTION.sub("", _HASH.sub("", f" {line.text}")).strip()
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement as error:
+                what = f"line {line.number} is not a requirement"
+                raise ConfigurationError(what, where=name, hint=_HINT) from error
+            yield _Use(line, is_bound, requirement, _pin(requirement, hashes, name))
 
 
 def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin | None:
