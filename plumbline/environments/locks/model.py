@@ -140,7 +140,6 @@ class Lock(Model):
     """Pins of a lock for one interpreter and operating system."""
 
     where: str
-    format: str
     sha256: str
     """Digest of the files."""
     pins: dict[str, Pin] = Field(max_length=_MAX_PINS)

@@ -87,7 +87,7 @@ def parse_lock(
     try:
         if format_name == "requirements":
             pins = requirement_pins(files, selection)
-            notes = _notes(files)
+            notes = _notes(files, selection)
         else:
             pins, elsewhere = selection.pins(_READERS[format_name](_content(files, format_name), selection))
     except ValidationError as error:
@@ -102,15 +102,17 @@ def parse_lock(
         raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
     for pin in pins.values():
         _check_commit(pin, files.name)
-    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
+    return Lock(where=files.name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
 
 
-def _notes(files: LockFiles) -> tuple[str, ...]:
-    """Return notes on a requirements file's options and local folders."""
+def _notes(files: LockFiles, selection: Selection) -> tuple[str, ...]:
+    """Return notes on a requirements file's options and local folders, and on extras."""
     names, own = unused_lines(files, "option"), unused_lines(files, "folder")
     hint = "pass those that the packages need with --pip"
     lines = [f"{', '.join(names)}: not used; this machine's settings apply (hint: {hint})"] if names else []
     lines += [f"{', '.join(own)}: not judged; a folder is the team's own code, left as installed"] if own else []
+    chosen = ", ".join(selection.extras or ())
+    lines += [f"--extra {chosen}: not used; a requirements file has no extras"] if chosen else []
     return tuple(f"{files.name}: {line}" for line in lines)
 
 

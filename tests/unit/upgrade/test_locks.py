@@ -493,6 +493,13 @@ def test_an_extra_is_chosen_by_any_spelling_of_its_name(name):
     assert versions(lock_of("uv.lock", text, extras=[name])) == {"kern": "2.0"}
 
 
+def test_an_extra_is_said_not_to_be_used_of_a_requirements_file():
+    """The other lock of an upgrade may have it: a file of one choice is not refused, and not passed off as chosen."""
+    lock = lock_of("lock.txt", "kern==2.0\n", extras=["gpu"])
+    assert lock.notes == ("lock.txt: --extra gpu: not used; a requirements file has no extras",)
+    assert lock_of("lock.txt", "kern==2.0\n").notes == ()
+
+
 def test_a_package_that_a_freeze_names_by_its_folder_is_said_not_to_be_judged():
     """`pip install ./team` is frozen so: the folder is the same in both locks, whatever it holds."""
     lock = lock_of("freeze.txt", "team @ file:///home/me/team\nkern==2.0\n")
