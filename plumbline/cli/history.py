@@ -273,7 +273,7 @@ def _print_receipt(source: Path, receipt: Receipt) -> None:
         repeat = "1 row repeats a time of its series" if receipt.repeated == 1 else many
         say(f"  {repeat}: the last row with a value counts")
     if receipt.ignored_columns:
-        say(f"  ignored columns: {first_of([clean(name, 80) for name in receipt.ignored_columns], 20)}")
+        say(f"  ignored columns and metrics: {first_of([clean(name, 80) for name in receipt.ignored_columns], 20)}")
     if receipt.ignored_files:
         names = [clean(Path(name).name, 80) for name in receipt.ignored_files]
         say(f"  {counted(len(names), 'files')} without measurements, or of another kind: {first_of(names)}")

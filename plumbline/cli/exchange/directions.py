@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from plumbline.judge.history.metrics import BY_NAME, Metric, Worse
+from plumbline.judge.history.metrics import Worse
 
 _COSTS = frozenset({
     "s", "sec", "secs", "second", "seconds", "ms", "msec", "msecs", "us", "ns", "millis", "milliseconds",
@@ -38,11 +38,3 @@ def worse_by_name(name: str) -> Worse | None:
     if is_cost != is_rate:
         return "higher" if is_cost else "lower"
     return "lower" if "per" in words and not is_cost else None
-
-
-def metric_of(name: str) -> Metric:
-    """Return the metric definition for this name.
-
-    An unknown metric has a relative scale, and the direction of its name, by default that of a rate.
-    """
-    return BY_NAME.get(name) or Metric(name, "", worse_by_name(name) or "lower")

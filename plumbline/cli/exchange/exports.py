@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,14 +29,14 @@ _SCHEMA = pa.schema([
 ])  # fmt: skip
 
 
-def nights_table(series: Sequence[SeriesFile], last: int | None = None) -> pa.Table:
-    """Return a table with one row per night, platform and workload, by time. Of the last nights of each platform.
+def nights_table(runs: Sequence[NightRun]) -> pa.Table:
+    """Return a table with one row per night, platform and workload, by time.
 
     A round without a record of the platform is a row without workload and metrics. Verdict and causes are the
     platform's; they are null in the nights of a rebuilt series.
     """
-    rows = [_row(run) for file in series for run in night_runs(file, last)]
-    return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["time"], row["platform"])), schema=_SCHEMA)
+    ordered = sorted(runs, key=lambda run: (run.time, run.platform))
+    return pa.Table.from_pylist([_row(run) for run in ordered], schema=_SCHEMA)
 
 
 def _row(run: NightRun) -> dict[str, Any]:
@@ -74,20 +74,10 @@ def prometheus_text(series: Sequence[SeriesFile]) -> str:
             for outcome in get_args(Outcome):
                 verdicts.labels(file.suite, file.platform, outcome).set(float(outcome == last.verdict))
             times.labels(file.suite, file.platform).set(last.time)
-            for workload, metric, value in _last_values(file, name):
-                values[metric].labels(file.suite, file.platform, workload).set(value)
+            for run in night_runs(file):
+                for metric in values.keys() & run.metrics if run.round == name else ():
+                    values[metric].labels(file.suite, file.platform, run.workload).set(run.metrics[metric])
     return generate_latest(registry).decode()
-
-
-def _last_values(series: SeriesFile, round_id: str) -> Iterator[tuple[str, str, float]]:
-    places: Mapping[str, int] = {
-        series.words[series.workload[place]]: place for place, name in enumerate(series.round) if name == round_id
-    }
-    for workload, place in places.items():
-        for metric in METRICS:
-            value = series.metrics.get(metric.name, (None,) * len(series))[place]
-            if value is not None:
-                yield workload, metric.name, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +108,7 @@ class Format:
 
 
 def _write_parquet(nights: Nights, out: str) -> int:
-    table = nights_table(nights.series, nights.last)
+    table = nights_table(nights.runs)
     _replace(Path(out), lambda part: pq.write_table(table, part, compression="zstd"))
     return int(table.num_rows)
 

@@ -10,17 +10,16 @@ from itertools import pairwise
 from statistics import median
 from typing import Literal
 
-from plumbline.cli.exchange.directions import metric_of, worse_by_name
+from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_columns import TableChoice
-from plumbline.cli.exchange.external_formats import dates_of_revisions, holds_rows, read_rows
-from plumbline.cli.exchange.external_values import TIME_HINT, time_of, value_of
-from plumbline.judge.history.metrics import Metric, Worse
+from plumbline.cli.exchange.external_formats import ExternalRow, SeriesKey, dates_of_revisions, holds_rows, read_rows
+from plumbline.cli.exchange.external_values import TIME_HINT
+from plumbline.judge.history.metrics import BY_NAME, Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.suite_file import suggest_or_list
 
-_Key = tuple[str, str, str]
 _DAY_SECONDS = 86400.0
 
 
@@ -68,13 +67,6 @@ class ExternalSeries:
     receipt: Receipt
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    time: float
-    key: _Key
-    value: float | None
-
-
 def parse_external(
     text: str | Mapping[str, str], *, where: str, worse: Mapping[str, Worse] = {}, choice: TableChoice = TableChoice(),  # noqa: B008
     unread: Sequence[str] = (),
@@ -86,30 +78,24 @@ def parse_external(
     `ConfigurationError` for a named metric that does not exist. An empty value, `null` or `nan` is missing.
     """
     ignored: dict[str, None] = {}
-    metrics: dict[str, None] = {}
-    rows = []
-    by_tool: dict[str, Worse] = {}
+    rows: list[ExternalRow] = []
     texts = {where: text} if isinstance(text, str) else text
     left_out = [place for place, content in texts.items() if len(texts) > 1 and not holds_rows(content, place, choice)]
     dates = {revision: date for place in left_out for revision, date in dates_of_revisions(texts[place]).items()}
     for place in [place for place in texts if place not in left_out]:
-        raw, others = read_rows(texts[place], place, dates, choice)
-        left_out += [] if raw else [place]
+        own_rows, others = read_rows(texts[place], place, dates, choice)
+        left_out += [] if own_rows else [place]
         ignored |= dict.fromkeys(others)
-        metrics |= dict.fromkeys(row.metric for row in raw)
-        raw = [row for row in raw if not choice.metrics or row.metric in choice.metrics]
-        by_tool |= {row.metric: row.worse for row in raw if row.worse}
-        rows += [
-            _Row(time_of(row.time, row.where), (row.platform, row.workload, row.metric), value_of(row.value, row.where))
-            for row in raw
-        ]
+        rows += own_rows
+    metrics = {row.key.metric for row in rows}
     for name in choice.metrics:
         if name not in metrics:
             hint = suggest_or_list(name, sorted({*metrics, *ignored}))
             raise ConfigurationError(f"no metric {name!r}", where=where, key="--metric", hint=hint)
+    by_tool = {row.key.metric: row.worse for row in rows if row.worse}
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
-    series: dict[_Key, list[_Row]] = {}
+    series: dict[SeriesKey, list[ExternalRow]] = {}
     for row in sorted(rows, key=lambda row: row.time):
         series.setdefault(row.key, []).append(row)
     directions = _directions(rows, worse, by_tool, where)
@@ -126,14 +112,16 @@ def parse_external(
         num_series=len(kept),
         directions=tuple(directions.values()),
         repeated=len(rows) - sum(map(len, kept.values())),
-        ended=tuple(_ended(key, kept[key], missing) for key, missing in ended.items()),
+        ended=tuple(
+            EndedSeries(**key._asdict(), last=_day(kept[key][-1].time), missing_nights=missing)
+            for key, missing in ended.items()
+        ),
         ignored_columns=tuple(ignored),
         ignored_files=(*left_out, *unread),
     )
-    histories = [
-        _history(key, [*own_rows, _Row(last, key, None)] if key in ended else own_rows, directions[key[2]])
-        for key, own_rows in kept.items()
-    ]
+    for key in ended:
+        kept[key].append(replace(kept[key][-1], time=last, value=None))
+    histories = [_history(key, own_rows, directions[key.metric]) for key, own_rows in kept.items()]
     return ExternalSeries(tuple(histories), receipt)
 
 
@@ -176,20 +164,19 @@ def _with_level(history: MetricHistory, times: Sequence[float]) -> MetricHistory
     return replace(history, boundaries=tuple(Boundary(place, "baseline", "", history.day(place)) for place in places))
 
 
-def _history(key: _Key, rows: Sequence[_Row], direction: Direction) -> MetricHistory:
-    platform, workload, name = key
+def _history(key: SeriesKey, rows: Sequence[ExternalRow], direction: Direction) -> MetricHistory:
     names = tuple(f"row-{place + 1}" for place in range(len(rows)))
     values = tuple(row.value for row in rows)
-    metric = _metric(name, direction, values)
-    return MetricHistory(platform, workload, metric, tuple(row.time for row in rows), names, names, values, ())
+    metric, times = _metric(direction, values), tuple(row.time for row in rows)
+    return MetricHistory(key.platform, key.workload, metric, times, names, names, values, ())
 
 
-def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> Metric:
+def _metric(direction: Direction, values: Sequence[float | None]) -> Metric:
     """Choose the metric definition with a scale that suits the values.
 
     A logarithm has no zero and no negative values: with one, differences are shares of the typical size.
     """
-    metric = replace(metric_of(name), worse=direction.worse)
+    metric = replace(BY_NAME.get(direction.metric, Metric(direction.metric, "", "lower")), worse=direction.worse)
     if metric.scale == "absolute" and any(abs(value) > 1 for value in values if value is not None):
         metric = replace(metric, scale="relative")  # in percent, or a score: no share of one
     if not direction.has_sign or metric.scale != "relative":
@@ -199,38 +186,37 @@ def _metric(name: str, direction: Direction, values: Sequence[float | None]) -> 
 
 
 def _directions(
-    rows: Sequence[_Row], worse: Mapping[str, Worse], by_tool: Mapping[str, Worse], where: str
+    rows: Sequence[ExternalRow], worse: Mapping[str, Worse], by_tool: Mapping[str, Worse], where: str
 ) -> dict[str, Direction]:
-    signed = {row.key[2] for row in rows if row.value is not None and row.value <= 0}
-    names = sorted({row.key[2] for row in rows})
+    signed = {row.key.metric for row in rows if row.value is not None and row.value <= 0}
+    names = sorted({row.key.metric for row in rows})
     for name, way in worse.items():
         if name not in names:
             hint = suggest_or_list(name, names)
             raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
-    return {name: _direction(name, worse.get(name), by_tool.get(name), has_sign=name in signed) for name in names}
+    directions = {}
+    for name in names:
+        by_name = BY_NAME[name].worse if name in BY_NAME else worse_by_name(name)
+        ways = {"option": worse.get(name), "name": by_name, "tool": by_tool.get(name), "assumed": "lower"}
+        source, way = next((source, way) for source, way in ways.items() if way)
+        fields = {"metric": name, "worse": way, "source": source, "has_sign": name in signed}
+        directions[name] = Direction.model_validate(fields)
+    return directions
 
 
-def _direction(name: str, named: Worse | None, by_tool: Worse | None, *, has_sign: bool) -> Direction:
-    metric = metric_of(name)
-    by_name = metric.worse if metric.unit or metric.scale == "absolute" else worse_by_name(name)
-    ways = {"option": named, "name": by_name, "tool": by_tool, "assumed": metric.worse}
-    source, way = next((source, way) for source, way in ways.items() if way)
-    return Direction.model_validate({"metric": name, "worse": way, "source": source, "has_sign": has_sign})
-
-
-def _last_of_each_time(rows: Sequence[_Row]) -> list[_Row]:
+def _last_of_each_time(rows: Sequence[ExternalRow]) -> list[ExternalRow]:
     """Return the last row with a value for each time.
 
     A rerun replaces a run.
     """
-    newest: dict[float, _Row] = {}
+    newest: dict[float, ExternalRow] = {}
     for row in rows:
         if row.value is not None or row.time not in newest:
             newest[row.time] = row
     return list(newest.values())
 
 
-def _missing_nights(rows: Sequence[_Row], last: float) -> int:
+def _missing_nights(rows: Sequence[ExternalRow], last: float) -> int:
     """Return how many nights the series is missing at its end.
 
     A night is the usual step between its rows.
@@ -240,13 +226,6 @@ def _missing_nights(rows: Sequence[_Row], last: float) -> int:
     step = median(steps) if steps else _DAY_SECONDS
     nights = round(late / step)
     return nights if nights > 1 else 0
-
-
-def _ended(key: _Key, rows: Sequence[_Row], missing: int) -> EndedSeries:
-    platform, workload, metric = key
-    return EndedSeries(
-        platform=platform, workload=workload, metric=metric, last=_day(rows[-1].time), missing_nights=missing
-    )
 
 
 def _day(time: float) -> str:

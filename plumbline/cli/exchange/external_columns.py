@@ -54,7 +54,7 @@ class TableChoice:
                 "the first row names the columns: time, platform, metric, value; --time COLUMN names that of the time"
             )
             raise InvalidInputError("the column does not exist", where=where, key=self.time or "time", hint=hint)
-        if twice := next((name for name in names if name.strip() and names.count(name) > 1), None):
+        if twice := next((name for name, count in Counter(map(str.strip, names)).items() if name and count > 1), None):
             raise InvalidInputError("more than one column has this name", where=where, key=twice)
         place = names.index(time)
         return lambda record: "" if seconds_of(record[place]) is None else "time"

@@ -9,15 +9,16 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
-from typing import TextIO
+from typing import NamedTuple
 
 from plumbline.cli.exchange.directions import worse_by_name
 from plumbline.cli.exchange.external_columns import TableChoice, check_apart, columns_of, metrics_of
-from plumbline.cli.exchange.external_tools import AsvRow, Content, field, objects
+from plumbline.cli.exchange.external_tools import AsvRow, Content, at, objects
+from plumbline.cli.exchange.external_values import time_of, value_of
 from plumbline.judge.history.metrics import Worse
 from plumbline.schema.delimited import Records, dialect_of
 from plumbline.schema.errors import InvalidInputError
@@ -26,17 +27,29 @@ _DATA_JS = "window.BENCHMARK_DATA ="
 """What github-action-benchmark writes before its JSON."""
 _COMMENTS = re.compile(r"\A(?:\s*#[^\r\n]*)+")
 
+_HINTS = {
+    "metric": "a row has a metric and a value, or each metric has a column of numbers",
+    "value": "--metric NAME names a column of numbers",
+}
+
+
+class SeriesKey(NamedTuple):
+    """Identity of a series."""
+
+    platform: str
+    workload: str
+    metric: str
+
 
 @dataclass(frozen=True, slots=True)
 class ExternalRow:
-    """One value (text or number), with its place in the file."""
+    """One value of a series."""
 
-    where: str
-    time: object
-    metric: str
-    value: object
-    platform: str
-    workload: str
+    time: float
+    """In seconds since 1970."""
+    key: SeriesKey
+    value: float | None
+    """`None` where it is missing."""
     worse: Worse | None = None
     """Direction that the tool gives to each metric whose name states none."""
 
@@ -44,7 +57,7 @@ class ExternalRow:
 def read_rows(
     text: str, where: str, dates: Mapping[str, object], choice: TableChoice
 ) -> tuple[list[ExternalRow], tuple[str, ...]]:  # fmt: skip
-    """Return a file's rows, and the ignored columns.
+    """Return a file's rows, and the ignored columns and metrics.
 
     `dates` are those of the revisions that a graph of asv counts.
     """
@@ -52,20 +65,27 @@ def read_rows(
     keys = list(dict.fromkeys(str(key) for _, content in contents for key in content if key))
     columns = columns_of(keys, choice)
     named = [key for key in keys if key.strip() in choice.metrics]
-    if "value" in columns or ("metric" in columns and not named):
-        check_apart(contents, columns, ())
-        return [_long(place, content, columns) for place, content in contents], _others(keys, columns)
-    metrics = named if choice.metrics else metrics_of(contents, columns)
-    if choice.metrics and not metrics:
-        return [], _others(keys, columns)
+    metrics: Sequence[str] = ()
+    is_wide = "value" not in columns and ("metric" not in columns or bool(named))
+    if is_wide:
+        metrics = named if choice.metrics else metrics_of(contents, columns)
+    ignored = dict.fromkeys(key for key in keys if key not in {*columns.values(), *metrics})
+    if is_wide and choice.metrics and not metrics:
+        return [], tuple(ignored)
     check_apart(contents, columns, metrics)
-    rows = [row for place, content in contents for row in _wide(place, content, columns, metrics)]
-    return rows, _others(keys, {**columns, **{key: key for key in metrics}})
+    rows = []
+    for place, content in contents:
+        for metric, value in _values(place, content, columns, metrics if is_wide else None):
+            if choice.metrics and metric not in choice.metrics:
+                ignored[metric] = None
+            else:
+                rows.append(_row(place, content, columns, metric, value))
+    return rows, tuple(ignored)
 
 
 def dates_of_revisions(text: str) -> Mapping[str, object]:
     """Return commit dates from an asv site's index; empty for other files."""
-    dates = field(_document(text), "revision_to_date") if "revision_to_date" in text else None
+    dates = at(_document(text), "revision_to_date") if "revision_to_date" in text else None
     return dates if isinstance(dates, dict) else {}
 
 
@@ -92,40 +112,38 @@ def _document(text: str) -> object:
         return None
 
 
-def _others(keys: Iterable[str], used: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(key for key in keys if key not in used.values())
-
-
-def _long(place: str, content: Content, columns: Mapping[str, str]) -> ExternalRow:
-    for column in ("time", *({"metric"} & columns.keys()), "value"):
+def _values(
+    place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str] | None
+) -> list[tuple[str, object]]:
+    """Return a row's metrics with their values: of these columns, or the one that the row names (`None`)."""
+    for column in ("time",) if metrics is not None else ("time", *({"metric"} & columns.keys()), "value"):
         if columns.get(column) not in content:
-            hint = "--metric NAME names a column of numbers"
-            raise InvalidInputError("missing", where=place, key=column, hint=hint if column == "value" else "")
+            raise InvalidInputError("missing", where=place, key=column, hint=_HINTS.get(column, ""))
+    if metrics is None:
+        values = [(_metric_of(content, columns), content[columns["value"]])]
+    else:
+        values = [(name.strip(), content.get(name)) for name in metrics]
+    if not values or not values[0][0]:
+        raise InvalidInputError("missing", where=place, key="metric", hint=_HINTS["metric"])
+    return values
+
+
+def _metric_of(content: Content, columns: Mapping[str, str]) -> str:
+    """Return the metric that a row names, with its unit if only that states a direction."""
     metric = str(content[columns["metric"]] or "").strip() if "metric" in columns else columns["value"]
-    if not metric:
-        raise InvalidInputError("missing", where=place, key="metric")
     unit = str(content.get(columns.get("unit")) or "").strip()
-    if unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
+    if metric and unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
         metric = f"{metric} ({unit})"
-    worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
-    time, value = content[columns["time"]], content[columns["value"]]
-    return ExternalRow(place, time, metric, value, *_series(content, columns), worse)
+    return metric
 
 
-def _series(content: Content, columns: Mapping[str, str]) -> tuple[str, str]:
-    """Return platform and workload; each branch is a separate series."""
+def _row(place: str, content: Content, columns: Mapping[str, str], metric: str, value: object) -> ExternalRow:
+    """Return the row of one value; each branch is a separate series."""
     platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
-    return str(platform or "series"), " ".join(map(str, filter(None, (workload or "external", branch))))
-
-
-def _wide(place: str, content: Content, columns: Mapping[str, str], metrics: Sequence[str]) -> Iterator[ExternalRow]:
-    if "time" not in columns or columns["time"] not in content:
-        raise InvalidInputError("missing", where=place, key="time")
-    if not metrics:
-        hint = "a row has a metric and a value, or each metric has a column of numbers"
-        raise InvalidInputError("missing", where=place, key="metric", hint=hint)
-    for name in metrics:
-        yield ExternalRow(place, content[columns["time"]], name.strip(), content.get(name), *_series(content, columns))
+    workload = " ".join(map(str, filter(None, (workload or "external", branch))))
+    key = SeriesKey(str(platform or "series"), workload, metric)
+    worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
+    return ExternalRow(time_of(content[columns["time"]], place), key, value_of(value, place), worse)
 
 
 def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[str, Content]]:
@@ -145,10 +163,7 @@ def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableC
 
 def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Content]]:
     table = _COMMENTS.sub(lambda comments: re.sub(r"#.*", "", comments[0]), text)
-
-    def opened() -> AbstractContextManager[TextIO]:
-        return io.StringIO(table, newline="")
-
+    opened = partial(io.StringIO, table, newline="")
     dialect = dialect_of(opened, choice.layout, where)
     with opened() as file:
         for place, content in Records(file, dialect, choice.layout, where):

@@ -35,7 +35,7 @@ def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterat
         elif not isinstance(item, dict):
             raise InvalidInputError("not a JSON object", where=f"{where}: row {place}")
         elif isinstance(item.get("metrics"), list):
-            yield from _otava(item, item["metrics"])
+            yield from _otava(item)
         elif isinstance(item.get("stats"), dict):
             yield _conbench(item)
         else:
@@ -50,7 +50,7 @@ def _of_tool(document: Content) -> Iterator[Content] | None:
     if isinstance(results, list):
         return _bencher(results)
     if isinstance(benchmarks, list):
-        return _of_one_run(document, benchmarks)
+        return _of_one_run(document)
     return _github_action(entries) if isinstance(entries, dict) else None
 
 
@@ -72,93 +72,95 @@ def _point_of_graph(item: Sequence[object], where: str, dates: Mapping[str, obje
         yield AsvRow(time=time, metric=name, value=number_or_interval, **series)
 
 
-def _otava(item: Content, metrics: Sequence[object]) -> Iterator[Content]:
+def _otava(item: Content) -> Iterator[Content]:
     """Yield the rows of one run in Otava's JSON format."""
-    time, branch = item.get("timestamp"), field(item.get("attributes"), "branch")
-    for metric in metrics:
-        yield {"time": time, "metric": field(metric, "name"), "value": field(metric, "value"), "branch": branch}
+    series = {"time": at(item, "timestamp"), "branch": at(item, "attributes.branch")}
+    for metric in _list(item, "metrics"):
+        yield {"metric": at(metric, "name"), "value": at(metric, "value"), **series}
 
 
 def _conbench(item: Content) -> Content:
     """Return the row of one Conbench API benchmark result."""
-    tags = item.get("tags")
-    named = {str(key): value for key, value in tags.items()} if isinstance(tags, dict) else {}
-    case = ", ".join(f"{key}={value}" for key, value in named.items() if key not in ("name", "id"))
-    stats = item["stats"]
     return {
-        "time": field(item.get("commit"), "timestamp") or item.get("timestamp"),
-        "metric": named.get("name"),
-        "value": field(stats, "mean"),
-        "unit": field(stats, "unit"),
-        "platform": _name(item, "hardware"),
-        "workload": case,
+        "time": at(item, "commit.timestamp", "timestamp"),
+        "metric": at(item, "tags.name"),
+        "value": at(item, "stats.mean"),
+        "unit": at(item, "stats.unit"),
+        "platform": at(item, "hardware.name"),
+        "workload": _settings(item.get("tags"), "name", "id"),
     }
 
 
 def _bencher(results: Sequence[object]) -> Iterator[Content]:
     """Yield the rows of `bencher perf`: one metric for each combination of its keys."""
     for result in results:
-        of = {name: _name(result, name) for name in ("branch", "testbed", "benchmark", "measure")}
-        parameters = field(field(result, "variant"), "parameters")
-        chosen = ", ".join(
-            f"{name}={value}" for name, value in (parameters.items() if isinstance(parameters, dict) else ())
-        )
-        unit = field(field(result, "measure"), "units")
-        metrics = field(result, "metrics")
-        for point in metrics if isinstance(metrics, list) else ():
-            value, time = field(field(point, "metric"), "value"), field(point, "start_time")
-            workload = f"{of['benchmark']}({chosen})" if chosen else of["benchmark"]
-            series = {"platform": of["testbed"], "workload": workload, "branch": of["branch"]}
-            yield {"time": time, "metric": of["measure"], "value": value, "unit": unit, **series}
+        benchmark, chosen = at(result, "benchmark.name"), _settings(at(result, "variant.parameters"))
+        series = {
+            "metric": at(result, "measure.name"),
+            "unit": at(result, "measure.units"),
+            "platform": at(result, "testbed.name"),
+            "workload": f"{benchmark}({chosen})" if chosen else benchmark,
+            "branch": at(result, "branch.name"),
+        }
+        for point in _list(result, "metrics"):
+            yield {"time": at(point, "start_time"), "value": at(point, "metric.value"), **series}
 
 
-def _of_one_run(document: Content, benchmarks: Sequence[object]) -> Iterator[Content]:
+def _of_one_run(document: Content) -> Iterator[Content]:
     """Yield the rows of one pytest-benchmark or Google Benchmark run."""
-    context = field(document, "context")
-    time = document.get("datetime") or field(context, "date")
-    machine = field(document.get("machine_info"), "node") or field(context, "host_name")
-    for benchmark in benchmarks:
-        value, unit = field(field(benchmark, "stats"), "mean"), "s"
-        if value is None:
-            value, unit = field(benchmark, "real_time"), str(field(benchmark, "time_unit") or "ns")
-        if field(benchmark, "run_type") != "aggregate":
-            name = field(benchmark, "fullname") or field(benchmark, "name")
-            yield {"time": time, "metric": name, "value": value, "unit": unit, "platform": machine}
+    machine = at(document, "machine_info.node", "context.host_name")
+    series = {"time": at(document, "datetime", "context.date"), "platform": machine}
+    for benchmark in _list(document, "benchmarks"):
+        if at(benchmark, "run_type") != "aggregate":
+            value = at(benchmark, "stats.mean", "real_time")
+            unit = (at(benchmark, "time_unit") or "ns") if at(benchmark, "stats.mean") is None else "s"
+            yield {"metric": at(benchmark, "fullname", "name"), "value": value, "unit": unit, **series}
 
 
 def _github_action(entries: Content) -> Iterator[Content]:
     """Yield the rows of github-action-benchmark: results of each suite and commit."""
-    for suite, runs in entries.items():
-        for run in runs if isinstance(runs, list) else ():
-            results = field(run, "benches")
-            for result in results if isinstance(results, list) else ():
-                own = {"metric": field(result, "name"), "value": field(result, "value"), "unit": field(result, "unit")}
-                yield {"time": field(run, "date"), "workload": suite, **own}
+    for suite in entries:
+        for run in _list(entries, suite):
+            for result in _list(run, "benches"):
+                own = {"metric": at(result, "name"), "value": at(result, "value"), "unit": at(result, "unit")}
+                yield {"time": at(run, "date"), "workload": suite, **own}
 
 
-def field(content: object, key: str) -> object:
-    """Return a JSON object's value, or `None` if absent."""
-    return content.get(key) if isinstance(content, dict) else None
+def at(content: object, *paths: str) -> object:
+    """Return a JSON object's value at the first of these dotted paths that has one, or `None`."""
+    for path in paths:
+        value = content
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value not in (None, ""):
+            return value
+    return None
 
 
-def _name(content: object, key: str) -> object:
-    return field(field(content, key), "name")
+def _list(content: object, key: str) -> list[object]:
+    """Return a JSON object's array, empty if absent."""
+    value = content.get(key) if isinstance(content, dict) else None
+    return value if isinstance(value, list) else []
+
+
+def _settings(parameters: object, *left_out: str) -> str:
+    """Return the parameters of a benchmark in one text."""
+    pairs = parameters.items() if isinstance(parameters, dict) else ()
+    return ", ".join(f"{name}={value}" for name, value in pairs if name not in left_out)
 
 
 def _asv(document: Content, results: Mapping[str, object]) -> Iterator[Content]:
     """Yield the rows of one asv result file (one commit, one machine)."""
     columns = document.get("result_columns")
-    place = columns.index("result") if isinstance(columns, list) and "result" in columns else 0
-    own = columns.index("params") if isinstance(columns, list) and "params" in columns else 1
-    series = {"platform": field(document.get("params"), "machine"), "workload": document.get("env_name")}
+    series = {"platform": at(document, "params.machine"), "workload": document.get("env_name")}
     for name, result in results.items():
-        values, parameters = result, None
-        if isinstance(result, list) and len(result) > place and isinstance(columns, list):
-            values, parameters = result[place], result[own] if len(result) > own else None
-        elif isinstance(result, dict):
-            values, parameters = result.get("result"), result.get("params")
+        if isinstance(columns, list) and isinstance(result, list) and result:
+            result = dict(zip(columns, result, strict=False))  # noqa: PLW2901 - as older releases write it
+        values, parameters = (
+            (result.get("result"), result.get("params")) if isinstance(result, dict) else (result, None)
+        )
         values = values if isinstance(values, list) else [values]
-        sets = [parameter for parameter in parameters or [] if isinstance(parameter, list)] if parameters else []
+        sets = [parameter for parameter in parameters or [] if isinstance(parameter, list)]
         names = [f"{name}({', '.join(map(str, chosen))})" if chosen else name for chosen in product(*sets)]
         for metric, value in zip(names, values, strict=False):
             yield AsvRow(time=document.get("date"), metric=metric, value=value, **series)

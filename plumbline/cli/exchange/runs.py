@@ -57,11 +57,14 @@ def _last_rounds(series: SeriesFile, last: int | None) -> set[str]:
 def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, ...]:
     """Return the last rounds' runs by time, runs without records last."""
     kept, recorded = _last_rounds(series, last), set(series.round)
+    verdicts: dict[str, tuple[str, tuple[str, ...]]] = {
+        name: (judged.verdict, judged.causes) for name, judged in series.judged.items()
+    }
     rows = [(place, series.row(place)) for place, name in enumerate(series.round) if name in kept]
     runs = [
         NightRun(
             series.suite, series.platform, row.round, place, row.time.timestamp(), row.workload, row.record,
-            *_judged(series, row.round),
+            *verdicts.get(row.round, ("", ())),
             metrics={name: value for name, value in row.metrics.items() if value is not None},
             stack={"hardware": row.hardware, "spec": row.spec, "lock": row.lock, "software": row.software},
         )
@@ -75,12 +78,6 @@ def night_runs(series: SeriesFile, last: int | None = None) -> tuple[NightRun, .
         if name in kept and name not in recorded
     ]  # fmt: skip
     return tuple(runs)
-
-
-def _judged(series: SeriesFile, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return a platform's stored verdict and causes in a round."""
-    judged = series.judged.get(name)
-    return (judged.verdict, judged.causes) if judged else ("", ())
 
 
 def parameters_of(record: RunRecord) -> dict[str, str]:

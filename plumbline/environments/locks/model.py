@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
 from urllib.parse import parse_qs
 
-from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    canonicalize_version,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from pydantic import Field, field_validator
 
 from plumbline.schema.base import Model
@@ -88,6 +96,30 @@ def referenced_url(reference: str) -> str:
     return repository_url(address, commit, "".join(parse_qs(query).get("subdirectory", [])))
 
 
+def archive_of(url: str) -> tuple[str, str]:
+    """Return name and version from an archive's file name, or ""."""
+    file = url.partition("#")[0].partition("?")[0].rpartition("/")[2].replace("%2B", "+")
+    try:
+        found = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return "", ""
+    return found[0], str(found[1])
+
+
+class LockEntry(NamedTuple):
+    """Package of a lock that is installed for this interpreter and choice."""
+
+    name: str
+    version: str
+    url: str = ""
+    """Of a repository, or of an archive that no index serves."""
+    path: str = ""
+    """Of an archive on the machine that wrote the lock."""
+    hashes: Iterable[str] = ()
+    is_elsewhere: bool = False
+    """No Python index serves it: a folder of the team's own, or a package of conda's."""
+
+
 class LockFiles(Model):
     """Texts of a lock file and the files that it includes.
 
@@ -108,7 +140,6 @@ class Lock(Model):
     """Pins of a lock for one interpreter and operating system."""
 
     where: str
-    format: str
     sha256: str
     """Digest of the files."""
     pins: dict[str, Pin] = Field(max_length=_MAX_PINS)

@@ -19,45 +19,29 @@ from packaging.pylock import (
 )
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
-from plumbline.environments.locks.model import Pin, repository_url
-from plumbline.environments.locks.selection import add_pin, check_excludes_none, chosen_names
+from plumbline.environments.locks.model import LockEntry, repository_url
+from plumbline.environments.locks.selection import Selection
 from plumbline.schema.errors import ConfigurationError
 
 
-def pylock_pins(
-    content: dict[str, Any], where: str, extras: tuple[str, ...] | None, markers: Mapping[str, str]
-) -> tuple[dict[str, Pin], dict[str, str]]:
-    """Return the pins for this interpreter, and the packages from local folders.
-
-    `extras` limits extras and groups; `None` takes all.
-    """
-    pins: dict[str, Pin] = {}
-    own: dict[str, str] = {}
+def pylock_entries(content: dict[str, Any], selection: Selection) -> Iterator[LockEntry]:
+    """Yield the selected packages; the default groups belong to every choice."""
     try:
         lock = Pylock.from_dict(content)
-        own_groups = lock.default_groups or ()
-        named = {*(lock.extras or ()), *(lock.dependency_groups or ())}
-        chosen = chosen_names(named, extras, where)
-        if extras is None:
-            for package in lock.packages:
-                check_excludes_none(str(package.marker or ""), where)
+        extras, groups = lock.extras or (), lock.dependency_groups or ()
+        chosen = selection.names({*extras, *groups})
+        for package in lock.packages:
+            selection.check_all(package.marker)
         for package, archive in lock.select(
-            environment=cast("Environment", {**default_environment(), **markers}),
-            tags=_tags(markers),
-            extras=[name for name in lock.extras or () if name in chosen],
-            dependency_groups={*own_groups, *(name for name in lock.dependency_groups or () if name in chosen)},
+            environment=cast("Environment", {**default_environment(), **selection.markers}),
+            tags=_tags(selection.markers),
+            extras=chosen.intersection(extras),
+            dependency_groups={*(lock.default_groups or ()), *chosen.intersection(groups)},
         ):
-            version = str(package.version or "")
-            if isinstance(archive, PackageDirectory):
-                own[package.name] = version
-                continue
-            hashes = [f"{name}:{value}" for by_kind in _hashes(package) for name, value in by_kind.items()]
-            is_direct = isinstance(archive, PackageVcs | PackageArchive)
-            path = str(archive.path or "") if is_direct and not archive.url else ""
-            add_pin(pins, where, package.name, version, url=_url(archive), path=path, hashes=hashes)
+            yield _entry(package, archive)
     except (PylockValidationError, PylockSelectError) as error:
-        raise ConfigurationError(f"{error}", where=where, hint="write it anew with the tool that made it") from error
-    return pins, own
+        hint = "write it anew with the tool that made it"
+        raise ConfigurationError(f"{error}", where=selection.where, hint=hint) from error
 
 
 def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
@@ -69,13 +53,17 @@ def _tags(markers: Mapping[str, str]) -> list[Tag] | None:
     return [*cpython_tags(minor), *compatible_tags(minor, name)]
 
 
-def _hashes(package: Package) -> Iterator[Mapping[str, str]]:
-    yield from (wheel.hashes for wheel in package.wheels or ())
-    yield from (archive.hashes for archive in (package.sdist, package.archive) if archive)
-
-
-def _url(archive: PackageVcs | PackageArchive | PackageWheel | PackageSdist) -> str:
-    """Return the URL of a package that comes from no index."""
+def _entry(
+    package: Package, archive: PackageVcs | PackageArchive | PackageDirectory | PackageWheel | PackageSdist
+) -> LockEntry:
+    url = path = ""
     if isinstance(archive, PackageVcs):
-        return repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
-    return archive.url or "" if isinstance(archive, PackageArchive) else ""
+        url = repository_url(archive.url or "", archive.commit_id, archive.subdirectory or "", kind=archive.type)
+    elif isinstance(archive, PackageArchive):
+        url = archive.url or ""
+    if isinstance(archive, PackageVcs | PackageArchive) and not archive.url:
+        path = str(archive.path or "")
+    archives = (*(package.wheels or ()), package.sdist, package.archive)
+    hashes = [f"{name}:{value}" for one in archives if one for name, value in one.hashes.items()]
+    is_folder = isinstance(archive, PackageDirectory)
+    return LockEntry(package.name, str(package.version or ""), url, path, hashes, is_elsewhere=is_folder)

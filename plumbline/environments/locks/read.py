@@ -6,19 +6,20 @@ From a path to its files, and from its files to the pins for this interpreter.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packaging.pylock import is_valid_pylock_path
 from pydantic import ValidationError
 
-from plumbline.environments.locks.conda import conda_lock_pins, pixi_pins
-from plumbline.environments.locks.model import OWN_NAME, REPOSITORY, Lock, LockFiles, Pin
-from plumbline.environments.locks.poetry import poetry_pins
-from plumbline.environments.locks.pylock import pylock_pins
-from plumbline.environments.locks.requirements import folders, included_files, option_names, requirement_pins
-from plumbline.environments.locks.uv import uv_pins
+from plumbline.environments.locks.conda import conda_lock_entries, pixi_entries
+from plumbline.environments.locks.model import OWN_NAME, REPOSITORY, Lock, LockEntry, LockFiles, Pin
+from plumbline.environments.locks.poetry import poetry_entries
+from plumbline.environments.locks.pylock import pylock_entries
+from plumbline.environments.locks.requirements import included_files, requirement_pins, unused_lines
+from plumbline.environments.locks.selection import Selection
+from plumbline.environments.locks.uv import uv_entries
 from plumbline.schema.base import first_problem
 from plumbline.schema.delimited import encoding_of
 from plumbline.schema.errors import ConfigurationError
@@ -34,9 +35,7 @@ _EXPORTS = {
 """Command that writes a lock from a file that is none, or of a format without a reader."""
 _COMMIT = re.compile(r"@(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 _REVISION = re.compile(r"@[0-9]+$")
-Markers = Mapping[str, str]
-"""Values of markers that differ from this process's interpreter."""
-Reader = Callable[[dict[str, Any], str, tuple[str, ...] | None, Markers], tuple[dict[str, Pin], dict[str, str]]]
+Reader = Callable[[dict[str, Any], Selection], Iterable[LockEntry]]
 
 
 def load_lock(path: Path) -> LockFiles:
@@ -49,7 +48,7 @@ def load_lock(path: Path) -> LockFiles:
     while queue:
         name = queue.pop()
         for other in included_files(name, files[name]):
-            if "://" in other or other.startswith("https:/"):
+            if "://" in other:
                 hint = "copy it beside the lock: what is judged must not change meanwhile"
                 raise ConfigurationError(f"includes {other!r}, a URL", where=name, hint=hint)
             if other not in files:
@@ -74,21 +73,23 @@ def _text(path: Path) -> str:
         raise ConfigurationError("is not UTF-8 text", where=str(path), hint=_HINT) from error
 
 
-def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
+def parse_lock(
+    files: LockFiles, *, extras: Sequence[str] | None = None, markers: Mapping[str, str] | None = None
+) -> Lock:
     """Parse a lock to pins for this interpreter, or for given markers.
 
     Raise `ConfigurationError` if it pins nothing here.
     """
-    chosen = None if extras is None else tuple(extras)
+    selection = Selection(files.name, None if extras is None else tuple(extras), markers or {})
     format_name = _format(files.name)
     elsewhere: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     try:
         if format_name == "requirements":
-            pins = requirement_pins(files, markers or {})
-            notes = _notes(files)
+            pins = requirement_pins(files, selection)
+            notes = _notes(files, selection)
         else:
-            pins, elsewhere = _READERS[format_name](_content(files, format_name), files.name, chosen, markers or {})
+            pins, elsewhere = selection.pins(_READERS[format_name](_content(files, format_name), selection))
     except ValidationError as error:
         key, reason = first_problem(error)
         raise ConfigurationError(reason, where=files.name, key=key, hint=_HINT) from error
@@ -101,15 +102,17 @@ def parse_lock(files: LockFiles, *, extras: Sequence[str] | None = None, markers
         raise ConfigurationError("pins nothing for this interpreter", where=files.name, hint=_HINT)
     for pin in pins.values():
         _check_commit(pin, files.name)
-    return Lock(where=files.name, format=format_name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
+    return Lock(where=files.name, sha256=files.digest, pins=pins, elsewhere=elsewhere, notes=notes)
 
 
-def _notes(files: LockFiles) -> tuple[str, ...]:
-    """Return notes on a requirements file's options and local folders."""
-    names, own = option_names(files), folders(files)
+def _notes(files: LockFiles, selection: Selection) -> tuple[str, ...]:
+    """Return notes on a requirements file's options and local folders, and on extras."""
+    names, own = unused_lines(files, "option"), unused_lines(files, "folder")
     hint = "pass those that the packages need with --pip"
     lines = [f"{', '.join(names)}: not used; this machine's settings apply (hint: {hint})"] if names else []
     lines += [f"{', '.join(own)}: not judged; a folder is the team's own code, left as installed"] if own else []
+    chosen = ", ".join(selection.extras or ())
+    lines += [f"--extra {chosen}: not used; a requirements file has no extras"] if chosen else []
     return tuple(f"{files.name}: {line}" for line in lines)
 
 
@@ -125,7 +128,7 @@ def _check_commit(pin: Pin, where: str) -> None:
     raise ConfigurationError(what, where=where, key=pin.name, hint=hint)
 
 
-def read_lock(path: Path, *, extras: Sequence[str] | None = None, markers: Markers | None = None) -> Lock:
+def read_lock(path: Path, *, extras: Sequence[str] | None = None, markers: Mapping[str, str] | None = None) -> Lock:
     """Read and parse the lock at `path`."""
     return parse_lock(load_lock(path), extras=extras, markers=markers)
 
@@ -145,13 +148,14 @@ def _format(name: str) -> str:
 
 def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
     import tomllib  # of Python 3.11: an environment of the upgrade gate, which may be of 3.10, reads no lock
+    import yaml
 
     text = files.files[files.name]
     try:
-        content = _yaml(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
+        content = yaml.safe_load(text) if format_name in ("conda-lock.yml", "pixi.lock") else tomllib.loads(text)
     except RecursionError as error:
         raise ConfigurationError("nested too deep", where=files.name, hint=_HINT) from error
-    except ValueError as error:
+    except (ValueError, yaml.YAMLError) as error:
         # The rest of a parser's message quotes the file, which may be a stranger's.
         line = re.search(r"\bline \d+", str(error))
         what = f"cannot be parsed: {line[0]}" if line else "cannot be parsed"
@@ -161,20 +165,10 @@ def _content(files: LockFiles, format_name: str) -> dict[str, Any]:
     return content
 
 
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
-
-
 _READERS: dict[str, Reader] = {
-    "uv.lock": uv_pins,
-    "poetry.lock": poetry_pins,
-    "pylock.toml": pylock_pins,
-    # Packages of conda are locked for one Python.
-    "conda-lock.yml": lambda content, where, extras, _: conda_lock_pins(content, where, extras),
-    "pixi.lock": lambda content, where, extras, _: pixi_pins(content, where, extras),
+    "uv.lock": uv_entries,
+    "poetry.lock": poetry_entries,
+    "pylock.toml": pylock_entries,
+    "conda-lock.yml": conda_lock_entries,
+    "pixi.lock": pixi_entries,
 }

@@ -245,7 +245,7 @@ def test_requirements_say_what_is_tried_together_and_what_breaks(store):
 
 def test_the_current_lock_has_to_be_what_is_installed(store, monkeypatch):
     current = installed(store, pin("demo-inner", "1.0"))
-    lock = Lock(where="lock.txt", format="requirements", sha256="0" * 64, pins={})
+    lock = Lock(where="lock.txt", sha256="0" * 64, pins={})
 
     def check(version):
         check_current(lock, changes_between({"demo-inner": pin("demo-inner", version)}, {}), current)
@@ -260,7 +260,7 @@ def test_the_current_lock_has_to_be_what_is_installed(store, monkeypatch):
 
 def test_a_local_label_that_a_lock_does_not_pin_is_no_difference(store):
     current = installed(store, pin("demo-native", "1.0+cpu"))
-    lock = Lock(where="lock.txt", format="requirements", sha256="0" * 64, pins={})
+    lock = Lock(where="lock.txt", sha256="0" * 64, pins={})
     check_current(lock, changes_between({"demo-native": pin("demo-native", "1.0")}, {}), current)
 
 

@@ -1,7 +1,8 @@
 """Locks of every format are read as their tools wrote them, and a bad one is refused in one line.
 
 uv 0.9, Poetry 2.5, pip 26 (`pip lock`) and pip-tools wrote the files beside this test; conda-lock's and pixi's are
-excerpts in the shape of published files, for neither tool runs without a conda channel.
+excerpts in the shape of published files, for neither tool runs without a conda channel. Those in `conflicts`, `marked`,
+`pixi-5` and `repository-folders` are short ones written by hand.
 """
 
 from __future__ import annotations
@@ -95,95 +96,21 @@ def test_requirements_with_includes_constraints_markers_and_options(tmp_path):
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-PIXI_5 = """\
-version: 5
-environments:
-  default:
-    channels: [{url: https://conda.anaconda.org/conda-forge/}]
-    packages:
-      linux-64:
-      - conda: https://conda.anaconda.org/conda-forge/linux-64/ld_impl_linux-64-2.45.1-default_hbd61a6d_102.conda
-      - pypi: https://files.pythonhosted.org/packages/7f/anyio-4.12.0-py3-none-any.whl
-      - pypi: git+https://host/team/kernels.git?rev=main#COMMIT
-      - pypi: .
-packages:
-- kind: conda
-  name: ld_impl_linux-64
-  version: 2.45.1
-  url: https://conda.anaconda.org/conda-forge/linux-64/ld_impl_linux-64-2.45.1-default_hbd61a6d_102.conda
-- kind: pypi
-  name: anyio
-  version: 4.12.0
-  url: https://files.pythonhosted.org/packages/7f/anyio-4.12.0-py3-none-any.whl
-  sha256: dad2376a628f98eeca4881fc56cd06affd18f659b17a747d3ff0307ced94b1bb
-- kind: pypi
-  name: kernels
-  version: 0.3.0
-  url: git+https://host/team/kernels.git?rev=main#COMMIT
-- kind: pypi
-  name: team-training
-  version: 0.1.0
-  path: .
-  editable: true
-""".replace("COMMIT", COMMIT)
 
 
-def test_pixi_5_gives_what_comes_from_the_index_and_a_repository(tmp_path, monkeypatch):
+def test_pixi_5_gives_what_comes_from_the_index_and_a_repository(monkeypatch):
     monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
-    (tmp_path / "pixi.lock").write_text(PIXI_5)
-    lock = read_lock(tmp_path / "pixi.lock")
+    lock = read_lock(FILES / "pixi-5" / "pixi.lock")
     assert versions(lock) == {"anyio": "4.12.0", "kernels": "0.3.0"}
     assert lock.pins["anyio"].hashes == ("sha256:dad2376a628f98eeca4881fc56cd06affd18f659b17a747d3ff0307ced94b1bb",)
     assert lock.pins["kernels"].url == f"git+https://host/team/kernels.git@{COMMIT}"
     assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
 
 
-IN_FOLDERS = {
-    "uv.lock": """
-        [[package]]
-        name = "team"
-        source = { virtual = "." }
-        dependencies = [{ name = "kernels" }]
-        [[package]]
-        name = "kernels"
-        version = "0.3.0"
-        source = { git = "https://host/team/all.git?subdirectory=libs%2Fkernels&rev=main#COMMIT" }
-        """,
-    "pixi.lock": PIXI_5.replace("kernels.git?rev=main", "all.git?subdirectory=libs/kernels&rev=main"),
-    "poetry.lock": """
-        [[package]]
-        name = "kernels"
-        version = "0.3.0"
-        groups = ["main"]
-        [package.source]
-        type = "git"
-        url = "https://host/team/all.git"
-        reference = "main"
-        resolved_reference = "COMMIT"
-        subdirectory = "libs/kernels"
-        [metadata]
-        lock-version = "2.1"
-        """,
-    "pylock.toml": """
-        lock-version = "1.0"
-        created-by = "a tool"
-        [[packages]]
-        name = "kernels"
-        version = "0.3.0"
-        [packages.vcs]
-        type = "git"
-        url = "https://host/team/all.git"
-        commit-id = "COMMIT"
-        subdirectory = "libs/kernels"
-        """,
-}
-
-
-@pytest.mark.parametrize("name", IN_FOLDERS)
-def test_a_package_in_a_folder_of_a_repository_keeps_its_folder(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", ["uv.lock", "pixi.lock", "poetry.lock", "pylock.toml"])
+def test_a_package_in_a_folder_of_a_repository_keeps_its_folder(monkeypatch, name):
     monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
-    (tmp_path / name).write_text(IN_FOLDERS[name].replace("COMMIT", COMMIT))
-    pin = read_lock(tmp_path / name).pins["kernels"]
+    pin = read_lock(FILES / "repository-folders" / name).pins["kernels"]
     assert pin.url == f"git+https://host/team/all.git@{COMMIT}#subdirectory=libs/kernels"
 
 
@@ -229,7 +156,7 @@ BAD = {
     "branch of two words": ("lock.txt", "a @ git+ssh://git@host/a@team/x\n", "a: 'team/x' is a moving reference"),
     "short commit": ("lock.txt", "a @ git+https://host/a@0123abc\n", "'0123abc' is a moving reference"),
     "no commit": ("lock.txt", "a @ git+https://host/a\n", "a: names no commit"),
-    "twice": ("lock.txt", "a==1\na==2\n", "is pinned before"),
+    "twice": ("lock.txt", "a==1\na==2\n", "line 1 excludes a 2, which another line pins"),
     "no requirement": ("lock.txt", "a==1\n!!!\n", "is not a requirement"),
     "wildcard": ("lock.txt", "a==1.*\n", "pins no version"),
     "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
@@ -308,90 +235,13 @@ def test_an_unknown_group_is_no_reason_to_pass():
 OLD = {"python_version": "3.12", "python_full_version": "3.12.4", "implementation_version": "3.12.4"}
 NEW = {"python_version": "3.13", "python_full_version": "3.13.1", "implementation_version": "3.13.1"}
 """Markers of two interpreters of a team, whatever this process runs on."""
-MARKED = {
-    "requirements.txt": "old==1.0 ; python_version < '3.13'\nnew==2.0 ; python_full_version >= '3.13.1'\n",
-    "poetry.lock": """
-[[package]]
-name = "old"
-version = "1.0"
-python-versions = "<3.13"
-[[package]]
-name = "new"
-version = "2.0"
-python-versions = "*"
-markers = "python_version >= '3.13'"
-""",
-    "uv.lock": """
-[[package]]
-name = "team"
-source = { virtual = "." }
-dependencies = [
-    { name = "old", marker = "python_full_version < '3.13'" },
-    { name = "new", marker = "python_full_version >= '3.13'" },
-]
-[[package]]
-name = "old"
-version = "1.0"
-[[package]]
-name = "new"
-version = "2.0"
-""",
-    "pylock.toml": """
-lock-version = "1.0"
-created-by = "a test"
-[[packages]]
-name = "old"
-version = "1.0"
-marker = "python_version < '3.13'"
-wheels = [{ name = "old-1.0-py3-none-any.whl", url = "https://example.com/old.whl", hashes = { sha256 = "aa" } }]
-[[packages]]
-name = "new"
-version = "2.0"
-marker = "python_version >= '3.13'"
-wheels = [{ name = "new-2.0-cp313-cp313-linux_x86_64.whl", url = "https://a.b/n.whl", hashes = { sha256 = "bb" } }]
-""",
-}
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", ["requirements.txt", "uv.lock", "poetry.lock", "pylock.toml"])
 def test_a_lock_is_read_for_the_interpreter_whose_environment_it_is(name):
-    files = LockFiles(name=name, files={name: MARKED[name]})
+    files = load_lock(FILES / "marked" / name)
     assert set(parse_lock(files, markers=OLD).pins) == {"old"}
     assert set(parse_lock(files, markers=NEW).pins) == {"new"}
-
-
-CONFLICTS = """
-conflicts = [[{ package = "trainer", extra = "cpu" }, { package = "trainer", extra = "gpu" }]]
-[[package]]
-name = "hub"
-version = "1.0"
-dependencies = [
-    { name = "kern", version = "2.0", marker = "extra != 'extra-7-trainer-cpu' and extra != 'extra-7-trainer-gpu'" },
-    { name = "kern", version = "2.0+cpu", marker = "extra == 'extra-7-trainer-cpu'" },
-    { name = "kern", version = "2.0+gpu", marker = "extra == 'extra-7-trainer-gpu'" },
-    { name = "launcher", marker = "extra == 'extra-7-trainer-gpu'" },
-]
-[[package]]
-name = "kern"
-version = "2.0"
-[[package]]
-name = "kern"
-version = "2.0+cpu"
-[[package]]
-name = "kern"
-version = "2.0+gpu"
-[[package]]
-name = "launcher"
-version = "3.0"
-[[package]]
-name = "trainer"
-version = "0.1.0"
-source = { virtual = "." }
-dependencies = [{ name = "hub" }]
-[package.optional-dependencies]
-cpu = [{ name = "kern", version = "2.0+cpu" }]
-gpu = [{ name = "kern", version = "2.0+gpu" }]
-"""
 
 
 def lock_of(name: str, text: str, **options):
@@ -407,12 +257,12 @@ def lock_of(name: str, text: str, **options):
     ],
 )
 def test_a_uv_lock_of_conflicting_extras_has_the_packages_of_the_chosen_one(extras, expected):
-    assert versions(lock_of("uv.lock", CONFLICTS, extras=extras)) == expected
+    assert versions(read_lock(FILES / "conflicts" / "uv.lock", extras=extras)) == expected
 
 
 def test_all_of_several_extras_that_exclude_each_other_are_refused():
     with pytest.raises(ConfigurationError, match=r"conflicts: cpu and gpu conflict \(hint: choose with --extra NAME\)"):
-        lock_of("uv.lock", CONFLICTS)
+        read_lock(FILES / "conflicts" / "uv.lock")
     excluding = """
     [[package]]
     name = "kern"
@@ -476,6 +326,33 @@ def test_a_repository_of_a_conda_lock_stays_one():
        url: 'git+https://host/acme.git@{COMMIT}', hash: {{sha256: {COMMIT}}}}}
     """
     assert lock_of("conda-lock.yml", text).pins["acme"].requirement == f"acme @ git+https://host/acme.git@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("lock", "bounds", "pinned"),
+    [
+        ("-c bounds.txt\nkern==2.0\n", "kern==1.0\n", ""),
+        ("-c bounds.txt\nkern==2.0\n", "kern<2\n", ""),
+        ("-c bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+        ("-c bounds.txt\nkern==2.0\n", "kern==1.0 ; python_version < '3'\n", "2.0"),
+        ("-c bounds.txt\nkern==2.0+cpu\n", "kern==2.0\n", "2.0+cpu"),
+        ("-c bounds.txt\nkern>=2\n", "kern==1.0\n", ""),
+        ("-c bounds.txt\nkern>=2\n", "kern==2.0\n", "2.0"),
+        ("-c bounds.txt\nkern\n", "kern==1.0\nkern<1\n", ""),
+        ("-r bounds.txt\nkern==2.0\n", "kern<2\n", ""),
+        ("-r bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+    ],
+)
+def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, pinned):
+    """`pip install --dry-run -r lock.txt` of pip 26 installs the same version, or exits with 1."""
+    files = LockFiles(name="lock.txt", files={"lock.txt": lock, "bounds.txt": bounds})
+    if pinned:
+        assert versions(parse_lock(files)) == {"kern": pinned}
+        return
+    with pytest.raises(
+        ConfigurationError, match=r"(lock|bounds)\.txt: line \d excludes kern \d\.0, which another line pins"
+    ):
+        parse_lock(files)
 
 
 def test_a_freeze_in_conda_pins_versions_instead_of_conda_s_folders():
@@ -614,6 +491,13 @@ def test_an_extra_is_chosen_by_any_spelling_of_its_name(name):
     )
     text = text.partition("[package.optional-dependencies]")[0]
     assert versions(lock_of("uv.lock", text, extras=[name])) == {"kern": "2.0"}
+
+
+def test_an_extra_is_said_not_to_be_used_of_a_requirements_file():
+    """The other lock of an upgrade may have it: a file of one choice is not refused, and not passed off as chosen."""
+    lock = lock_of("lock.txt", "kern==2.0\n", extras=["gpu"])
+    assert lock.notes == ("lock.txt: --extra gpu: not used; a requirements file has no extras",)
+    assert lock_of("lock.txt", "kern==2.0\n").notes == ()
 
 
 def test_a_package_that_a_freeze_names_by_its_folder_is_said_not_to_be_judged():

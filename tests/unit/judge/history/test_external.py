@@ -313,6 +313,15 @@ def test_the_metrics_of_named_runs_are_chosen_by_option(tmp_path: Path, capsys: 
     assert (line["metric"], line["nights"], line["verdict"]) == ("accuracy", 110, "drift")
 
 
+def test_a_metric_of_a_long_table_that_is_not_chosen_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for name in ("speed", "loss") for row in _days(_noisy(), name)]
+    path = _csv(tmp_path / "t.csv", rows)
+    assert main(["history", "--from", str(path), "--metric", "speed"]) == 0
+    assert "ignored columns and metrics: loss" in capsys.readouterr().out
+
+
 def test_an_accuracy_in_percent_changes_by_a_share_of_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,6 +182,9 @@ def test_a_table_has_the_rows_that_pandas_reads(tmp_path: Path, name: str) -> No
 REFUSED: dict[str, tuple[str | bytes, str, int | None]] = {
     "a name of two columns": (table("{day},speed,{value},7", "time,metric,value,value"), "value: more than one", 12),
     "a metric of two columns": (table("{day},{value},7", "time,speed,speed"), "speed: more than one column has", 12),
+    "a metric of two columns, one after a space": (
+        table("{day},{value},7", "time,speed, speed"), "speed: more than one column has", 12,
+    ),
     "two columns of the time": (table("{day},2020-01-01,{value}", "time,time,speed"), "time: more than one", 12),
     "a file that is cut off": (table()[:-8], "row 13: has fewer fields than the header", 12),
     "a wide table that is cut off": (table("{day},{value},0.4", "time,speed,loss")[:-6], "row 13: has fewer", 12),
